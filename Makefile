@@ -7,6 +7,9 @@ SHELL := bash
 # How often `make chaos` kills, freezes and cuts in each fault test that counts its rounds.
 CHAOS_ROUNDS ?= 200
 
+# Random requests of `make fuzz`.
+FUZZ_REQUESTS ?= 100000
+
 .PHONY: help
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +53,14 @@ chaos: ## The fault tests, with CHAOS_ROUNDS rounds
 	scripts/test-deps.sh
 	NEXTEST_PROFILE=chaos FLOODGATE_CHAOS_ROUNDS=$(CHAOS_ROUNDS) scripts/cargo-test.sh faults::
 
+.PHONY: fuzz
+fuzz: ## FUZZ_REQUESTS random requests, sound and broken, on both listeners
+	FLOODGATE_FUZZ_REQUESTS=$(FUZZ_REQUESTS) scripts/cargo-test.sh http::fuzz::
+
+.PHONY: dist
+dist: ## The optimised program with manuals, checksums and bill of materials, in target/package/
+	scripts/dist.sh
+
 .PHONY: figures
 figures: ## Sizes next to their limits
 	scripts/figures.sh
@@ -59,7 +70,7 @@ doc: ## Build the documentation, warnings denied
 	RUSTDOCFLAGS=-Dwarnings cargo doc --locked --workspace --no-deps
 
 .PHONY: deny
-deny: ## Licences, bans and sources of every dependency
+deny: ## Licences, bans, sources and known vulnerabilities of every dependency
 	scripts/deny.sh
 
 .PHONY: ci

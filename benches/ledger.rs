@@ -12,8 +12,8 @@ use floodgate::db::Ledger;
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::domain::{
-    BucketNo, BuyerId, Currency, Epoch, OrderIntent, Policy, RequestId, SaleDraft, SkuDraft, SkuNo,
-    SlotReturns, TraceId,
+    BucketNo, BuyerId, Currency, Epoch, OrderIntent, Policy, RequestId, SaleDraft, SkuDraft,
+    SkuHistory, SkuNo, SlotReturns, TraceId,
 };
 use floodgate::runtime::clock::{now_monotonic, wall_ms};
 
@@ -96,6 +96,7 @@ fn draft(id: &str, policy: Policy) -> anyhow::Result<SaleDraft> {
         starts_at_ms: 0,
         ends_at_ms: 1,
         currency: Currency::default(),
+        ticket_required: false,
         skus: vec![SkuDraft {
             no: (),
             id: "sku".parse()?,
@@ -108,6 +109,8 @@ fn draft(id: &str, policy: Policy) -> anyhow::Result<SaleDraft> {
             bar_lapsed: false,
             slot_returns: SlotReturns::default(),
             ends_max: 3,
+            queue_timeout_s: 0,
+            history: SkuHistory::default(),
         }],
     })
 }

@@ -4,12 +4,12 @@
 --
 -- KEYS: bucket
 -- ARGV: server, installation, loader, epoch, phase, stock, units released, units returned,
---       requests failed, requests queued, 1 if no request was loaded
+--       requests failed, requests queued, 1 if no request was loaded, last change of the stock
 -- Answer: OK, 1 if the bucket was published now, 0 if this loader has published it before.
 local bucket, server, installation, loader = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local epoch, phase, stock = ARGV[4], ARGV[5], ARGV[6]
 local released, returned, failed, queued = ARGV[7], ARGV[8], ARGV[9], ARGV[10]
-local is_new = ARGV[11] == '1'
+local is_new, stock_change = ARGV[11] == '1', ARGV[12]
 local bad, is_open = check_loader(server, installation, loader)
 if bad then return bad end
 if is_open then return {OK, 0} end
@@ -23,6 +23,6 @@ local tag = installation .. '.'
 local changes = tonumber(loader) * NUMBERS_PER_LOAD + (is_new and 0 or 1)
 call('HSET', bucket, 'epoch', tag .. epoch, 'phase', phase, 'stock', stock, 'lent', 0,
   'queued', queued, 'released', released, 'returned', returned, 'failed', failed,
-  'changes', changes, 'loaded', tag .. loader)
+  'changes', changes, 'stock_change', stock_change, 'loaded', tag .. loader)
 call('HDEL', bucket, 'loading')
 return {OK, 1}

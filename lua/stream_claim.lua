@@ -8,10 +8,12 @@ local outbox, installation, worker = KEYS[2], ARGV[2], ARGV[3]
 local max, answer = math.min(tonumber(ARGV[4]), CLAIM_MAX), {OK}
 local bad = check_installation(installation)
 if bad then return bad end
+-- The group must not bring back the outbox of a purged sale.
+if call('EXISTS', outbox) == 0 then return answer end
 local reclaimed = redis.pcall('XPENDING', outbox, GROUP, '-', '+', max, ORPHANS)
 if reclaimed.err then
   if not find(reclaimed.err, 'NOGROUP') then return reclaimed end
-  call('XGROUP', 'CREATE', outbox, GROUP, '0', 'MKSTREAM')
+  call('XGROUP', 'CREATE', outbox, GROUP, '0')
   reclaimed = {}
 end
 hand_over(outbox, worker, reclaimed, answer)

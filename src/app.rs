@@ -12,12 +12,16 @@ use std::time::Duration;
 
 use actix_rt::Arbiter;
 use futures_util::FutureExt;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
 use crate::actors::ActorSystem;
+use crate::actors::order_consumer::CatalogSync;
+use crate::actors::payment_timer::repurchase::NextRequest;
 use crate::actors::supervisor::ComponentDown;
 use crate::config::Settings;
 use crate::http;
+use crate::http::buyers::request_tokens::RequestTokens;
 use crate::observe::metrics::Metrics;
 use crate::runtime::clock::{SharedClock, SystemClock};
 use crate::runtime::shutdown::Shutdown;
@@ -87,7 +91,8 @@ fn run_until(
     ready: impl FnOnce(BoundAddresses),
     stop: impl Future<Output = Result<(), Error>>,
 ) -> Result<(), Error> {
-    actix_rt::System::new().block_on(async move {
+    let system = actix_rt::System::new();
+    let ended = system.block_on(async move {
         let running = start(settings).await?;
         ready(running.listening);
         let ended = tokio::select! {
@@ -96,14 +101,15 @@ fn run_until(
         };
         running.stop().await;
         ended
-    })
+    });
+    // Ends the threads of the actors, which drop their subscriptions and connections.
+    actix_rt::System::current().stop();
+    let ended_threads = system.run().map_err(|source| Error::System { what: "a thread", source });
+    ended.and(ended_threads)
 }
 
 /// Waits for SIGTERM or SIGINT.
 async fn terminated() -> Result<(), Error> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let listen_for =
-        |kind| signal(kind).map_err(|source| Error::System { what: "a signal handler", source });
     let mut terminate = listen_for(SignalKind::terminate())?;
     let mut interrupt = listen_for(SignalKind::interrupt())?;
     tokio::select! {
@@ -113,11 +119,14 @@ async fn terminated() -> Result<(), Error> {
     Ok(())
 }
 
+fn listen_for(kind: SignalKind) -> Result<Signal, Error> {
+    signal(kind).map_err(|source| Error::System { what: "a signal handler", source })
+}
+
 async fn start(settings: Settings) -> Result<Running, Error> {
     let clock: SharedClock = SystemClock::shared();
     let shutdown = Shutdown::default();
-    let metrics = Arc::new(Metrics::default());
-    let catalog = Arc::new(Catalog::default());
+    let (metrics, catalog) = (Arc::new(Metrics::default()), Arc::new(Catalog::default()));
     let backends = tier::open(&settings, &clock).await?;
     let actors =
         Arc::new(ActorSystem::start(&settings, &backends, &catalog, &metrics, &clock, &shutdown));
@@ -134,49 +143,77 @@ async fn start(settings: Settings) -> Result<Running, Error> {
         actors.start_sale_loader(sales.clone());
     }
     actors.start_stock_returner();
-    let refreshed_sales = sales.clone();
-    let refresh = move || {
-        let sales = refreshed_sales.clone();
-        async move { sales.refresh_catalog().await.map(drop).map_err(|error| error.to_string()) }
-            .boxed()
-    };
-    actors.start_pipeline(&(Arc::new(refresh) as _));
+    actors.start_pipeline(&catalog_sync(&sales));
     let payments = tier::payments(&settings, backends.ledger.as_ref(), &clock).await?;
-    // Weak: the actors hold the service that holds this.
-    let returning = Arc::downgrade(&actors);
-    let changed: OrdersChanged = Arc::new(move || {
-        if let Some(actors) = returning.upgrade() {
-            actors.return_stock();
-        }
-    });
+    let changed = orders_changed(&actors);
     let ledger = Arc::clone(&backends.ledger);
-    let orders = OrderService::new(ledger, payments.clone(), &settings.payment, changed);
+    let orders =
+        OrderService::new(ledger, payments.clone(), &settings.payment, Arc::clone(&changed));
     let installation = tier::installation(backends.ledger.as_ref()).await;
     let installation = installation.map_err(tier::Error::from)?.to_string().into();
     let (ledger, of_sales) = (Arc::clone(&backends.ledger), Arc::clone(&catalog));
     let order_feed = OrderFeed::new(ledger, of_sales, Arc::clone(&clock), installation);
     actors.start_payment_timer(&orders);
+    actors.start_payment_consumer(&orders, payments.as_ref());
+    let tokens = http::state::tokens(&settings, backends.ledger.as_ref()).await;
+    let (signer, tokens) = tokens.map_err(tier::Error::from)?;
+    let tokens = Arc::new(tokens);
+    actors.start_retaker(next_request(&tokens), changed);
     let demo = payments.as_ref().and_then(|payments| payments.demo.clone());
     let state = http::state::HttpDeps {
         catalog,
         gates: actors.gates(),
         sales,
+        requests: actors.requests.clone(),
         orders,
         order_feed,
         payments,
         ledger: Arc::clone(&backends.ledger),
         stock: Arc::clone(&backends.stock),
+        ticket_uses: Arc::clone(&backends.ticket_uses),
+        shared_limits: backends.shared_limits.clone(),
         pipeline: backends.pipeline.clone(),
         actors: Arc::clone(&actors),
+        signer,
+        tokens,
+        shutdown: shutdown.clone(),
         metrics,
         clock,
     };
-    let servers = http::server::start(&settings, state).await?;
+    let servers = http::server::start(&settings, state)?;
     if let (Some(demo), Some(public)) = (demo, servers.public) {
         shutdown.spawn_on(&Arbiter::current(), demo.send_webhooks(public));
     }
+    shutdown.spawn_here(servers.reload_secrets(listen_for(SignalKind::hangup())?));
     let listening = BoundAddresses { public: servers.public, internal: servers.internal };
     Ok(Running { settings, listening, shutdown, servers, actors, backends })
+}
+
+/// Reads the catalog again.
+fn catalog_sync(sales: &SalesService) -> CatalogSync {
+    let sales = sales.clone();
+    Arc::new(move || {
+        let sales = sales.clone();
+        async move { sales.refresh_catalog().await.map(drop).map_err(|error| error.to_string()) }
+            .boxed()
+    })
+}
+
+/// Brings changes of orders to their buckets at once.
+fn orders_changed(actors: &Arc<ActorSystem>) -> OrdersChanged {
+    // Weak: the actors hold the services that hold this.
+    let returning = Arc::downgrade(actors);
+    Arc::new(move || {
+        if let Some(actors) = returning.upgrade() {
+            actors.return_stock();
+        }
+    })
+}
+
+/// The request with which a buyer buys again.
+fn next_request(tokens: &Arc<RequestTokens>) -> NextRequest {
+    let tokens = Arc::clone(tokens);
+    Arc::new(move |ended, sale: &_, sku, buyer| tokens.next(ended, sale, sku, buyer))
 }
 
 impl Running {

@@ -35,17 +35,22 @@ pub mod db;
 pub mod domain;
 pub mod http;
 pub mod lease;
+pub mod limits;
 pub mod messages;
+pub mod net;
 pub mod outbox;
 pub mod payment;
 pub mod runtime;
 pub mod stock;
+pub mod tickets;
 pub mod tier;
 pub mod watermark;
 
 /// Metrics and logs.
 pub mod observe {
     pub mod metrics;
+    pub mod repeats;
+    pub mod series;
     pub mod telemetry;
 }
 
@@ -65,5 +70,6 @@ pub mod services {
     pub mod order_feed;
     pub mod orders;
     pub mod rebuild;
+    pub mod requests;
     pub mod sales;
 }

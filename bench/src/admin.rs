@@ -1,5 +1,6 @@
 //! The admin API calls of the bench.
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
@@ -24,7 +25,7 @@ pub(crate) struct Admin(AdminClient);
 impl Admin {
     /// The API at the internal listener `url`.
     pub(crate) fn at(url: &str, token: Option<SecretString>) -> anyhow::Result<Self> {
-        Ok(Self(AdminClient::at(url, token)?))
+        Ok(Self(AdminClient::at(url, token, Path::new(""))?))
     }
 
     /// Opens a new sale of [`SKU`].
@@ -34,6 +35,17 @@ impl Admin {
         stock: u32,
         buckets: u16,
     ) -> anyhow::Result<()> {
+        self.open_sale(sale, stock, buckets, 86_400).await
+    }
+
+    /// Opens a new sale of [`SKU`] whose orders are due after `window_s`.
+    pub(crate) async fn open_sale(
+        &self,
+        sale: &str,
+        stock: u32,
+        buckets: u16,
+        window_s: u64,
+    ) -> anyhow::Result<()> {
         let sku = json!({
             "sku_id": SKU,
             "title": "Bench",
@@ -41,7 +53,7 @@ impl Admin {
             "initial_stock": stock,
             "policy": { "kind": "one_per_buyer" },
             "buckets": buckets,
-            "payment_window_s": 86_400,
+            "payment_window_s": window_s,
             "bar_lapsed": false,
         });
         Ok(self.0.open_sale(sale, "Bench", &[sku]).await?)
@@ -55,10 +67,23 @@ impl Admin {
 
     /// Committed orders of a sale: stage `landed` of its funnel.
     pub(crate) async fn committed(&self, sale: &str) -> anyhow::Result<u64> {
+        self.stage(sale, "landed").await
+    }
+
+    /// Units of a sale that are left in the ledger, and in the buckets.
+    pub(crate) async fn left(&self, sale: &str) -> anyhow::Result<(u64, u64)> {
+        let in_ledger = self.stage(sale, "left").await?;
+        let sale = self.0.get(&["sales", sale], Some(CALL_TIMEOUT)).await?;
+        let in_buckets = sale.pointer("/skus/0/stock_left").and_then(Json::as_u64);
+        Ok((in_ledger, in_buckets.context("a SKU without stock_left")?))
+    }
+
+    async fn stage(&self, sale: &str, name: &str) -> anyhow::Result<u64> {
         let funnel = self.0.get(&["sales", sale, "funnel"], Some(CALL_TIMEOUT)).await?;
-        let stage = list(&funnel, "stages").iter().find(|stage| field(stage, "stage") == "landed");
-        let count = stage.context("the funnel has no stage `landed`")?.get("count");
-        count.and_then(Json::as_u64).context("the ledger does not answer")
+        let stage = list(&funnel, "stages").iter().find(|stage| field(stage, "stage") == name);
+        let count =
+            stage.with_context(|| format!("the funnel has no stage `{name}`"))?.get("count");
+        count.and_then(Json::as_u64).context("a store does not answer")
     }
 
     /// Waits until `wanted` orders are committed, at most `timeout`; returns how many are.
@@ -70,6 +95,20 @@ impl Admin {
     ) -> anyhow::Result<u64> {
         let check = async || self.committed(sale).await.map(|count| (count, count >= wanted));
         Ok(poll(timeout, check).await?.0)
+    }
+
+    /// Waits until nothing of a closed sale is under way, at most `timeout`; returns whether it is.
+    pub(crate) async fn await_archivable(
+        &self,
+        sale: &str,
+        timeout: Duration,
+    ) -> anyhow::Result<bool> {
+        let check = async || {
+            let waiting = self.0.get(&["sales", sale, "archive"], Some(AUDIT_TIMEOUT)).await?;
+            let open = waiting.get("open").and_then(Json::as_array).context("no list of ends")?;
+            Ok(((), open.is_empty()))
+        };
+        Ok(poll(timeout, check).await?.1)
     }
 
     /// Waits until there are `wanted` open dead letters, at most [`CALL_TIMEOUT`]; returns how many

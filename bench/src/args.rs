@@ -81,6 +81,9 @@ pub(crate) struct BenchArgs {
     /// Leave out the start-up with 1,000,000 orders.
     #[arg(long)]
     pub(crate) skip_million: bool,
+    /// A floodgate-bench of a version without order events, to measure what they cost.
+    #[arg(long, value_name = "FILE", requires = "table")]
+    pub(crate) without_events: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use floodgate::domain::{
     BucketKey, BucketNo, BuyerId, Currency, Epoch, OrderIntent, Policy, RequestId, Reservation,
-    SaleDraft, SaleId, Sku, SkuDraft, SlotReturns, TraceId, Verdict,
+    SaleDraft, SaleId, Sku, SkuDraft, SkuHistory, SlotReturns, TraceId, Verdict,
 };
 use floodgate::runtime::clock;
 use futures_util::future::try_join_all;
@@ -87,6 +87,7 @@ pub(crate) fn purchase(sku: &Sku, epoch: Epoch) -> anyhow::Result<Reservation> {
         sku: sku.no,
         bucket: BucketNo::home_of(buyer, sku.buckets),
         epoch,
+        terms: sku.terms(),
         buyer,
         quantity: 1,
         asked_at_ms: clock::wall_ms(),
@@ -105,6 +106,7 @@ impl Offer {
             starts_at_ms: now - 60_000,
             ends_at_ms: now + 86_400_000,
             currency: Currency::default(),
+            ticket_required: false,
             skus: vec![SkuDraft {
                 no: (),
                 id: "bench".parse()?,
@@ -117,6 +119,8 @@ impl Offer {
                 bar_lapsed: false,
                 slot_returns: SlotReturns::default(),
                 ends_max: 3,
+                queue_timeout_s: 0,
+                history: SkuHistory::default(),
             }],
         };
         let (sku, epoch) = stores.open_sale(draft).await?;

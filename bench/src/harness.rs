@@ -90,9 +90,20 @@ impl<'a> Harness<'a> {
 
     /// Opens a new sale and returns its id.
     pub(crate) async fn sale(&self, product: &Product, stock: u32) -> anyhow::Result<String> {
-        let sale = format!("bench-{}", self.next_sale.replace(self.next_sale.get() + 1));
+        let sale = self.new_name();
         product.admin.open_bench_sale(&sale, stock, self.args.buckets).await?;
         Ok(sale)
+    }
+
+    /// Opens a new sale whose orders have no deadline and returns its id.
+    pub(crate) async fn unpaid_sale(&self, product: &Product) -> anyhow::Result<String> {
+        let sale = self.new_name();
+        product.admin.open_sale(&sale, ENDLESS, self.args.buckets, 0).await?;
+        Ok(sale)
+    }
+
+    fn new_name(&self) -> String {
+        format!("bench-{}", self.next_sale.replace(self.next_sale.get() + 1))
     }
 
     /// A closed loop of one round, with buyers that no other request of this table uses. `path_id`

@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use loadgen::{Load, Until, run};
-use testkit::mariadb;
 
 use crate::harness::{ENDLESS, Harness, Measured, Product};
-use crate::servers::{APPEND_ONLY, RedisServer, maria};
+use crate::servers::{GateTier, RedisServer};
 use crate::stats::{self, Round, Spread, grouped, medians, shown};
 use crate::table::Row;
 
@@ -130,7 +129,7 @@ fn row(id: &'static str, pairs: &[Pair], value: impl Fn(&Measured) -> f64) -> an
 }
 
 /// Sells the only unit of a new sale. Returns the sale and the size of a sold-out answer.
-async fn sold_out_sale(
+pub(crate) async fn sold_out_sale(
     harness: &Harness<'_>,
     product: &Product,
 ) -> anyhow::Result<(String, usize)> {
@@ -209,16 +208,9 @@ fn sum_of_calls(stats: &str) -> u64 {
 /// S5: purchases per second that become orders in MariaDB, with gates in Redis. The answer follows
 /// both; Redis keeps an append-only file (everysec), each commit waits for the disk.
 pub(crate) async fn purchases(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> {
-    let (redis, maria) = (RedisServer::start(harness, APPEND_ONLY)?, maria(harness)?);
-    let settings = [
-        "tier=gate".to_owned(),
-        "redis.durability=aof".to_owned(),
-        format!("redis.url={}", redis.url()),
-        format!("ledger.url={}", mariadb::url("floodgate", maria.addr(), "floodgate")),
-    ];
-    let mut product = harness.product(&settings).await?;
-    product.backends = vec![("redis", redis.id()), ("mariadb", maria.id())];
-    let sides = [Target::selling(&product, None), baseline(harness, &product, None).await?];
+    let tier = GateTier::start(harness).await?;
+    let product = &tier.product;
+    let sides = [Target::selling(product, None), baseline(harness, product, None).await?];
     let pairs = pairs(harness, sides).await?;
     let rounds = rounds(&pairs, Measured::goodput);
     let costs = medians(&rounds, |side| side.costs.get(1..).unwrap_or_default());

@@ -23,14 +23,17 @@ mod admin;
 mod args;
 mod backlog;
 mod baseline;
+mod connections;
 mod crowd;
 mod decide;
 mod harness;
 mod http;
+mod large_audit;
 mod machine;
 mod memory;
 mod meter;
 mod million;
+mod order_life;
 mod orders;
 mod pipeline;
 mod process;
@@ -38,12 +41,14 @@ mod raw;
 mod relay;
 mod relay_fixture;
 mod restart;
+mod retention;
 mod servers;
 mod single;
 mod stats;
 mod stores;
 mod table;
 mod takeover;
+mod without_events;
 
 /// Measures Floodgate: one load against one sale, or the table of goals.
 #[derive(Debug, Parser)]

@@ -122,6 +122,19 @@ pub(crate) fn resident(pid: u32) -> anyhow::Result<u64> {
     Ok(usage(pid)?.resident)
 }
 
+/// Memory of all TCP sockets of this network namespace, in bytes.
+pub(crate) fn socket_bytes() -> anyhow::Result<u64> {
+    let sockets = fs::read_to_string("/proc/net/sockstat").context("no /proc/net/sockstat")?;
+    let pages = parse_socket_pages(&sockets).context("unexpected format of sockstat")?;
+    Ok(pages * rustix::param::page_size() as u64)
+}
+
+/// Parses `TCP: inuse 5 orphan 0 tw 0 alloc 7 mem 2`, whose last number are pages.
+fn parse_socket_pages(sockets: &str) -> Option<u64> {
+    let line = sockets.lines().find_map(|line| line.strip_prefix("TCP: "))?;
+    line.rsplit_once(" mem ")?.1.trim().parse().ok()
+}
+
 fn usage(pid: u32) -> anyhow::Result<Usage> {
     let read = |name: &str| {
         fs::read_to_string(format!("/proc/{pid}/{name}")).context("a server process has ended")
@@ -190,6 +203,14 @@ mod tests {
         assert_eq!(parse_usage(stat, "Name:\tx\nVmRSS:\t    2048 kB\n"), Some(expected));
         assert_eq!(parse_usage(stat, "Name:\tx\n"), None);
         assert_eq!(parse_usage("7 (x) S 1", "VmRSS: 1 kB"), None);
+    }
+
+    #[test]
+    fn pages_of_sockets_are_found() {
+        let text =
+            "sockets: used 9\nTCP: inuse 5 orphan 0 tw 0 alloc 7 mem 23\nUDP: inuse 1 mem 4\n";
+        assert_eq!(parse_socket_pages(text), Some(23));
+        assert_eq!(parse_socket_pages("UDP: inuse 1 mem 4\n"), None);
     }
 
     #[test]

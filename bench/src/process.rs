@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use floodgate::runtime::clock::now_monotonic;
+use serde_json::Value as Json;
 use tempfile::TempDir;
 use testkit::{Process, Server, Signal};
 
@@ -90,6 +91,18 @@ impl ServerChild {
             found.with_context(|| format!("a server does not start:\n{}", process.output()));
         let (public, internal) = found?;
         Ok(Self { process, public, internal })
+    }
+
+    /// Runs a command of `floodgate` that asks this server; returns what it prints.
+    pub(crate) async fn command(&self, arguments: &[&str]) -> anyhow::Result<Json> {
+        let internal = self.internal.context("the server has no internal listener")?;
+        let mut command = own_command()?;
+        command.arg("floodgate").args(arguments).arg("--json");
+        command.args(["--set", &format!("internal.bind={internal}")]);
+        let ended = tokio::task::spawn_blocking(move || command.output()).await??;
+        let said = String::from_utf8_lossy(&ended.stderr);
+        ensure!(ended.status.success(), "{}: {said}", arguments.join(" "));
+        serde_json::from_slice(&ended.stdout).context("a command that does not print JSON")
     }
 
     pub(crate) fn id(&self) -> u32 {

@@ -7,7 +7,7 @@ use diesel_async::{AsyncConnection, AsyncMysqlConnection, SimpleAsyncConnection}
 use testkit::redis::Role;
 use testkit::{Server, mariadb, rabbitmq};
 
-use crate::harness::Harness;
+use crate::harness::{Harness, Product};
 
 /// Buffer pool and log fit the bench. Each commit waits for the disk.
 const MARIA: [&str; 3] = [
@@ -65,6 +65,30 @@ pub(crate) async fn new_database(maria: &Server) -> anyhow::Result<String> {
     let root = mariadb::url("root", maria.addr(), "floodgate");
     AsyncMysqlConnection::establish(&root).await?.batch_execute(&statements).await?;
     Ok(mariadb::url("floodgate", maria.addr(), &name))
+}
+
+/// A server of tier `gate` with the servers that it needs.
+pub(crate) struct GateTier {
+    // Dropped first.
+    pub(crate) product: Product,
+    _redis: RedisServer,
+    _maria: Server,
+}
+
+impl GateTier {
+    /// Redis keeps an append-only file (everysec).
+    pub(crate) async fn start(harness: &Harness<'_>) -> anyhow::Result<Self> {
+        let (redis, maria) = (RedisServer::start(harness, APPEND_ONLY)?, maria(harness)?);
+        let settings = [
+            "tier=gate".to_owned(),
+            "redis.durability=aof".to_owned(),
+            format!("redis.url={}", redis.url()),
+            format!("ledger.url={}", mariadb::url("floodgate", maria.addr(), "floodgate")),
+        ];
+        let mut product = harness.product(&settings).await?;
+        product.backends = vec![("redis", redis.id()), ("mariadb", maria.id())];
+        Ok(Self { product, _redis: redis, _maria: maria })
+    }
 }
 
 /// Starts a RabbitMQ with default settings.

@@ -39,7 +39,7 @@ impl Stores {
         let (id, now) = (draft.id.clone(), clock::wall_ms());
         let created = self.ledger.create_sale(draft, now).await?;
         let created = created.context("a sale of that name exists")?;
-        let opened = self.ledger.set_sale_phase(id, created.epoch, Phase::Open, now).await?;
+        let opened = self.ledger.set_sale_phase(id, created.epoch, Phase::Open, now, None).await?;
         let sale = opened.context("the sale is gone")?;
         let sku = Arc::new(sale.skus.into_iter().next().context("the sale has no SKU")?);
         let (ledger, stock) = (self.ledger.as_ref(), self.stock.as_ref());

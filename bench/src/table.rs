@@ -2,7 +2,10 @@ use anyhow::Context;
 use floodgate::cli::output::Output;
 use serde::Serialize;
 
-use super::{backlog, decide, http, memory, orders, pipeline, relay, restart, takeover};
+use super::{
+    backlog, connections, decide, http, large_audit, memory, order_life, orders, pipeline, relay,
+    restart, retention, takeover, without_events,
+};
 use crate::args::BenchArgs;
 use crate::harness::Harness;
 use crate::machine::Machine;
@@ -77,10 +80,22 @@ goals! {
     memory::bytes, "memory of Redis", {
         "S15" AtMost 0.40 0.20 " B" "Redis bytes per accepted buyer";
     }
+    connections::connections, "connections that wait", {
+        "S16 idle" Count 24.0 12.0 " KiB"
+            "memory of one idle connection of 10,000, its socket included";
+        "S16 idle rate" AtLeast 0.90 0.98 "/s" "sold-out answers beside these, against alone";
+        "S16 streams" Count 24.0 12.0 " KiB"
+            "memory of one event stream of 10,000, its socket included";
+        "S16 streams rate" AtLeast 0.90 0.98 "/s" "sold-out answers beside these, against alone";
+    }
     takeover::takeover, "crash of a relay", {
         "S17" Count 5.0 1.0 " s"
             "seconds beyond the heartbeat until what a killed relay held is published";
         "S17 recovery" AtLeast 0.90 1.0 "/s" "relay that survives another, against a relay alone";
+    }
+    large_audit::audit, "audit of a large ledger", {
+        "S19" Count 200.0 64.0 " MiB"
+            "most resident memory of a server that audits 10,000,000 orders";
     }
     restart::restart, "restart of Redis", {
         "S23" Count 10.0 3.0 " s"
@@ -99,6 +114,22 @@ goals! {
             "Redis bytes for each order that waits, request and limit included";
         "backlog drain" AtLeast 0.9 1.0 "/s"
             "the same, drained by one relay, against its steady rate";
+    }
+    order_life::due, "orders due at once", {
+        "due" Count 60.0 15.0 " s"
+            "seconds from the last of 100,000 deadlines until every unit is back";
+        "due sales" AtLeast 0.80 0.85 "/s" "sales while these orders end, against the rate before";
+    }
+    order_life::feed, "order events", {
+        "feed" Number 5_000.0 10_000.0 "/s" "order events per second, numbered and read";
+        "feed broker" Number 5_000.0 10_000.0 "/s" "the same, published to the exchange";
+    }
+    retention::purge, "purge of a large sale", {
+        "purge" Count 50.0 25.0 " ms" "longest transaction of the purge of 1,000,000 orders";
+    }
+    without_events::cost, "the cost of order events", {
+        "events S8" AtLeast 0.91 1.0 "/s" "S8 against a version without order events";
+        "events S11" AtLeast 0.91 1.0 "/s" "S11 against a version without order events";
     }
 }
 

@@ -17,10 +17,7 @@ use crate::db::{self, Ledger};
 use crate::lease::{self, Lease};
 use crate::observe::metrics::Metrics;
 use crate::runtime::clock::SharedClock;
-use crate::services::order_feed::{CloudEvent, FeedError, OrderFeed};
-
-/// The name of the cursor in the ledger.
-const CURSOR: &str = "broker";
+use crate::services::order_feed::{BROKER_READER, CloudEvent, FeedError, OrderFeed};
 
 /// The name of the lease.
 const LEASE: &str = "event_publisher";
@@ -73,19 +70,22 @@ impl Task for EventPublisher {
             return Ok(());
         }
         let last = self.feed.number().await?;
-        let mut read_to = self.ledger.cursor(CURSOR).await?;
+        let mut read_to = self.ledger.cursor(BROKER_READER).await?;
         self.metrics.events_waiting.set(last.saturating_sub(read_to));
         let mut channel = self.publisher.open_channel(self.window);
         while read_to < last && self.holds_lease().await? {
             let events = self.feed.events(read_to, EVENTS_PER_PAGE).await?;
             if events.is_empty() {
+                // The events up to there are of purged sales.
+                self.ledger.move_cursor(BROKER_READER, last).await?;
+                self.metrics.events_waiting.set(0);
                 break;
             }
             let (confirmed, ended) = publish(channel.as_mut(), &events).await?;
             // Crash here [events_published]: the next run publishes the same events again.
             if let Some(last_confirmed) = confirmed.last() {
                 read_to = last_confirmed.feed_no;
-                self.ledger.move_cursor(CURSOR, read_to).await?;
+                self.ledger.move_cursor(BROKER_READER, read_to).await?;
                 self.metrics.events_published.inc_by(confirmed.len() as u64);
                 self.metrics.events_waiting.set(last.saturating_sub(read_to));
             }

@@ -162,15 +162,16 @@ impl<T: Task> Handler<Stop> for Periodic<T> {
 pub struct BucketRotation(Cell<u32>);
 
 impl BucketRotation {
-    /// The buckets of the next pass: those of every sale except drafts. Sales closed for long are
-    /// included in the first pass and every 60th after it.
+    /// The buckets of the next pass: those of every sale except drafts and purged ones. Sales
+    /// closed for long are included in the first pass and every 60th after it.
     pub(super) fn next(&self, catalog: &Catalog, wall_ms: i64) -> Vec<BucketKey> {
         let is_full = self.0.get().is_multiple_of(PASSES_PER_FULL_PASS);
         self.0.set(self.0.get().wrapping_add(1));
         let sales = catalog.all();
         let sales = sales.iter().filter(|listed| {
-            let is_published = listed.sale.phase != Phase::Draft;
-            is_published && (is_full || !listed.sale.is_dormant(wall_ms))
+            let sale = &listed.sale;
+            let has_buckets = sale.phase != Phase::Draft && !sale.retention.is_purged();
+            has_buckets && (is_full || !listed.sale.is_dormant(wall_ms))
         });
         sales.flat_map(|listed| &listed.skus).flat_map(|sku| BucketKey::all_of(sku)).collect()
     }

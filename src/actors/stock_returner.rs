@@ -17,10 +17,8 @@ use crate::domain::{BucketNo, Order, OrderEvent, SkuNo};
 use crate::observe::metrics::Metrics;
 use crate::runtime::clock::SharedClock;
 use crate::services::catalog::Catalog;
+use crate::services::order_feed::STOCK_READER;
 use crate::stock::{self, Stock};
-
-/// The name of the cursor in the ledger.
-const CURSOR: &str = "stock";
 
 /// Events per read of the ledger.
 const EVENTS_PER_PAGE: u32 = 1_000;
@@ -61,7 +59,7 @@ struct Backlog {
     oldest_ms: Option<i64>,
     num_pages_ahead: u32,
     first_error: Option<ReturnError>,
-    /// Whether the stock did not answer.
+    /// Whether the stock answered for no SKU of a page.
     is_unreachable: bool,
 }
 
@@ -74,16 +72,19 @@ impl Task for StockReturner {
     /// Settles every event after the cursor; returns the first error after the pass.
     async fn run(&self, (): &()) -> Result<(), ReturnError> {
         while self.ledger.number_events(EVENTS_PER_PAGE).await? >= EVENTS_PER_PAGE {}
-        let mut read_to = self.ledger.cursor(CURSOR).await?;
+        let mut read_to = self.ledger.cursor(STOCK_READER).await?;
         let mut backlog = Backlog::default();
         while backlog.num_pages_ahead < PAGES_AHEAD_MAX && !backlog.is_unreachable {
-            let events = self.ledger.events_after(read_to, EVENTS_PER_PAGE).await?;
-            let Some(last) = events.last() else { break };
-            read_to = last.feed_no;
-            self.settle(&events, &mut backlog).await;
+            // A placed order is settled by its gate or consumer.
+            let page = self.ledger.changes_after(read_to, EVENTS_PER_PAGE).await?;
+            if page.read_to == read_to {
+                break;
+            }
+            read_to = page.read_to;
+            self.settle(&page.events, &mut backlog).await;
             // Crash here [changes_settled]: the next pass settles the same events without effect.
             if backlog.num_events == 0 {
-                self.ledger.move_cursor(CURSOR, read_to).await?;
+                self.ledger.move_cursor(STOCK_READER, read_to).await?;
             } else {
                 backlog.num_pages_ahead += 1;
             }
@@ -97,23 +98,28 @@ impl StockReturner {
     /// Settles the events of each SKU; those of a SKU that fails are added to the backlog.
     async fn settle(&self, events: &[OrderEvent], backlog: &mut Backlog) {
         let mut by_sku: BTreeMap<SkuNo, Vec<&OrderEvent>> = BTreeMap::new();
-        // A placed order is settled by its gate or consumer.
-        for event in events.iter().filter(|event| event.order.version > 0) {
+        for event in events {
             by_sku.entry(event.order.sku).or_default().push(event);
         }
+        let (mut any_settled, mut any_unreachable) = (false, false);
         for (sku, events) in by_sku {
             match self.settle_sku(sku, &events).await {
-                Ok(()) => self.metrics.order_changes_settled(events.len()),
+                Ok(()) => {
+                    any_settled = true;
+                    self.metrics.order_changes_settled(events.len());
+                }
                 Err(error) => {
                     let oldest_ms = events.iter().map(|event| event.at_ms);
                     backlog.oldest_ms = oldest_ms.chain(backlog.oldest_ms).min();
                     backlog.num_events += events.len();
-                    backlog.is_unreachable |= error.is_unreachable();
+                    any_unreachable |= error.is_unreachable();
                     backlog.first_error.get_or_insert(error);
                     self.report(backlog.num_events, backlog.oldest_ms);
                 }
             }
         }
+        // One server of several that is away delays only its own buckets.
+        backlog.is_unreachable |= any_unreachable && !any_settled;
     }
 
     async fn settle_sku(&self, sku: SkuNo, events: &[&OrderEvent]) -> Result<(), ReturnError> {

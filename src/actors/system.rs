@@ -7,7 +7,6 @@ use actix::Handler;
 use actix_rt::{Arbiter, ArbiterHandle};
 
 use super::outbox_relay::RelayHandle;
-use super::payment_timer::{PaymentInquirer, PaymentTimer, RefundWorker, TimerDeps};
 use super::periodic::{Periodic, Task};
 use super::pipeline::PipelineActors;
 use super::stock_gate::{Dispatch, GateDeps, GateDirectory, GateHandle, StockGate};
@@ -17,14 +16,19 @@ use crate::actors::ledger_writer::LedgerWriterHandle;
 use crate::actors::ledger_writer::batch::WriterDeps;
 use crate::actors::order_consumer::CatalogSync;
 use crate::actors::sale_loader::SaleLoader;
+use crate::actors::series_sampler::SeriesSampler;
+use crate::actors::status_watcher::{
+    LISTEN_EVERY_MS, LOOK_EVERY_MS, ResultListener, StatusWatcher, StreamRegistry,
+};
 use crate::actors::stock_gate::handle::GateAddress;
 use crate::actors::stock_refresher::StockRefresher;
 use crate::actors::stock_returner::StockReturner;
 use crate::actors::supervisor::supervised::{Address, Incarnation, Supervised, quiet_one};
-use crate::config::{PaymentBackend, Settings};
+use crate::config::Settings;
 use crate::domain::{BucketNo, Counting, Sku};
 use crate::messages::{RunNow, Stop};
 use crate::observe::metrics::Metrics;
+use crate::observe::series::{self, SampleHistory};
 use crate::runtime::backoff::Backoff;
 use crate::runtime::breaker::Breaker;
 use crate::runtime::clock::SharedClock;
@@ -32,7 +36,7 @@ use crate::runtime::fault_injection::FaultInjector;
 use crate::runtime::permits::Permits;
 use crate::runtime::shutdown::Shutdown;
 use crate::services::catalog::Catalog;
-use crate::services::orders::OrderService;
+use crate::services::requests::RequestService;
 use crate::services::sales::{Gates, SalesService};
 use crate::tier::Backends;
 
@@ -51,8 +55,14 @@ pub struct ActorSystem {
     pub supervisor: Supervisor,
     pub directory: Arc<GateDirectory>,
     pub orders: LedgerWriterHandle,
+    /// Ends queued requests.
+    pub requests: RequestService,
     /// The gates notify the relays through this handle.
     pub(super) relay_handle: RelayHandle,
+    /// The last hour of this process.
+    pub history: Arc<SampleHistory>,
+    /// The event streams of this process.
+    pub streams: Arc<StreamRegistry>,
     pipeline: OnceLock<PipelineActors>,
     stock_returner: OnceLock<Address<Periodic<StockReturner>>>,
     /// One thread for gates and ledger writer: a submission is then a push to a local queue.
@@ -110,23 +120,64 @@ impl ActorSystem {
             supervisor,
             directory: Arc::default(),
             orders: LedgerWriterHandle { permits, address },
+            requests: requests(settings, backends, clock, metrics),
             relay_handle: RelayHandle::default(),
+            history: Arc::default(),
+            streams: Arc::new(StreamRegistry::new(
+                settings.http.connections_max,
+                Arc::clone(metrics),
+            )),
             pipeline: OnceLock::new(),
             stock_returner: OnceLock::new(),
             engine,
         };
+        system.start_readers();
+        system
+    }
+
+    /// Starts the actors that only read: units left, the samples of this process, and statuses for
+    /// event streams.
+    fn start_readers(&self) {
+        let backends = &self.backends;
         if backends.counting == Counting::InLedger || backends.is_shared {
             let refresher = StockRefresher {
-                catalog: Arc::clone(catalog),
+                catalog: Arc::clone(&self.catalog),
                 ledger: Arc::clone(&backends.ledger),
                 stock: Arc::clone(&backends.stock),
                 counting: backends.counting,
-                clock: Arc::clone(clock),
+                clock: Arc::clone(&self.clock),
             };
-            let every_ms = settings.http.sales_refresh_ms;
-            system.start_periodic("stock_refresher", &system.engine, every_ms, refresher);
+            let every_ms = self.settings.http.sales_refresh_ms;
+            self.start_periodic("stock_refresher", &self.engine, every_ms, refresher);
         }
-        system
+        let sampler = SeriesSampler {
+            metrics: Arc::clone(&self.metrics),
+            history: Arc::clone(&self.history),
+            directory: Arc::clone(&self.directory),
+            permits: self.orders.permits.clone(),
+            breaker: self.breaker.clone(),
+            clock: Arc::clone(&self.clock),
+        };
+        self.start_periodic("series_sampler", &self.engine, series::EVERY_MS, sampler);
+        if self.settings.role.sells() {
+            self.start_stream_readers();
+        }
+    }
+
+    /// Starts the actors that follow requests for event streams.
+    fn start_stream_readers(&self) {
+        let (registry, stock) = (&self.streams, &self.backends.stock);
+        let watcher = StatusWatcher {
+            registry: Arc::clone(registry),
+            stock: Arc::clone(stock),
+            clock: Arc::clone(&self.clock),
+        };
+        self.start_periodic("status_watcher", &self.engine, LOOK_EVERY_MS, watcher);
+        if self.backends.is_shared {
+            let listener =
+                ResultListener { registry: Arc::clone(registry), stock: Arc::clone(stock) };
+            self.start_periodic("result_listener", &self.engine, LISTEN_EVERY_MS, listener);
+        }
     }
 
     /// Starts an actor; `num_permits` bounds the requests in its mailbox.
@@ -174,6 +225,7 @@ impl ActorSystem {
                 None => Dispatch::LedgerWriter(self.orders.clone()),
             },
             directory: Arc::clone(&self.directory),
+            requests: self.requests.clone(),
             settings: self.settings.gate.clone(),
             breaker: self.breaker.clone(),
             clock: Arc::clone(&self.clock),
@@ -216,27 +268,6 @@ impl ActorSystem {
             let every_ms = self.settings.maintenance.every_ms;
             self.start_periodic("stock_returner", &self.engine, every_ms, returner)
         });
-    }
-
-    /// Starts the actors that end unpaid orders and pay money back, in processes that maintain.
-    pub fn start_payment_timer(&self, orders: &OrderService) {
-        if !self.settings.role.maintains() {
-            return;
-        }
-        let deps = Arc::new(TimerDeps::new(
-            orders.clone(),
-            Arc::clone(&self.backends.ledger),
-            &self.settings.payment,
-            Arc::clone(&self.clock),
-            Arc::clone(&self.metrics),
-        ));
-        let (engine, every_ms) = (&self.engine, self.settings.payment.every_ms);
-        self.start_periodic("payment_timer", engine, every_ms, PaymentTimer(Arc::clone(&deps)));
-        let inquirer = PaymentInquirer(Arc::clone(&deps));
-        self.start_periodic("payment_inquirer", engine, every_ms, inquirer);
-        if self.settings.payment.provider != PaymentBackend::None {
-            self.start_periodic("refund_worker", engine, every_ms, RefundWorker(deps));
-        }
     }
 
     /// Orders have changed in this process: their buckets learn it now. Elsewhere, and without this
@@ -288,6 +319,21 @@ impl Gates for ActorSystem {
         let gates = (0..sku.buckets).map(|bucket| self.start_gate(sku, BucketNo(bucket))).collect();
         self.directory.put(sku.no, gates);
     }
+}
+
+fn requests(
+    settings: &Settings,
+    backends: &Backends,
+    clock: &SharedClock,
+    metrics: &Arc<Metrics>,
+) -> RequestService {
+    RequestService::new(
+        Arc::clone(&backends.ledger),
+        Arc::clone(&backends.stock),
+        Arc::clone(clock),
+        Arc::clone(metrics),
+        settings.payment.clock_skew_max_ms,
+    )
 }
 
 pub(super) fn fault_injector(settings: &Settings, kind: &str) -> FaultInjector {

@@ -22,6 +22,9 @@ const ATTEMPTS: &str = "floodgate-attempts";
 const SENT_AT_MS: &str = "floodgate-sent-at-ms";
 const REASON: &str = "floodgate-reason";
 const ORIGIN: &str = "floodgate-origin";
+/// The headers that sign a webhook; a payment event has them as its webhook would.
+const SIGNATURE: [&str; 4] =
+    ["webhook-id", "webhook-timestamp", "webhook-signature", "stripe-signature"];
 /// The HTTP header name of W3C Trace Context.
 const TRACEPARENT: &str = "traceparent";
 
@@ -53,6 +56,10 @@ pub(super) fn pack(headers: &Headers, number: u64) -> BasicProperties {
         if let Some(value) = value {
             table.insert(name.into(), value);
         }
+    }
+    for (name, value) in &headers.signature {
+        let value = truncate(value, TEXT_BYTES_MAX);
+        table.insert(name.as_str().into(), AMQPValue::LongString(value.into()));
     }
     let mut properties = BasicProperties::default()
         .with_delivery_mode(PERSISTENT)
@@ -89,6 +96,10 @@ pub(super) fn unpack(properties: &BasicProperties) -> Headers {
         epoch: number(EPOCH),
         traceparent: text(TRACEPARENT),
         topic: None,
+        signature: SIGNATURE
+            .iter()
+            .filter_map(|name| Some(((*name).to_owned(), text(name)?)))
+            .collect(),
         attempts: number(ATTEMPTS).map_or(0, count),
         sent_at_ms: number(SENT_AT_MS),
         reason,

@@ -11,6 +11,7 @@ fn full() -> Headers {
         epoch: Some(i64::MAX),
         topic: None,
         traceparent: Some("00-1-2-01".into()),
+        signature: vec![("webhook-id".to_owned(), "evt_1".to_owned())],
         attempts: 3,
         sent_at_ms: Some(-1),
         reason: Some("häßlich".into()),

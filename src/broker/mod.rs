@@ -65,6 +65,12 @@ pub enum Route {
     Dead,
     /// The exchange for order events; the message's `topic` is its routing key.
     Events,
+    /// The queue for payment events.
+    Payments,
+    /// The delay queue of this length, seconds; its messages go on to [`Self::Due`].
+    Delay(u32),
+    /// The queue of messages that have left a delay queue.
+    Due,
 }
 
 impl Route {
@@ -92,6 +98,8 @@ pub struct Headers {
     pub traceparent: Option<String>,
     /// For order events: the routing key. Not read from deliveries.
     pub topic: Option<String>,
+    /// For payment events: the headers of the webhook that sign the body, by their names.
+    pub signature: Vec<(String, String)>,
     /// For dead letters: failed attempts at the ledger.
     pub attempts: u32,
     /// Publish time, Unix epoch milliseconds.
@@ -211,6 +219,11 @@ impl QueueDepth {
     /// queue without consumers may be such a queue, and does not count as empty.
     pub fn is_certainly_empty(&self) -> bool {
         self.num_ready == 0 && (self.num_consumers > 0 || self.family() != "orders")
+    }
+
+    /// Whether its messages may contain accepted requests.
+    pub fn may_hold_requests(&self) -> bool {
+        matches!(self.family(), "orders" | "dead")
     }
 
     /// The part of the name before the first dot, the same for every order queue.

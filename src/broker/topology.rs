@@ -7,10 +7,16 @@
 //!  intents (direct) --"<i>"--> orders.<i>    --delivery limit--> dead (fanout) --> dead
 //!  dead --delivery limit--> unreadable (fanout) --> unreadable
 //!  events (topic) --"order.<type>.<sale>.<sku>"--> queues of other programs
+//!  payments (fanout) --> payments    --delivery limit--> dead
+//!  delays (direct) --"<s>"--> due.<s> --after s seconds--> due (fanout) --> due
 //! ```
 //!
 //! Every message except an order event is published `mandatory`: an unroutable message is returned
-//! and stays with its publisher. The exchange `events` is declared where `events.exchange` is set.
+//! and stays with its publisher. The exchange `events` is declared where `events.exchange` is set,
+//! and exchange and queue `payments` where `payment.queue` is. `delays` and `due` are declared
+//! where `payment.delay_queues_s` lists windows: each has a queue of its own, because a quorum
+//! queue looks for expired messages at its head only.
+//!
 //! A message in `unreadable` closed the connection of its consumer each time, or was delivered 50
 //! times and not stored. The queue has no consumers: operators inspect it in the broker.
 //!
@@ -37,6 +43,15 @@ const DEAD: &str = "dead";
 /// The exchange for order events.
 const EVENTS: &str = "events";
 
+/// Queue and exchange of payment events, which other programs publish.
+const PAYMENTS: &str = "payments";
+
+/// The exchange for messages that wait for the length of a window.
+const DELAYS: &str = "delays";
+
+/// Queue and exchange of messages that have waited.
+const DUE: &str = "due";
+
 /// Terminal queue for dead letters that could not be received or stored.
 const UNREADABLE: &str = "unreadable";
 
@@ -51,6 +66,9 @@ pub struct Topology {
     num_queues: u16,
     deliveries_max: u32,
     has_events: bool,
+    has_payments: bool,
+    /// The lengths of the delay queues, seconds.
+    delays_s: Vec<u32>,
 }
 
 /// A durable exchange.
@@ -71,6 +89,8 @@ pub struct Queue {
     pub dead_letters_to: Option<String>,
     /// Deliveries of a message after which it is dead-lettered.
     pub deliveries_max: i64,
+    /// Time after which a message is dead-lettered, milliseconds.
+    pub ttl_ms: Option<i64>,
 }
 
 /// Exchange and routing key of a publish.
@@ -86,13 +106,32 @@ impl Topology {
     /// `deliveries_max` deliveries.
     pub fn new(namespace: &str, num_queues: u16, deliveries_max: u32) -> Self {
         let namespace = namespace.to_owned();
-        Self { namespace, num_queues, deliveries_max, has_events: false }
+        Self {
+            namespace,
+            num_queues,
+            deliveries_max,
+            has_events: false,
+            has_payments: false,
+            delays_s: Vec::new(),
+        }
     }
 
     /// With the exchange for order events, if `has_events`.
     #[must_use]
     pub fn with_events(self, has_events: bool) -> Self {
         Self { has_events, ..self }
+    }
+
+    /// With the queue for payment events, if `has_payments`.
+    #[must_use]
+    pub fn with_payments(self, has_payments: bool) -> Self {
+        Self { has_payments, ..self }
+    }
+
+    /// With a delay queue of each of these lengths, seconds.
+    #[must_use]
+    pub fn with_delays(self, delays_s: Vec<u32>) -> Self {
+        Self { delays_s, ..self }
     }
 
     fn full_name(&self, name: &str) -> String {
@@ -118,30 +157,41 @@ impl Topology {
             Route::Orders(_) => return None,
             Route::Dead => (DEAD, String::new()),
             Route::Events if self.has_events => (EVENTS, String::new()),
-            Route::Events => return None,
+            Route::Payments if self.has_payments => (PAYMENTS, String::new()),
+            Route::Delay(s) if self.delays_s.contains(&s) => (DELAYS, s.to_string()),
+            Route::Due if !self.delays_s.is_empty() => (DUE, String::new()),
+            Route::Events | Route::Payments | Route::Delay(_) | Route::Due => return None,
         };
         Some(PublishAddress { exchange: self.full_name(exchange), key })
     }
 
-    /// Full name of the queue; `None` for an order queue outside the topology, and for events.
+    /// Full name of the queue; `None` for a queue outside the topology, and for events.
     pub fn queue(&self, source: Source) -> Option<String> {
         self.queue_of(source).map(|queue| queue.name)
     }
 
     fn queue_of(&self, route: Route) -> Option<Queue> {
         let binding = self.address(route)?;
+        let ttl_ms = match route {
+            Route::Delay(s) => Some(i64::from(s) * 1_000),
+            _ => None,
+        };
         let (name, target, deliveries_max) = match route {
             Route::Orders(number) => {
-                (format!("orders.{number}"), DEAD, i64::from(self.deliveries_max))
+                (format!("orders.{number}"), Some(DEAD), i64::from(self.deliveries_max))
             }
-            Route::Dead => (DEAD.to_owned(), UNREADABLE, DEAD_LETTER_DELIVERIES_MAX),
+            Route::Dead => (DEAD.to_owned(), Some(UNREADABLE), DEAD_LETTER_DELIVERIES_MAX),
+            Route::Payments => (PAYMENTS.to_owned(), Some(DEAD), i64::from(self.deliveries_max)),
+            Route::Delay(s) => (format!("{DUE}.{s}"), Some(DUE), DELIVERIES_UNLIMITED),
+            Route::Due => (DUE.to_owned(), None, DELIVERIES_UNLIMITED),
             Route::Events => return None,
         };
         Some(Queue {
             name: self.full_name(&name),
             binding,
-            dead_letters_to: Some(self.full_name(target)),
+            dead_letters_to: target.map(|target| self.full_name(target)),
             deliveries_max,
+            ttl_ms,
         })
     }
 
@@ -152,7 +202,11 @@ impl Topology {
             (INTENTS, ExchangeKind::Direct),
         ];
         let events = self.has_events.then_some((EVENTS, ExchangeKind::Topic));
-        let table = table.into_iter().chain(events);
+        let payments = self.has_payments.then_some((PAYMENTS, ExchangeKind::Fanout));
+        let has_delays = !self.delays_s.is_empty();
+        let delays = [(DUE, ExchangeKind::Fanout), (DELAYS, ExchangeKind::Direct)];
+        let delays = delays.into_iter().filter(|_| has_delays);
+        let table = table.into_iter().chain(events).chain(payments).chain(delays);
         table.map(|(name, kind)| Exchange { name: self.full_name(name), kind }).collect()
     }
 
@@ -165,10 +219,13 @@ impl Topology {
             binding: PublishAddress { exchange: name, key: String::new() },
             dead_letters_to: None,
             deliveries_max: DELIVERIES_UNLIMITED,
+            ttl_ms: None,
         }];
         let orders = (0..self.num_queues).map(Route::Orders);
         queues.extend(self.queue_of(Route::Dead));
-        queues.extend(orders.filter_map(|route| self.queue_of(route)));
+        let delays = self.delays_s.iter().map(|s| Route::Delay(*s));
+        let others = [Route::Payments, Route::Due].into_iter().chain(delays);
+        queues.extend(orders.chain(others).filter_map(|route| self.queue_of(route)));
         queues
     }
 }
@@ -185,6 +242,9 @@ impl Queue {
             // A dead letter leaves this queue only after its target has confirmed it.
             text("x-dead-letter-strategy", "at-least-once");
             text("x-overflow", "reject-publish");
+        }
+        if let Some(ttl_ms) = self.ttl_ms {
+            arguments.insert("x-message-ttl".into(), AMQPValue::LongLongInt(ttl_ms));
         }
         let limit = AMQPValue::LongLongInt(self.deliveries_max);
         arguments.insert("x-delivery-limit".into(), limit);

@@ -1,18 +1,23 @@
 //! A client of the running server's admin API.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
 use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat};
 use clap::Args;
-use reqwest::{Method, RequestBuilder, StatusCode, Url};
+use hyper::body::Bytes;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use hyper::{Method, Response, StatusCode};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value as Json, json};
+use url::Url;
 
 use super::common::Common;
 use super::exit::{CommandFailure, Exit};
 use super::output::Output;
 use crate::config::Settings;
+use crate::net::{HttpCallError, HttpCaller, Trust, explain};
 use crate::runtime::clock;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -22,7 +27,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) const CALL_TIMEOUT: Option<Duration> = Some(Duration::from_secs(30));
 
 /// Configuration sections that a client of the admin API reads.
-pub const SECTIONS: [&str; 2] = ["admin.", "internal."];
+pub const SECTIONS: [&str; 2] = ["admin.", "internal.bind"];
 
 /// Address of the running server.
 #[derive(Debug, Args)]
@@ -67,7 +72,7 @@ impl Error {
     /// The exit code and the next step for the operator.
     pub fn into_failure(self) -> CommandFailure {
         let remedy = match &self {
-            Self::Address(_) => "give --internal-url http://HOST:PORT",
+            Self::Address(_) => "give --internal-url http://HOST:PORT or https://HOST:PORT",
             Self::NoServer { .. } => {
                 "start it with `floodgate serve`, or name its internal listener with \
                  --internal-url; `floodgate doctor` checks the rest"
@@ -97,35 +102,38 @@ impl Error {
 pub struct AdminClient {
     base: Url,
     token: Option<SecretString>,
-    http: reqwest::Client,
+    http: HttpCaller,
 }
 
 impl AdminClient {
     /// A client of the server at `url`, or at `internal.bind` without it.
     pub fn new(url: Option<&str>, settings: &Settings) -> Result<Self, Error> {
         let token = settings.admin.bearer().cloned();
-        match url {
-            Some(url) => Self::at(url, token),
-            None => Self::at(&format!("http://{}", reachable(settings.internal.bind)?), token),
+        let ca_file = &settings.admin.ca_file;
+        if let Some(url) = url {
+            return Self::at(url, token, ca_file);
         }
+        let is_tls = !settings.internal.tls_cert_file.as_os_str().is_empty();
+        let scheme = if is_tls { "https" } else { "http" };
+        let address = reachable(settings.internal.bind)?;
+        Self::at(&format!("{scheme}://{address}"), token, ca_file)
     }
 
-    /// A client of the internal listener `url`.
-    pub fn at(url: &str, token: Option<SecretString>) -> Result<Self, Error> {
+    /// A client of the internal listener `url`, whose authority is in `ca_file`.
+    ///
+    /// # Errors
+    /// [`Error::Address`].
+    pub fn at(url: &str, token: Option<SecretString>, ca_file: &Path) -> Result<Self, Error> {
         let base = Url::parse(url)
             .map_err(|error| Error::Address(format!("{url:?} is not a URL: {error}")))?;
-        if base.scheme() != "http" || base.cannot_be_a_base() {
-            return Err(Error::Address(format!(
-                "{url:?} is not an http:// URL; the internal listener speaks plain HTTP"
-            )));
-        }
-        // Requests to the internal listener must bypass a proxy from the environment.
-        let http = reqwest::Client::builder()
-            .no_proxy()
-            .connect_timeout(CONNECT_TIMEOUT)
-            .build()
-            .map_err(|error| Error::Address(error.to_string()))?;
-        Ok(Self { base, token, http })
+        let trust = match base.scheme() {
+            "http" => None,
+            "https" => Some(Trust::read(ca_file).map_err(|problem| {
+                Error::Address(format!("admin.ca_file is needed for {url}: {problem}"))
+            })?),
+            _ => return Err(Error::Address(format!("{url:?} is neither http:// nor https://"))),
+        };
+        Ok(Self { base, token, http: HttpCaller::new(CONNECT_TIMEOUT, trust) })
     }
 
     /// Creates and opens a sale that began a minute ago and ends in a day.
@@ -172,12 +180,34 @@ impl AdminClient {
         self.call(Method::POST, path, &[], Some(body), within).await
     }
 
+    /// `POST` below `/admin/v1` with query parameters.
+    pub async fn post_to(
+        &self,
+        path: &[&str],
+        query: &[(&str, &str)],
+        body: &Json,
+        within: Option<Duration>,
+    ) -> Result<Json, Error> {
+        self.call(Method::POST, path, query, Some(body), within).await
+    }
+
+    /// `PATCH` below `/admin/v1`.
+    pub async fn patch(
+        &self,
+        path: &[&str],
+        body: &Json,
+        within: Option<Duration>,
+    ) -> Result<Json, Error> {
+        self.call(Method::PATCH, path, &[], Some(body), within).await
+    }
+
     /// The body at a path of the internal listener; `None` on any error or error status.
     pub async fn text(&self, path: &str, within: Duration) -> Option<String> {
         let mut url = self.base.clone();
         url.set_path(path);
-        let request = self.request(Method::GET, url).timeout(within);
-        request.send().await.ok()?.error_for_status().ok()?.text().await.ok()
+        let answer = self.send(Method::GET, &url, None, Some(within)).await.ok()?;
+        let text = String::from_utf8(answer.body().to_vec()).ok()?;
+        answer.status().is_success().then_some(text)
     }
 
     /// Whether `/livez` answers within two seconds.
@@ -185,12 +215,26 @@ impl AdminClient {
         self.text("/livez", CONNECT_TIMEOUT).await.is_some()
     }
 
-    fn request(&self, method: Method, url: Url) -> RequestBuilder {
-        let request = self.http.request(method, url);
-        match &self.token {
-            Some(token) => request.bearer_auth(token.expose_secret()),
-            None => request,
+    async fn send(
+        &self,
+        method: Method,
+        url: &Url,
+        body: Option<&Json>,
+        within: Option<Duration>,
+    ) -> Result<Response<Bytes>, Error> {
+        let mut request = HttpCaller::request(method, url);
+        if let Some(token) = &self.token {
+            let value = HeaderValue::from_str(&format!("Bearer {}", token.expose_secret()));
+            let mut value = value.map_err(|_not_a_header| Error::Token { url: url.to_string() })?;
+            value.set_sensitive(true);
+            request = request.header(AUTHORIZATION, value);
         }
+        if body.is_some() {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
+        let body = body.map(Json::to_string).unwrap_or_default();
+        let answer = self.http.call(url, request, body.into(), within).await;
+        answer.map_err(|error| self.not_answered(error))
     }
 
     async fn call(
@@ -212,17 +256,8 @@ impl AdminClient {
         if !query.is_empty() {
             url.query_pairs_mut().extend_pairs(query);
         }
-        let mut request = self.request(method, url);
-        if let Some(body) = body {
-            request = request.json(body);
-        }
-        if let Some(limit) = within {
-            request = request.timeout(limit);
-        }
-        let answer = request.send().await.map_err(|error| self.not_answered(&error))?;
-        let status = answer.status();
-        let bytes = answer.bytes().await.map_err(|error| self.not_answered(&error))?;
-        self.interpret(status, &bytes)
+        let answer = self.send(method, &url, body, within).await?;
+        self.interpret(answer.status(), answer.body())
     }
 
     fn interpret(&self, status: StatusCode, body: &[u8]) -> Result<Json, Error> {
@@ -240,9 +275,10 @@ impl AdminClient {
         // RFC 9457: Floodgate's problem bodies always have a title.
         let text = |name: &str| data.as_ref()?.get(name)?.as_str();
         let has = |name: &str| data.as_ref().is_some_and(|data| data.get(name).is_some());
-        // `not-found` without `request_id` means an unknown path, hence another server: a Floodgate
-        // server has every path used here, and its 404 names the request.
-        let is_unknown_path = text("code") == Some("not-found") && !has("request_id");
+        // `not-found` that names nothing means an unknown path, hence another server: a Floodgate
+        // server has every path used here, and its 404 names the request or the payment.
+        let names_something = has("request_id") || has("payment");
+        let is_unknown_path = text("code") == Some("not-found") && !names_something;
         let title = text("title").filter(|_| !is_unknown_path).ok_or_else(not_floodgate)?;
         let detail = text("detail").map_or_else(String::new, |detail| format!(": {detail}"));
         let (number, problem) = (status.as_u16(), format!("{title}{detail}"));
@@ -254,12 +290,14 @@ impl AdminClient {
         })
     }
 
-    fn not_answered(&self, error: &reqwest::Error) -> Error {
-        let (url, reason) = (self.base.to_string(), innermost(error));
-        if error.is_connect() {
-            Error::NoServer { url, reason }
-        } else {
-            Error::Unknown { url, reason }
+    fn not_answered(&self, error: HttpCallError) -> Error {
+        let url = self.base.to_string();
+        match error {
+            HttpCallError::NotConnected(reason) => {
+                let reason = explain(reason, "admin.ca_file", "--internal-url");
+                Error::NoServer { url, reason }
+            }
+            HttpCallError::Unanswered(reason) => Error::Unknown { url, reason },
         }
     }
 }
@@ -277,14 +315,6 @@ fn reachable(bind: SocketAddr) -> Result<SocketAddr, Error> {
         ip => ip,
     };
     Ok(SocketAddr::new(ip, bind.port()))
-}
-
-fn innermost(error: &reqwest::Error) -> String {
-    let mut cause: &dyn std::error::Error = error;
-    while let Some(inner) = cause.source() {
-        cause = inner;
-    }
-    cause.to_string()
 }
 
 #[cfg(test)]

@@ -1,9 +1,12 @@
 //! `floodgate audit`: checks every invariant.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use serde_json::{Value as Json, json};
 
 use super::admin::{AdminClient, Error, SECTIONS, ServerArgs};
+use super::answers;
 use super::common::Common;
 use super::exit::{CommandFailure, Exit};
 use super::output::{field, list};
@@ -17,6 +20,9 @@ const EXAMPLES: &str = "\
 Examples:
   floodgate audit                              every sale; exit 0 = all invariants hold
   floodgate audit --sale spring --json
+  floodgate audit --sale spring --dry-run      what a repair would do
+  floodgate audit --sale spring --repair       repairs while the sale goes on
+  floodgate audit --answers answers.ndjson     does the ledger keep what buyers were told?
 ";
 
 /// Check every invariant: 0 = all hold, 1 = violations (listed), 2 = could not tell
@@ -24,12 +30,15 @@ Examples:
 #[command(before_help = EXAMPLES)]
 pub struct AuditArgs {
     /// Only this sale [default: all]
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", conflicts_with = "answers")]
     sale: Option<String>,
-    /// Let the server repair what it can (not in this version: the server refuses)
+    /// Compare the answers in this file, one JSON object per line, with the ledger
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["repair", "dry_run"])]
+    answers: Option<PathBuf>,
+    /// Let the server repair what it can, while the sale goes on
     #[arg(long)]
     repair: bool,
-    /// Report only; overrides --repair
+    /// Report what a repair would do, and repair nothing; overrides --repair
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
@@ -39,10 +48,17 @@ pub struct AuditArgs {
 /// Audits through the running server, or reads the ledger directly when no server runs.
 pub async fn run(args: &AuditArgs, common: &Common) -> anyhow::Result<Exit> {
     let output = common.output();
+    if let Some(file) = &args.answers {
+        let settings = common.settings_for(&["tier", "ledger.", "auth."])?;
+        let report = answers::check(file, &settings).await?;
+        output.data(&report, || render_answers(&report))?;
+        let holds = report.get("holds").and_then(Json::as_bool) == Some(true);
+        return Ok(if holds { Exit::Done } else { Exit::Negative });
+    }
     let settings = common.settings_for(&SECTIONS)?;
     let url = args.server.internal_url.as_deref();
     let repair = args.repair && !args.dry_run;
-    let body = json!({ "sale_id": args.sale, "repair": repair });
+    let body = json!({ "sale_id": args.sale, "repair": repair, "dry_run": args.dry_run });
     let answer = match AdminClient::new(url, &settings) {
         Ok(client) => client.post(&["audit"], &body, None).await,
         Err(error) => Err(error),
@@ -50,9 +66,10 @@ pub async fn run(args: &AuditArgs, common: &Common) -> anyhow::Result<Exit> {
     let report = match answer {
         // Not with --internal-url: that server's ledger may be a different one.
         Err(error @ (Error::NoServer { .. } | Error::Address(_))) if url.is_none() => {
-            if repair {
-                let problem = format!("--repair needs the running server, and {error}");
-                let remedy = "start it, or audit without --repair to read the ledger itself";
+            if args.repair || args.dry_run {
+                let problem = format!("a repair needs the running server, and {error}");
+                let remedy =
+                    "start it, or audit without --repair and --dry-run to read the ledger itself";
                 return Err(CommandFailure::new(Exit::Unclear, problem, remedy).into());
             }
             output.note(&format!(
@@ -96,6 +113,25 @@ fn verdict(report: &Json) -> Exit {
     }
 }
 
+fn render_answers(report: &Json) -> String {
+    let (answers, findings) = (field(report, "num_answers"), field(report, "num_findings"));
+    let mut shown = match report.get("holds").and_then(Json::as_bool) {
+        Some(true) => format!("the ledger keeps what {answers} answers say\n"),
+        _ => format!("CONTRADICTED: {findings} requests ({answers} answers)\n"),
+    };
+    if report.get("num_purged").and_then(Json::as_u64).unwrap_or(0) > 0 {
+        let purged = field(report, "num_purged");
+        shown.push_str(&format!("  {purged} answers of purged sales were not compared\n"));
+    }
+    for one in list(report, "findings") {
+        let [rule, sale, buyer, ids, ledger] =
+            ["rule", "sale_id", "buyer_id", "request_ids", "ledger"].map(|name| field(one, name));
+        let line = format!("sale {sale} buyer {buyer} requests {ids}; the ledger has {ledger}");
+        shown.push_str(&format!("  {}  {line}\n", rule.to_uppercase()));
+    }
+    shown
+}
+
 fn render(report: &Json) -> String {
     let count = |name: &str| field(report, name);
     let mut shown = match verdict(report) {
@@ -108,13 +144,29 @@ fn render(report: &Json) -> String {
     };
     let (orders, dead_letters) = (count("num_orders"), count("num_dead_letters"));
     shown.push_str(&format!(" ({orders} orders read, {dead_letters} dead letters)\n"));
-    for (title, name, text) in
-        [("violated", "violations", "detail"), ("judged  ", "judged", "evidence")]
-    {
-        for one in list(report, name) {
-            let (invariant, text) = (field(one, "invariant"), field(one, text));
-            shown.push_str(&format!("  {title}  {invariant}: {text}\n"));
-        }
+    let num = |name: &str| report.get(name).and_then(Json::as_u64).unwrap_or(0);
+    let (unmatched, resolved) = (num("num_unmatched_reports"), num("num_resolved_reports"));
+    if unmatched + resolved > 0 {
+        shown.push_str(&format!(
+            "  payments  {unmatched} reports of unknown payments wait, {resolved} are resolved\n"
+        ));
+    }
+    for one in list(report, "violations") {
+        let (invariant, text) = (field(one, "invariant"), field(one, "detail"));
+        let verdict = field(one, "verdict").to_uppercase();
+        shown.push_str(&format!("  violated  {invariant}: {verdict}: {text}\n"));
+    }
+    for one in list(report, "repairs") {
+        let (action, detail) = (field(one, "action"), field(one, "detail"));
+        let outcome = match one.get("outcome").and_then(Json::as_str) {
+            Some(outcome) => outcome.to_uppercase(),
+            None => "planned".to_owned(),
+        };
+        shown.push_str(&format!("  repair    {action}: {outcome}: {detail}\n"));
+    }
+    for one in list(report, "judged") {
+        let (invariant, text) = (field(one, "invariant"), field(one, "evidence"));
+        shown.push_str(&format!("  judged    {invariant}: {text}\n"));
     }
     for note in list(report, "notes").iter().filter_map(Json::as_str) {
         shown.push_str(&format!("  note      {note}\n"));

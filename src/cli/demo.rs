@@ -1,7 +1,9 @@
 //! `floodgate demo`: a complete flash sale in a minute, over real HTTP, on a temporary ledger.
 
 use std::collections::BTreeSet;
+use std::fs::Permissions;
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
 
 use anyhow::Context;
 use clap::Args;
@@ -87,8 +89,13 @@ pub fn run(args: &DemoArgs, common: &Common) -> anyhow::Result<Exit> {
     settings.http.connections_max = settings.http.connections_max.min(2_000);
     telemetry::init(&settings.log)?;
     raise_open_files(settings.http.connections_max);
-    let folder = tempfile::Builder::new().prefix("floodgate-demo-").tempdir();
+    let folder = tempfile::Builder::new()
+        .prefix("floodgate-demo-")
+        .permissions(Permissions::from_mode(0o700))
+        .tempdir();
     let folder = folder.context("cannot create a temporary directory for the ledger")?;
+    // The crowd and the demo provider speak plain HTTP.
+    settings.http.tls = None;
     if settings.payment.provider == PaymentBackend::None {
         settings.payment.provider = PaymentBackend::Demo;
     }
@@ -243,12 +250,16 @@ fn calls_to_try(public: SocketAddr, internal: SocketAddr) -> String {
        "ends_at":"2036-01-01T00:00:00Z","ticket_required":false}'"#;
     format!(
         "
-The shop is open until Ctrl-C: http://{public}/
+The sale \"Your turn\" is yours, until Ctrl-C:
 
-  The sale \"Your turn\" is yours. The page gives you a buyer number; click it to be another buyer.
-  Orders are paid on a page that plays the payment provider.
+  1. Buy      http://{public}/?sale={SHOP}
+  2. Pay      in \"My orders\"; a page plays the payment provider
+  3. Watch    http://{internal}/ops/?view=overview&sale={SHOP}
+              the operators' page: how far the orders are; its search finds one by its request id
 
-Or without the page:
+  The shop gives you a buyer number; click it to be another buyer.
+
+Or without the pages:
 
   curl -s http://{public}/v1/sales/{SALE}
   curl -s http://{public}/v1/buy/{SALE} -H 'X-Buyer-Id: 1' \\

@@ -53,11 +53,8 @@ impl Exit {
 
     fn of_app(error: &app::Error) -> Self {
         match error {
-            app::Error::Backends(tier::Error::Setting { .. })
-            | app::Error::Http(http::server::Error::NoSecret(_)) => Self::Configuration,
-            app::Error::Backends(tier::Error::Ledger(_))
-            | app::Error::Rebuild(_)
-            | app::Error::Http(http::server::Error::Ledger(_)) => Self::Ledger,
+            app::Error::Backends(tier::Error::Setting { .. }) => Self::Configuration,
+            app::Error::Backends(tier::Error::Ledger(_)) | app::Error::Rebuild(_) => Self::Ledger,
             app::Error::Http(http::server::Error::Bind { .. }) => Self::Address,
             app::Error::ComponentDown(_) => Self::GaveUp,
             app::Error::Backends(tier::Error::Broker(_))

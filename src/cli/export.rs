@@ -7,10 +7,12 @@ use anyhow::Context;
 use clap::Args;
 use serde_json::{Map, Value as Json};
 
-use super::admin::{CALL_TIMEOUT, ServerArgs};
+use super::admin::{AdminClient, CALL_TIMEOUT};
 use super::common::Common;
 use super::exit::Exit;
-use crate::http::buyers::storefront::{ASSETS, PAGE_HEADERS, assets_folder, html};
+use super::output::Output;
+use crate::http::buyers::storefront::{ASSETS, assets_folder, html};
+use crate::http::middleware::embedded::PAGE_HEADERS;
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -33,8 +35,12 @@ pub struct ExportArgs {
 }
 
 /// Writes the page, its assets, and the headers with which they must be served.
-pub async fn run(args: &ExportArgs, server: &ServerArgs, common: &Common) -> anyhow::Result<Exit> {
-    let (client, output) = server.connect(common)?;
+pub async fn run(
+    args: &ExportArgs,
+    client: &AdminClient,
+    output: Output,
+    common: &Common,
+) -> anyhow::Result<Exit> {
     let sale = client.get(&["sales", &args.sale_id], CALL_TIMEOUT).await?;
     let mode = common.settings_for(&[])?.auth.mode;
     let assets = assets_folder();

@@ -11,6 +11,8 @@ use anyhow::Context;
 use clap::{Parser, Subcommand};
 
 pub mod admin;
+mod answers;
+mod archive_files;
 mod audit;
 mod common;
 mod demo;
@@ -20,8 +22,11 @@ mod events;
 pub mod exit;
 mod export;
 pub mod output;
+mod payments;
 mod rebuild;
+mod retention;
 mod sale;
+mod sale_changes;
 mod serve;
 mod trace;
 
@@ -38,6 +43,7 @@ Examples:
   floodgate audit --sale spring                exit 0: every invariant holds
   floodgate rebuild --sale spring              its buckets in Redis, from the ledger
   floodgate trace 7212345678901234567          where is this order?
+  floodgate payments list                      which payments wait for an operator?
   floodgate doctor                             what would go wrong tonight?
 ";
 
@@ -73,6 +79,7 @@ enum Command {
     Dlq(dlq::DlqArgs),
     Trace(trace::TraceArgs),
     Events(events::EventsArgs),
+    Payments(payments::PaymentsArgs),
 }
 
 fn dispatch(Cli { command, common }: Cli) -> anyhow::Result<Exit> {
@@ -89,6 +96,7 @@ fn dispatch(Cli { command, common }: Cli) -> anyhow::Result<Exit> {
         Command::Dlq(args) => runtime()?.block_on(dlq::run(&args, common)),
         Command::Trace(args) => runtime()?.block_on(trace::run(&args, common)),
         Command::Events(args) => runtime()?.block_on(events::run(&args, common)),
+        Command::Payments(args) => runtime()?.block_on(payments::run(&args, common)),
     }
 }
 

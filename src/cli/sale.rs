@@ -9,14 +9,23 @@ use super::admin::{CALL_TIMEOUT, ServerArgs};
 use super::common::Common;
 use super::exit::{CommandFailure, Exit};
 use super::export::{self, ExportArgs};
-use super::output::{cells, field, grouped, list, table};
+use super::output::{cells, field, grouped, list, on_one_line, table};
+use super::retention::{ARCHIVE_EXAMPLES, ArchiveArgs, PURGE_EXAMPLES, PurgeArgs};
+use super::sale_changes::{RESTOCK_EXAMPLES, RestockArgs, SET_EXAMPLES, SetArgs};
 
 const EXAMPLES: &str = "\
 Examples:
   floodgate sale create sale.json
   floodgate sale open spring
+  floodgate sale close spring --reason 'sold out early'
   floodgate sale list
 ";
+
+/// Verbs that `sale show` shows.
+const VERBS_SHOWN: &str = "10";
+
+/// Limit of a reason, in characters.
+const REASON_CHARS: usize = 80;
 
 const CREATE_EXAMPLES: &str = r#"Examples:
   floodgate sale create sale.json
@@ -31,7 +40,7 @@ const CREATE_EXAMPLES: &str = r#"Examples:
              "payment_window_s": 900, "bar_lapsed": true}]}
 "#;
 
-/// Create, open, pause, close and show sales on the running server
+/// Create, open, pause, close, change, show, archive and purge sales on the running server
 #[derive(Debug, Args)]
 #[command(before_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 pub struct SaleArgs {
@@ -51,22 +60,43 @@ enum Verb {
     },
     /// Let a sale sell inside its window
     #[command(before_help = "Examples:\n  floodgate sale open spring\n")]
-    Open(OneSale),
+    Open(PhaseArgs),
     /// Hold a sale; `open` lets it go on
     #[command(before_help = "Examples:\n  floodgate sale pause spring\n")]
-    Pause(OneSale),
+    Pause(PhaseArgs),
     /// End a sale for good
     #[command(before_help = "Examples:\n  floodgate sale close spring\n")]
-    Close(OneSale),
+    Close(PhaseArgs),
+    /// Change title, end or terms of a sale that may be running
+    #[command(before_help = SET_EXAMPLES)]
+    Set(SetArgs),
+    /// Add units to a SKU, or take free ones out
+    #[command(before_help = RESTOCK_EXAMPLES)]
+    Restock(RestockArgs),
     /// Show one sale
     #[command(before_help = "Examples:\n  floodgate sale show spring\n")]
     Show(OneSale),
     /// Write the page of a sale as static files for a CDN
     #[command(before_help = export::EXAMPLES)]
     Export(ExportArgs),
+    /// Write the rows of a finished sale to files, with a manifest of their digests
+    #[command(before_help = ARCHIVE_EXAMPLES)]
+    Archive(ArchiveArgs),
+    /// Delete the rows of an archived sale; its name stays taken
+    #[command(before_help = PURGE_EXAMPLES)]
+    Purge(PurgeArgs),
     /// Show every sale
     #[command(before_help = "Examples:\n  floodgate sale list\n")]
     List,
+}
+
+#[derive(Debug, Args)]
+struct PhaseArgs {
+    /// The sale's id
+    sale_id: String,
+    /// Why; recorded with who did it
+    #[arg(long)]
+    reason: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -77,15 +107,12 @@ struct OneSale {
 
 /// Calls the running server.
 pub async fn run(args: &SaleArgs, common: &Common) -> anyhow::Result<Exit> {
-    if let Verb::Export(export) = &args.verb {
-        return export::run(export, &args.server, common).await;
-    }
     let (client, output) = args.server.connect(common)?;
-    let (OneSale { sale_id }, verb, phase, next) = match &args.verb {
+    let (PhaseArgs { sale_id, reason }, verb, phase, next) = match &args.verb {
         Verb::Open(sale) => (sale, "open", "open", "watch it: floodgate sale show"),
         Verb::Pause(sale) => (sale, "pause", "paused", "go on with: floodgate sale open"),
         Verb::Close(sale) => (sale, "close", "closed", "check it: floodgate audit --sale"),
-        Verb::Export(_) => return Ok(Exit::Done),
+        Verb::Export(export) => return export::run(export, &client, output, common).await,
         Verb::Create { file } => {
             let description = read_description(file)?;
             let sale = client.post(&["sales"], &description, CALL_TIMEOUT).await?;
@@ -94,13 +121,26 @@ pub async fn run(args: &SaleArgs, common: &Common) -> anyhow::Result<Exit> {
             output.note(&format!("next: floodgate sale open {id}"));
             return Ok(Exit::Done);
         }
+        Verb::Set(set) => return set.run(&client, &output).await,
+        Verb::Restock(restock) => return restock.run(&client, &output).await,
+        Verb::Archive(archive) => return archive.run(&client, &output).await,
+        Verb::Purge(purge) => return purge.run(&client, &output).await,
         Verb::Show(OneSale { sale_id }) => {
             let mut sale = client.get(&["sales", sale_id], CALL_TIMEOUT).await?;
             let funnel = client.get(&["sales", sale_id, "funnel"], CALL_TIMEOUT).await?;
-            if let (Some(sale), Some(stages)) = (sale.as_object_mut(), funnel.get("stages")) {
-                sale.insert("funnel".to_owned(), stages.clone());
+            let subject = format!("sale:{sale_id}");
+            let query = [("subject", subject.as_str()), ("limit", VERBS_SHOWN)];
+            // The rest is shown also while the ledger does not answer.
+            let verbs = client.ask(&["verbs"], &query, CALL_TIMEOUT).await.unwrap_or_default();
+            if let Some(sale) = sale.as_object_mut() {
+                for (part, name) in [(&funnel, "stages"), (&verbs, "verbs")] {
+                    let shown = if name == "stages" { "funnel" } else { name };
+                    sale.insert(shown.to_owned(), part.get(name).cloned().unwrap_or_default());
+                }
             }
-            output.data(&sale, || format!("{}\n{}", render_sale(&sale), render_funnel(&sale)))?;
+            output.data(&sale, || {
+                [render_sale(&sale), render_funnel(&sale), render_verbs(&sale)].join("\n")
+            })?;
             return Ok(Exit::Done);
         }
         Verb::List => {
@@ -109,7 +149,8 @@ pub async fn run(args: &SaleArgs, common: &Common) -> anyhow::Result<Exit> {
             return Ok(Exit::Done);
         }
     };
-    let sale = client.post(&["sales", sale_id, verb], &json!({}), CALL_TIMEOUT).await?;
+    let body = reason.as_ref().map_or_else(|| json!({}), |reason| json!({ "reason": reason }));
+    let sale = client.post(&["sales", sale_id, verb], &body, CALL_TIMEOUT).await?;
     output.data(&sale, || format!("sale {sale_id} is {phase}"))?;
     output.note(&format!("{next} {sale_id}"));
     Ok(Exit::Done)
@@ -160,14 +201,42 @@ fn render_sale(sale: &Json) -> String {
     };
     let heading = ["SKU", "LEFT", "PRICE", "POLICY", "TITLE"];
     format!(
-        "sale {}: {} ({})\nsells from {} to {}\n\n{}",
+        "sale {}: {} ({})\nsells from {} to {}\n{}\n{}",
         field(sale, "sale_id"),
         field(sale, "title"),
         field(sale, "phase"),
         field(sale, "starts_at"),
         field(sale, "ends_at"),
+        render_retention(sale),
         table(&heading, list(sale, "skus").iter().map(row)),
     )
+}
+
+/// Whether the sale is archived or purged; empty: neither.
+fn render_retention(sale: &Json) -> String {
+    let Some(retention) = sale.get("retention") else { return String::new() };
+    let state = field(retention, "state");
+    if state == "kept" {
+        return String::new();
+    }
+    let going_on = match state.as_str() {
+        "sealed" | "purging" => "; the same `floodgate sale purge` continues",
+        _ => "",
+    };
+    let (since, digest) = (field(retention, "since"), field(retention, "archive_digest"));
+    format!("{state} since {since}, archive {digest}{going_on}\n")
+}
+
+/// Who changed the sale, when and why; newest first.
+fn render_verbs(sale: &Json) -> String {
+    if sale.get("verbs").is_none_or(Json::is_null) {
+        return "who changed it is not known: the ledger does not answer\n".to_owned();
+    }
+    let row = |verb: &Json| {
+        let cells = cells(verb, &["at", "verb", "operator", "reason"]);
+        cells.iter().map(|cell| on_one_line(cell, REASON_CHARS)).collect()
+    };
+    table(&["AT", "VERB", "BY", "WHY"], list(sale, "verbs").iter().map(row))
 }
 
 /// The requests in each stage; a question mark where the count is unavailable.

@@ -9,7 +9,9 @@ use super::common::Common;
 use super::exit::Exit;
 use super::output::Output;
 use crate::app::{self, BoundAddresses};
-use crate::config::{AuthMode, PaymentBackend, Settings, redact_url};
+use crate::config::{
+    AuthMode, ExposedSecret, LoadedSettings, PaymentBackend, Settings, redact_url,
+};
 use crate::observe::telemetry;
 use crate::tier;
 
@@ -49,12 +51,15 @@ pub struct ServeArgs {
 
 /// Runs the server until it has stopped.
 pub fn run(args: &ServeArgs, common: &Common) -> anyhow::Result<Exit> {
-    let settings = settings(args, common)?;
+    let LoadedSettings { settings, exposed, .. } = settings(args, common)?;
     telemetry::init(&settings.log)?;
     if settings.role.sells() {
         raise_open_files(settings.http.connections_max);
     }
     warn_of_unsafe_settings(&settings);
+    for ExposedSecret { what, remedy } in &exposed {
+        tracing::warn!(what, remedy, "a secret is exposed");
+    }
     let output = common.output();
     app::run(settings, |listening| announce(output, listening))?;
     Ok(Exit::Done)
@@ -88,14 +93,15 @@ fn announce(output: Output, BoundAddresses { public, internal }: BoundAddresses)
 }
 
 /// `--json` also makes the log JSON.
-fn settings(args: &ServeArgs, common: &Common) -> Result<Settings, crate::config::Error> {
+fn settings(args: &ServeArgs, common: &Common) -> Result<LoadedSettings, crate::config::Error> {
     let mut sources = common.sources();
     if common.json {
         // Inserted first, so that an explicit --set log.format overrides it.
         sources.set.insert(0, "log.format=json".to_owned());
     }
     sources.set.extend(args.role.iter().map(|role| format!("role={role}")));
-    Settings::load(&sources)
+    let loaded = LoadedSettings::read(&sources)?;
+    if loaded.faults.is_empty() { Ok(loaded) } else { Err(crate::config::Error(loaded.faults)) }
 }
 
 fn warn_of_unsafe_settings(settings: &Settings) {
@@ -104,10 +110,24 @@ fn warn_of_unsafe_settings(settings: &Settings) {
             "auth.mode is \"header\": X-Buyer-Id is not verified; for development and tests only"
         );
     }
+    for link in settings.links().iter().filter(|link| link.is_readable()) {
+        tracing::warn!(
+            setting = link.key,
+            hosts = ?link.hosts,
+            remedy = link.remedy(),
+            "passwords and orders travel to this server in plain text"
+        );
+    }
     if settings.role.sells() && settings.payment.provider == PaymentBackend::Demo {
         tracing::warn!(
             "payment.provider is \"demo\": visitors of its pages decide what is paid, and no money \
              moves"
+        );
+    }
+    if settings.role.consumes() && settings.consumer.accept_unsigned {
+        tracing::warn!(
+            "consumer.accept_unsigned is on: everyone who may write to Redis or the broker can \
+             order; for the time of an upgrade only"
         );
     }
     if settings.faults.panic_percent > 0.0 {
@@ -169,7 +189,8 @@ mod tests {
 
     fn read(json: bool, set: &str, role: Option<&str>) -> Result<Settings, crate::config::Error> {
         let common = Common { json, set: vec![set.to_owned()], config: None };
-        settings(&ServeArgs { role: role.map(str::to_owned) }, &common)
+        let loaded = settings(&ServeArgs { role: role.map(str::to_owned) }, &common);
+        loaded.map(|loaded| loaded.settings)
     }
 
     #[test]

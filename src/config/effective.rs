@@ -19,15 +19,17 @@ const HIDDEN: &str = "(hidden)";
 
 /// One key with its effective value.
 #[derive(Debug, Clone)]
-struct SettingEntry {
+pub(super) struct SettingEntry {
     /// `section.name`, or only the name.
-    key: String,
+    pub key: String,
     /// The comment above it.
     doc: String,
     default: Json,
-    value: Json,
+    pub value: Json,
     /// The source that set it; `None` at the default.
-    origin: Option<String>,
+    pub origin: Option<String>,
+    /// Whether the value was read from a file of its own, whose key shows where it is.
+    is_in_file: bool,
 }
 
 /// A value as its source has it: with a type, or as text.
@@ -49,7 +51,7 @@ impl SettingEntry {
     }
 
     /// Section and name; the section is empty at the top level.
-    fn path(&self) -> (&str, &str) {
+    pub fn path(&self) -> (&str, &str) {
         self.key.split_once('.').unwrap_or(("", &self.key))
     }
 
@@ -63,7 +65,23 @@ impl SettingEntry {
         self.key == "payment.webhook_secrets"
     }
 
+    /// Whether a source gives it a value besides its default and "not set".
+    pub fn is_given(&self) -> bool {
+        self.value != self.default && self.value != ""
+    }
+
+    /// Whether the value is a secret or contains one.
+    pub fn holds_secret(&self) -> bool {
+        let mut hidden = self.clone();
+        hidden.hide();
+        hidden.value != self.value
+    }
+
     fn hide(&mut self) {
+        if self.is_in_file {
+            self.value = Json::from("");
+            return;
+        }
         if self.is_secret_list() {
             let items = self.value.as_array().into_iter().flatten().filter_map(Json::as_str);
             self.value = items.map(|item| WebhookSecret::redacted(item, HIDDEN)).collect();
@@ -112,7 +130,14 @@ impl Effective {
                 let key = format!("{section}{name}");
                 let value = values.remove(&key).unwrap_or_default();
                 let (doc, default) = (doc.join(" "), value.clone());
-                entries.push(SettingEntry { key, doc, default, value, origin: None });
+                entries.push(SettingEntry {
+                    key,
+                    doc,
+                    default,
+                    value,
+                    origin: None,
+                    is_in_file: false,
+                });
             }
             doc.clear();
         }
@@ -143,6 +168,19 @@ impl Effective {
             (entry.value, entry.origin) = (value, Some(origin));
         }
         Ok(settings)
+    }
+
+    /// Sets a key to the content of a file.
+    pub(super) fn set_from_file(&mut self, key: &str, text: &str) -> Result<Settings, ConfigFault> {
+        let settings = self.set(key, GivenValue::Text(text.to_owned()), String::new())?;
+        if let Some(entry) = self.entries.iter_mut().find(|entry| entry.key == key) {
+            (entry.origin, entry.is_in_file) = (None, true);
+        }
+        Ok(settings)
+    }
+
+    pub(super) fn entries(&self) -> impl Iterator<Item = &SettingEntry> {
+        self.entries.iter()
     }
 
     pub(super) fn hide_secrets(&mut self) {
@@ -232,17 +270,26 @@ fn typed_text(text: &str, default: &Json) -> Json {
     }
 }
 
-/// A URL without its password, fit for logs. `sqlite://` paths are left as they are.
+/// A URL without its password and the values of its parameters, fit for logs. `sqlite://` paths are
+/// left as they are.
 #[must_use]
 pub fn redact_url(url: &str) -> String {
-    let split = url.split_once("://").filter(|(scheme, _)| *scheme != "sqlite");
+    let (scheme, rest) = match url.split_once("://") {
+        Some(("sqlite", _)) => return url.to_owned(),
+        Some((scheme, rest)) => (format!("{scheme}://"), rest),
+        None => (String::new(), url),
+    };
     // The last `@`: an unescaped password may contain another one.
-    match split.and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?))) {
-        Some((scheme, (login, host))) => match login.split_once(':') {
-            Some((user, _)) => format!("{scheme}://{user}:***@{host}"),
-            None => url.to_owned(),
+    let (login, server) = match rest.rsplit_once('@') {
+        Some((login, server)) => match login.split_once(':') {
+            Some((user, _)) => (format!("{user}:***@"), server),
+            None => (format!("{login}@"), server),
         },
-        None => url.to_owned(),
+        None => (String::new(), rest),
+    };
+    match server.split_once('?') {
+        Some((server, _)) => format!("{scheme}{login}{server}?***"),
+        None => format!("{scheme}{login}{server}"),
     }
 }
 
@@ -276,6 +323,8 @@ mod tests {
         assert_eq!(redact_url("redis://:pw@cache"), "redis://:***@cache");
         assert_eq!(redact_url("sqlite://./a@b:c.db"), "sqlite://./a@b:c.db");
         assert_eq!(redact_url("mysql://db/x"), "mysql://db/x");
+        assert_eq!(redact_url("mysql://u@db/x?password=p&a=b"), "mysql://u@db/x?***");
+        assert_eq!(redact_url("u:p@db/x"), "u:***@db/x");
     }
 
     #[test]

@@ -5,17 +5,26 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use secrecy::SecretString;
+use secrecy::ExposeSecret;
 use serde_json::Value as Json;
 
+use super::access::NamedToken;
 use super::effective::{Effective, GivenValue};
 use super::error::{ConfigFault, Error};
+use super::jwks;
+use super::jwks::JwtKeys;
+use super::secret_files::{ExposedSecret, UNREADABLE, exposed_secrets, read_secret};
 use super::settings::Settings;
+use super::transport::read_certificates;
 use super::validate::validate;
 use super::webhook_secret::WebhookSecret;
 
 const ENV_PREFIX: &str = "floodgate__";
 const ENV_SEPARATOR: &str = "__";
+/// How the origin of a value in the configuration file begins.
+pub(super) const FILE: &str = "file ";
+/// The origin of a value in a flag.
+pub(super) const FLAG: &str = "flag";
 
 /// The sources of settings besides the built-in defaults.
 ///
@@ -45,6 +54,8 @@ pub struct LoadedSettings {
     /// The settings with secrets read from their files. They must not be used if there are faults.
     pub settings: Settings,
     pub effective: Effective,
+    /// Secrets that others may read.
+    pub exposed: Vec<ExposedSecret>,
     /// Broken rules and unreadable secret files.
     pub faults: Vec<ConfigFault>,
 }
@@ -67,10 +78,22 @@ impl LoadedSettings {
         if !faults.is_empty() {
             return Err(Error(faults));
         }
+        let secret_files = effective.secret_files();
+        let webhooks = settings.payment.webhook_secrets.iter();
+        let webhooks = webhooks.filter_map(|entry| WebhookSecret::file(entry));
+        let paths = secret_files.iter().map(|file| file.path.as_path()).chain(webhooks);
+        let exposed = exposed_secrets(&effective, paths, sources.file.as_deref());
+        for file in &secret_files {
+            match effective.read_value(file) {
+                Ok(changed) => settings = changed.unwrap_or(settings),
+                Err(fault) => faults.push(fault),
+            }
+        }
         effective.hide_secrets();
         faults.extend(read_secrets(&mut settings));
+        faults.extend(read_certificates(&mut settings));
         faults.extend(validate(&settings));
-        Ok(Self { settings, effective, faults })
+        Ok(Self { settings, effective, exposed, faults })
     }
 }
 
@@ -82,6 +105,26 @@ impl Settings {
     pub fn load(sources: &ConfigSources) -> Result<Self, Error> {
         let loaded = LoadedSettings::read(sources)?;
         if loaded.faults.is_empty() { Ok(loaded.settings) } else { Err(Error(loaded.faults)) }
+    }
+
+    /// These settings with the secrets that their files have now.
+    ///
+    /// # Errors
+    /// A file cannot be used, or a secret breaks a rule.
+    pub fn reread_secrets(&self) -> Result<Self, Error> {
+        let mut settings = self.clone();
+        settings.payment.webhook_keys.clear();
+        let mut faults = read_secrets(&mut settings);
+        if settings.admin.token_file != *"" {
+            match read_secret(&settings.admin.token_file) {
+                Ok(token) => settings.admin.token = token,
+                Err(problem) => {
+                    faults.push(ConfigFault::new("admin.token_file", problem, UNREADABLE));
+                }
+            }
+        }
+        faults.extend(validate(&settings));
+        if faults.is_empty() { Ok(settings) } else { Err(Error(faults)) }
     }
 
     /// The defaults with this ledger and free ports on loopback, for tests and the demo.
@@ -114,7 +157,7 @@ fn given(sources: &ConfigSources) -> (Vec<Given>, Vec<ConfigFault>) {
     if let Some(path) = &sources.file {
         let values = read_file(path).map_err(|fault| faults.push(fault));
         for (key, value) in values.unwrap_or_default() {
-            let origin = format!("file {}", path.display());
+            let origin = format!("{FILE}{}", path.display());
             given.push(Given { key, value: GivenValue::Typed(value), origin });
         }
     }
@@ -132,7 +175,7 @@ fn given(sources: &ConfigSources) -> (Vec<Given>, Vec<ConfigFault>) {
     for assignment in &sources.set {
         if let Some((key, text)) = assignment.split_once('=') {
             let (key, value) = (key.trim().to_owned(), GivenValue::Text(text.to_owned()));
-            given.push(Given { key, value, origin: "flag".to_owned() });
+            given.push(Given { key, value, origin: FLAG.to_owned() });
         } else {
             // The text may be a secret, so it is not repeated.
             faults.push(ConfigFault::new(
@@ -192,28 +235,40 @@ pub(super) fn parse_toml(text: &str) -> Result<BTreeMap<String, Json>, toml::de:
     Ok(values)
 }
 
-/// Reads the files named by the `*_file` keys, and the secrets of webhooks, into the settings; one
-/// fault per unusable file or secret.
+/// Reads the files whose content has no key of its own, and the secrets of webhooks, into the
+/// settings; one fault per unusable file or secret.
 fn read_secrets(settings: &mut Settings) -> Vec<ConfigFault> {
     let mut faults = Vec::new();
     let mut read = |key: &str, path: &Path| {
         let is_set = !path.as_os_str().is_empty();
         let secret = is_set.then(|| read_secret(path)).transpose();
-        let remedy = "create it, or let the user that runs floodgate read it";
-        let secret = secret.map_err(|problem| faults.push(ConfigFault::new(key, problem, remedy)));
+        let fault = |problem| faults.push(ConfigFault::new(key, problem, UNREADABLE));
+        let secret = secret.map_err(fault);
         secret.unwrap_or_default()
     };
-    let token = read("admin.token_file", &settings.admin.token_file);
-    settings.auth.jwt_secret = read("auth.jwt_secret_file", &settings.auth.jwt_secret_file);
+    let named_tokens = read("admin.tokens_file", &settings.admin.tokens_file);
+    let jwt_secrets = read("auth.jwt_secret_file", &settings.auth.jwt_secret_file);
+    let key_set = read("auth.jwks_file", &settings.auth.jwks_file);
     settings.auth.signing_key = read("auth.signing_key_file", &settings.auth.signing_key_file);
-    match token {
-        Some(_) if settings.admin.bearer().is_some() => faults.push(ConfigFault::new(
-            "admin.token_file",
-            "is set together with admin.token",
-            "keep one of the two; the file is the safer one",
+    match named_tokens.map(|text| NamedToken::read_all(text.expose_secret())).transpose() {
+        Ok(tokens) => settings.admin.tokens = tokens.unwrap_or_default(),
+        Err(problem) => faults.push(ConfigFault::new(
+            "admin.tokens_file",
+            problem,
+            "write one line for each token: `name scope token`, scope `read` or `operate`",
         )),
-        Some(token) => settings.admin.token = token,
-        None => {}
+    }
+    let secrets = jwt_secrets.as_ref().map(jwks::secrets).unwrap_or_default();
+    match key_set.map(|text| jwks::public_keys(text.expose_secret())).transpose() {
+        Ok(public) => {
+            settings.auth.jwt_keys = JwtKeys { secrets, public: public.unwrap_or_default() };
+        }
+        Err(problem) => faults.push(ConfigFault::new(
+            "auth.jwks_file",
+            problem,
+            "write the public signature keys of your login service into it, as its JWKS address \
+             shows them; remove the others",
+        )),
     }
     for entry in &settings.payment.webhook_secrets {
         match WebhookSecret::read(entry, read_secret) {
@@ -226,15 +281,6 @@ fn read_secrets(settings: &mut Settings) -> Vec<ConfigFault> {
         }
     }
     faults
-}
-
-fn read_secret(path: &Path) -> Result<SecretString, String> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-    match text.trim() {
-        "" => Err(format!("{} is empty", path.display())),
-        secret => Ok(SecretString::from(secret)),
-    }
 }
 
 #[cfg(test)]

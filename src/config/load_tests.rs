@@ -164,8 +164,41 @@ fn secret_files_are_read_and_trimmed() {
     .unwrap();
     assert_eq!(settings.admin.bearer().unwrap().expose_secret(), "tok-en");
     assert_eq!(settings.auth.mode, AuthMode::Jwt);
-    assert_eq!(settings.auth.jwt_secret.unwrap().expose_secret().len(), 32);
+    let secrets: Vec<_> =
+        settings.auth.jwt_keys.secrets.iter().map(|secret| secret.expose_secret().len()).collect();
+    assert_eq!(secrets, [32]);
     assert!(settings.auth.signing_key.is_none());
+}
+
+#[test]
+fn secrets_are_read_again_all_or_nothing() {
+    const KEY: &str = "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo";
+    let jwks = |kid: &str| {
+        format!(r#"{{"keys": [{{"kty": "OKP", "crv": "Ed25519", "kid": "{kid}", "x": "{KEY}"}}]}}"#)
+    };
+    let (old, new) = ("0123456789abcdef0123456789abcdef", "fedcba9876543210fedcba9876543210");
+    let (token, secret, keys) = (temp("first"), temp(old), temp(&jwks("a")));
+    let settings = Settings::load(&set(&[
+        &format!("admin.token_file={}", token.path().display()),
+        &format!("auth.jwt_secret_file={}", secret.path().display()),
+        &format!("auth.jwks_file={}", keys.path().display()),
+        "auth.mode=jwt",
+    ]))
+    .unwrap();
+    std::fs::write(secret.path(), format!("{old}\n{new}\n")).unwrap();
+    std::fs::write(token.path(), "second").unwrap();
+    std::fs::write(keys.path(), jwks("b")).unwrap();
+    let changed = settings.reread_secrets().unwrap();
+    assert_eq!(changed.admin.bearer().unwrap().expose_secret(), "second");
+    let keys_of = |settings: &Settings| {
+        let keys = &settings.auth.jwt_keys;
+        (keys.secrets.len(), keys.public[0].kid.clone())
+    };
+    assert_eq!((keys_of(&settings), keys_of(&changed)), ((1, "a".into()), (2, "b".into())));
+    std::fs::write(keys.path(), "{").unwrap();
+    let faults = changed.reread_secrets().err().unwrap().0;
+    assert_eq!(faults.len(), 1, "{faults:?}");
+    assert_eq!((faults[0].key.as_str(), faults[0].remedy.is_empty()), ("auth.jwks_file", false));
 }
 
 #[test]

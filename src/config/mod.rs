@@ -6,29 +6,44 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `settings` | the typed settings with the rules of single numbers |
+//! | `settings`, `kinds` | the typed settings with the rules of single numbers |
 //! | `effective` | every key with documentation, value and origin; secrets hidden |
-//! | `load` | the sources: defaults, file, environment, flags, and secrets in files of their own |
+//! | `load` | the sources: defaults, file, environment, flags |
+//! | `secret_files` | values in files of their own; secrets that others may read |
+//! | `transport` | which servers are talked to, whether encrypted; certificates |
+//! | `access` | who may do what: kinds of authentication and of challenges, rules |
 //! | `validate`, `store_rules`, `payment_rules` | rules between keys; all faults at once |
+//! | `jwks` | secrets and public keys of bearer tokens |
 //! | `webhook_secret` | secrets of payment webhooks |
 //! | `error` | faults and errors |
 
+mod access;
 mod effective;
 mod error;
+mod jwks;
+mod kinds;
 mod load;
 mod payment_rules;
+mod secret_files;
 mod settings;
 mod store_rules;
+mod transport;
 mod validate;
 mod webhook_secret;
 
 pub use crate::redis::transport::Durability;
+pub use access::{AdminScope, AuthMode, ChallengeKind, NamedToken};
 pub use effective::{Effective, redact_url};
 pub use error::{ConfigFault, Error};
+pub use jwks::{JwtKeys, KeyMaterial, PublicJwk};
+pub use kinds::{LogFormat, OutboxKind, PaymentBackend, Role, Tier};
 pub use load::{ConfigSources, LoadedSettings};
+pub use payment_rules::LatePayment;
+pub use secret_files::ExposedSecret;
 pub use settings::{
-    AdminSettings, AuthMode, AuthSettings, ConsumerSettings, GateSettings, InternalSettings,
-    LogFormat, LogSettings, OutboxKind, OutboxSettings, PaymentBackend, PaymentSettings,
-    RedisSettings, RelaySettings, Role, Settings, SupervisorSettings, Tier,
+    AdminSettings, AuthSettings, ConsumerSettings, GateSettings, InternalSettings, LimitSettings,
+    LogSettings, OutboxSettings, PaymentSettings, RedisSettings, RelaySettings, Settings,
+    SupervisorSettings, TicketSettings,
 };
+pub use transport::{MysqlUrl, ServerLink};
 pub use webhook_secret::{WebhookProfile, WebhookSecret};

@@ -1,10 +1,39 @@
 //! Rules about payments.
 
-use super::settings::{PaymentBackend, Settings};
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use super::kinds::{PaymentBackend, Tier};
+use super::settings::{PaymentSettings, Settings};
 use super::validate::RuleCheck;
 
 /// A rotation needs two; a third is a rotation that begins before the last one has ended.
 const WEBHOOK_SECRETS_MAX: usize = 3;
+
+/// Each is a quorum queue.
+const DELAY_QUEUES_MAX: usize = 8;
+
+/// A week.
+const DELAY_S_MAX: u32 = 604_800;
+
+impl PaymentSettings {
+    /// The numbers of `delay_queues_s`.
+    #[must_use]
+    pub fn delay_windows_s(&self) -> Vec<u32> {
+        self.delay_queues_s.iter().filter_map(|text| text.parse().ok()).collect()
+    }
+}
+
+/// What becomes of the price of a timed-out order that arrives late.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LatePayment {
+    /// It buys the units again, if they are still for sale.
+    Retake,
+    /// It is paid back.
+    Refund,
+}
 
 pub(super) fn check(settings: &Settings, check: &mut RuleCheck) {
     let (payment, public) = (&settings.payment, settings.http.bind);
@@ -23,6 +52,31 @@ pub(super) fn check(settings: &Settings, check: &mut RuleCheck) {
         "payment.demo_public",
         "has no effect without payment.provider = \"demo\"",
         "remove it",
+    );
+    check.require(
+        !payment.queue
+            || (settings.tier == Tier::Pipeline && payment.provider != PaymentBackend::None),
+        "payment.queue",
+        "has no effect without tier = \"pipeline\" and a payment.provider",
+        "remove it, or set both",
+    );
+    let (key, windows) = ("payment.delay_queues_s", payment.delay_windows_s());
+    check.require(
+        windows.is_empty() || settings.tier == Tier::Pipeline,
+        key,
+        "has no effect without tier = \"pipeline\"",
+        "remove it",
+    );
+    let is_distinct = windows.iter().collect::<BTreeSet<_>>().len() == windows.len();
+    let is_window = |s: &u32| (1..=DELAY_S_MAX).contains(s);
+    check.require(
+        is_distinct
+            && windows.len() == payment.delay_queues_s.len()
+            && windows.len() <= DELAY_QUEUES_MAX
+            && windows.iter().all(is_window),
+        key,
+        "is not a list of at most 8 different numbers of seconds from 1 to 604800",
+        "list the payment_window_s of most SKUs, for example [\"900\"]",
     );
     let key = "payment.webhook_secrets";
     let secrets = &payment.webhook_keys;
@@ -50,7 +104,7 @@ pub(super) fn check(settings: &Settings, check: &mut RuleCheck) {
 mod tests {
     use super::*;
     use crate::config::validate::validate;
-    use crate::config::{AuthMode, WebhookSecret};
+    use crate::config::{AuthMode, JwtKeys, WebhookSecret};
 
     fn broken_by(change: impl FnOnce(&mut Settings)) -> Vec<String> {
         let mut settings = Settings::for_test("sqlite://./x.db");
@@ -78,6 +132,11 @@ mod tests {
             s.payment.provider = PaymentBackend::Demo;
             s.payment.webhook_keys = vec![secret(32), secret(23)];
         }),
+        ("payment.queue", |s| {
+            s.payment.provider = PaymentBackend::Demo;
+            s.payment.queue = true;
+        }),
+        ("payment.delay_queues_s", |s| s.payment.delay_queues_s = vec!["900".to_owned()]),
         ("payment.calls_max", |s| s.payment.calls_max = 0),
         ("payment.timeout_ms", |s| s.payment.timeout_ms = 0),
         ("payment.webhook_tolerance_s", |s| s.payment.webhook_tolerance_s = 0),
@@ -86,6 +145,7 @@ mod tests {
         ("payment.batch", |s| s.payment.batch = 0),
         ("payment.clock_skew_max_ms", |s| s.payment.clock_skew_max_ms = 999),
         ("payment.refund_attempts_max", |s| s.payment.refund_attempts_max = 0),
+        ("payment.retake_within_s", |s| s.payment.retake_within_s = 0),
         ("payment.paying_window_s", |s| s.payment.paying_window_s = 0),
         ("payment.extension_max_s", |s| s.payment.extension_max_s = 0),
     ];
@@ -103,12 +163,28 @@ mod tests {
             broken_by(|s| {
                 s.http.bind = "0.0.0.0:8080".parse().unwrap();
                 s.auth.mode = AuthMode::Jwt;
-                s.auth.jwt_secret = Some("0".repeat(32).into());
+                s.auth.jwt_keys = JwtKeys::of_secret("0123456789abcdef0123456789abcdef");
                 (s.payment.provider, s.payment.demo_public) = (PaymentBackend::Demo, demo_public);
             })
         };
         assert_eq!(reachable(false), ["payment.provider"]);
         assert_eq!(reachable(true), [""; 0]);
         assert_eq!(broken_by(|s| s.payment.provider = PaymentBackend::Demo), [""; 0]);
+    }
+
+    #[test]
+    fn delay_queues_are_few_different_windows() {
+        let faults = |windows: &[&str]| {
+            let broken = broken_by(|s| {
+                s.tier = Tier::Pipeline;
+                s.payment.delay_queues_s = windows.iter().map(|it| (*it).to_owned()).collect();
+            });
+            broken.iter().filter(|key| *key == "payment.delay_queues_s").count()
+        };
+        assert_eq!((faults(&[]), faults(&["900", "60"])), (0, 0));
+        for wrong in [&["900", "900"][..], &["0"], &["604801"], &["soon"], &["-1"]] {
+            assert_eq!(faults(wrong), 1, "{wrong:?}");
+        }
+        assert_eq!(faults(&["1", "2", "3", "4", "5", "6", "7", "8", "9"]), 1);
     }
 }

@@ -3,15 +3,21 @@
 //! default here: a key missing there fails to load. A URL may contain a password: settings have no
 //! `Debug`, and `redact_url` shows a URL.
 
-use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use secrecy::{ExposeSecret, SecretString};
-use serde::{Deserialize, Serialize};
+use rustls::ServerConfig;
+use secrecy::SecretString;
+use serde::Deserialize;
 
+use super::access::{AuthMode, ChallengeKind, NamedToken};
+use super::jwks::JwtKeys;
+use super::kinds::{LogFormat, OutboxKind, PaymentBackend, Role, Tier};
+use super::payment_rules::LatePayment;
 use super::validate::{RuleCheck, wide};
 use super::webhook_secret::{WebhookProfile, WebhookSecret};
+use crate::net::Trust;
 use crate::redis::scripts::codes::ITEMS_MAX_USIZE;
 use crate::redis::transport::Durability;
 
@@ -54,6 +60,11 @@ sections! { all;
     /// The public listener.
     http: HttpSettings {
         bind: SocketAddr;
+        tls_cert_file: PathBuf;
+        tls_key_file: PathBuf;
+        /// The content of both. Not a key.
+        #[serde(skip)]
+        tls: Option<Arc<ServerConfig>>;
         workers: usize, range(..=1024, "is above 1024",
             "use 0 (one per core) or the number of cores");
         backlog: u32, positive();
@@ -65,32 +76,69 @@ sections! { all;
         sales_refresh_ms: u64, positive(), range(..=1000,
             "is above 1000; buyers are promised stock numbers at most 1 s old",
             "set 1000 or less");
+        trusted_proxies: Vec<IpAddr>;
     }
     /// The internal listener.
     internal: InternalSettings {
         bind: SocketAddr;
+        tls_cert_file: PathBuf;
+        tls_key_file: PathBuf;
+        /// The content of both. Not a key.
+        #[serde(skip)]
+        tls: Option<Arc<ServerConfig>>;
     }
     /// Access to the internal listener.
     admin: AdminSettings {
         token: SecretString;
         token_file: PathBuf;
+        tokens_file: PathBuf;
+        ca_file: PathBuf;
+        /// The content of `tokens_file`. Not a key.
+        #[serde(skip)]
+        tokens: Vec<NamedToken>;
     }
     /// Authentication of buyers, and request ids.
     auth: AuthSettings {
         mode: AuthMode;
         jwt_secret_file: PathBuf;
+        jwks_file: PathBuf;
+        jwt_require_exp: bool;
+        jwt_audience: String;
+        jwt_issuer: String;
         signing_key_file: PathBuf;
         request_id_ttl_s: u64, positive();
-        /// The content of `jwt_secret_file`. Not a key.
+        /// The content of `jwt_secret_file` and `jwks_file`. Not a key.
         #[serde(skip)]
-        jwt_secret: Option<SecretString>;
+        jwt_keys: JwtKeys;
         /// The content of `signing_key_file`. Not a key.
         #[serde(skip)]
         signing_key: Option<SecretString>;
     }
+    /// Tickets, which sales may require, and the challenges that yield them.
+    #[derive(Debug)]
+    tickets: TicketSettings {
+        challenges: Vec<ChallengeKind>;
+        work_bits: u8, between(1..=32, "the default, 17, suits most");
+        challenge_ttl_s: u32, between(10..=3_600, "the default, 120, suits most");
+        ticket_ttl_s: u32, between(10..=86_400, "the default, 600, suits most");
+    }
+    /// Limits of what one caller, and all together, may do.
+    #[derive(Debug)]
+    limits: LimitSettings {
+        buyer_per_second: u32, range(..=1_000, "is above 1000", "set 1000 or less; 0 = no limit");
+        buyer_per_minute: u32, range(..=60_000, "is above 60000", "set 60000 or less");
+        address_per_second: u32, range(..=10_000, "is above 10000", "set 0 (no limit) or less");
+        in_flight_max: usize, positive();
+        shared: bool;
+    }
     /// The ledger, which stores orders.
     ledger: LedgerSettings {
         url: String;
+        url_file: PathBuf;
+        ca_file: PathBuf;
+        /// For TLS: `ca_file`, or the authorities of the system. Not a key.
+        #[serde(skip)]
+        trust: Option<Trust>;
         readers: usize, positive();
         writers: usize, positive();
         job_queue_max: usize, positive();
@@ -104,6 +152,11 @@ sections! { all;
     /// Redis, which counts units in tiers `gate` and `pipeline`.
     redis: RedisSettings {
         url: String;
+        url_file: PathBuf;
+        ca_file: PathBuf;
+        /// For TLS: `ca_file`, or the authorities of the system. Not a key.
+        #[serde(skip)]
+        trust: Option<Trust>;
         durability: Durability;
         replicas_min: u32, positive();
         replicas_wait_ms: u64, positive();
@@ -138,6 +191,11 @@ sections! { all;
     /// The broker.
     amqp: AmqpSettings {
         url: String;
+        url_file: PathBuf;
+        ca_file: PathBuf;
+        /// For TLS: `ca_file`, or the authorities of the system. Not a key.
+        #[serde(skip)]
+        trust: Option<Trust>;
         queues: u16, between(1..=64,
             "one queue suits most; more help when one SKU is not the bottleneck");
         connect_timeout_ms: u64, positive();
@@ -165,6 +223,9 @@ sections! { all;
             "is not between 1000 and 60000: requests in flight would be looked up, or lost ones \
              late",
             "the default, 5000, suits most");
+        recheck_ms: u64, range(..=60_000,
+            "is more than 60000: a repair would come late",
+            "the default, 2000, suits most");
     }
     /// Stock gates.
     gate: GateSettings {
@@ -184,6 +245,7 @@ sections! { all;
         permits: usize;
         batch_max: usize, positive(), up_to("consumer.permits", wide(all.consumer.permits));
         prefetch: u16, positive();
+        accept_unsigned: bool;
         attempts_max: u32, positive();
         retry_backoff_min_ms: u64, positive(),
             up_to("consumer.retry_backoff_max_ms", all.consumer.retry_backoff_max_ms);
@@ -207,6 +269,10 @@ sections! { all;
         batch: u32, between(1..=10_000, "the default, 500, suits most");
         clock_skew_max_ms: u64, between(1_000..=60_000, "the default, 5000, suits most");
         refund_attempts_max: u32, between(1..=1_000, "the default, 20, suits most");
+        queue: bool;
+        delay_queues_s: Vec<String>;
+        late_payment: LatePayment;
+        retake_within_s: u32, between(1..=3_600, "the default, 60, suits most");
         /// The secrets of `webhook_secrets`. Not a key.
         #[serde(skip)]
         webhook_keys: Vec<WebhookSecret>;
@@ -248,113 +314,6 @@ sections! { all;
     }
 }
 
-/// The components that a purchase passes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Tier {
-    /// Stock counted in memory, orders straight to the ledger.
-    Memory,
-    /// Stock counted by the database.
-    Ledger,
-    /// Stock counted by Redis, orders straight to the ledger.
-    Gate,
-    /// Stock counted by Redis, orders through outbox and broker.
-    Pipeline,
-}
-
-/// The part of the pipeline that a process runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Role {
-    All,
-    /// HTTP and gates.
-    Api,
-    /// Outbox to broker.
-    Relay,
-    /// Broker to ledger.
-    Consumer,
-    /// Loading buckets, rescuing abandoned claims, storing dead letters, reconciling.
-    #[serde(alias = "keeper")]
-    Maintenance,
-}
-
-impl fmt::Display for Tier {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(f)
-    }
-}
-
-impl fmt::Display for Role {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(f)
-    }
-}
-
-impl Role {
-    /// Whether it runs the public listener and the gates.
-    #[must_use]
-    pub const fn sells(self) -> bool {
-        matches!(self, Self::All | Self::Api)
-    }
-
-    /// Whether it publishes accepted intents to the broker.
-    #[must_use]
-    pub const fn relays(self) -> bool {
-        matches!(self, Self::All | Self::Relay)
-    }
-
-    /// Whether it writes delivered intents to the ledger.
-    #[must_use]
-    pub const fn consumes(self) -> bool {
-        matches!(self, Self::All | Self::Consumer)
-    }
-
-    /// Whether it loads buckets, rescues abandoned claims, stores dead letters and reconciles.
-    #[must_use]
-    pub const fn maintains(self) -> bool {
-        matches!(self, Self::All | Self::Maintenance)
-    }
-}
-
-/// How a buyer authenticates.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum AuthMode {
-    /// `X-Buyer-Id`, unverified: for development and tests.
-    Header,
-    /// HS256 bearer token.
-    Jwt,
-}
-
-/// The payment provider.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum PaymentBackend {
-    /// Orders cannot be paid here.
-    None,
-    /// The provider of this process, for demonstrations and tests.
-    Demo,
-}
-
-/// The Redis structure that queues accepted intents.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum OutboxKind {
-    /// A list, and a private list per relay worker.
-    List,
-    /// A stream with a consumer group.
-    Stream,
-}
-
-/// The format of log lines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LogFormat {
-    Text,
-    /// One JSON object per line.
-    Json,
-}
-
 impl HttpSettings {
     /// Worker threads, with 0 replaced by the number of cores.
     #[must_use]
@@ -363,14 +322,6 @@ impl HttpSettings {
             0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
             n => n,
         }
-    }
-}
-
-impl AdminSettings {
-    /// The token that callers must present; `None` if unset, which requires a loopback listener.
-    #[must_use]
-    pub fn bearer(&self) -> Option<&SecretString> {
-        (!self.token.expose_secret().is_empty()).then_some(&self.token)
     }
 }
 

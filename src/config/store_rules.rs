@@ -1,14 +1,26 @@
 //! Rules about the URLs of ledger, Redis and broker.
 
 use super::effective::redact_url;
-use super::settings::{Settings, Tier};
+use super::kinds::Tier;
+use super::settings::Settings;
+use super::transport::MysqlUrl;
 use super::validate::RuleCheck;
 use crate::redis::transport::RedisUrl;
+
+/// Parameters of `amqp://` URLs.
+const AMQP_PARAMETERS: [&str; 5] =
+    ["auth_mechanism", "channel_max", "connection_timeout", "frame_max", "heartbeat"];
 
 /// What is wrong with a URL, and the remedy.
 type Problem = Option<(String, &'static str)>;
 
 pub(super) fn check(settings: &Settings, check: &mut RuleCheck) {
+    check.require(
+        !settings.limits.shared || matches!(settings.tier, Tier::Gate | Tier::Pipeline),
+        "limits.shared",
+        &format!("tier `{}` has one process and no Redis", settings.tier),
+        "remove it, or use tier `gate` or `pipeline`",
+    );
     let urls = [
         ("ledger.url", ledger_url(settings)),
         ("redis.url", redis_url(settings)),
@@ -32,8 +44,11 @@ fn ledger_url(settings: &Settings) -> Problem {
         Some(("mysql", rest)) => {
             let named = rest.split_once('/');
             let is_named = named.is_some_and(|(host, name)| !host.is_empty() && !name.is_empty());
-            let remedy = "use mysql://user:password@host:port/database";
-            (!is_named).then(|| (format!("{shown:?} names no database"), remedy))
+            let remedy = "use mysql://user:password@host:port/database, with \
+                          ?ssl-mode=verify-full for TLS";
+            let problem = MysqlUrl::parse(url).err().map(|problem| format!("{shown:?}: {problem}"));
+            let unnamed = (!is_named).then(|| format!("{shown:?} names no database"));
+            unnamed.or(problem).map(|problem| (problem, remedy))
         }
         _ => Some((
             format!("{shown:?} is not a ledger"),
@@ -53,7 +68,7 @@ fn redis_url(settings: &Settings) -> Problem {
         error.map(|error| format!("{:?}: {error}", redact_url(url)))
     };
     let remedy = "use redis://host:port, redis+cluster://h1:p1,h2:p2 or \
-                  redis+sentinel://h1:p1,h2:p2/master-name";
+                  redis+sentinel://h1:p1,h2:p2/master-name, with rediss for TLS";
     problem.map(|problem| (problem, remedy))
 }
 
@@ -65,11 +80,15 @@ fn amqp_url(settings: &Settings) -> Problem {
             let problem = "is not set, and tier `pipeline` sends orders through RabbitMQ";
             (problem.to_owned(), remedy)
         }),
-        Some(("amqps", server)) if !server.is_empty() => (!cfg!(feature = "tls")).then(|| {
-            let problem = format!("{shown:?} needs TLS, which this build does not have");
-            (problem, "build with `--features tls`, or use amqp://")
-        }),
-        Some(("amqp", server)) if !server.is_empty() => None,
+        Some(("amqp" | "amqps", server)) if !server.is_empty() => {
+            let parameters = server.split_once('?').map_or("", |(_, parameters)| parameters);
+            let is_known = |parameter: &str| {
+                let name = parameter.split_once('=').map_or(parameter, |(name, _)| name);
+                parameter.is_empty() || AMQP_PARAMETERS.contains(&name)
+            };
+            let is_odd = !parameters.split('&').all(is_known);
+            is_odd.then(|| (format!("{shown:?} has a parameter that is not known"), remedy))
+        }
         _ => Some((format!("{shown:?} is not a broker"), remedy)),
     }
 }

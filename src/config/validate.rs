@@ -6,24 +6,25 @@ use std::ops::{RangeBounds, RangeInclusive};
 use secrecy::ExposeSecret;
 use tracing_subscriber::EnvFilter;
 
+use super::access::{AuthMode, TOKEN_CHARS_MIN};
 use super::error::ConfigFault;
-use super::settings::{AuthMode, Role, Settings, Tier, check_numbers};
-use super::{payment_rules, store_rules};
+use super::kinds::{PaymentBackend, Role, Tier};
+use super::settings::{Settings, check_numbers};
+use super::{access, payment_rules, store_rules};
 
-/// Shortest key for HMAC-SHA-256: the length of its output (RFC 7518, section 3.2).
-const SECRET_BYTES_MIN: usize = 32;
-/// Shortest admin token that may guard a listener reachable from other machines.
-const TOKEN_CHARS_MIN: usize = 16;
 /// Keeps names of keys and queues readable and within the broker's limit of 255 bytes.
 const NAMESPACE_CHARS_MAX: usize = 32;
 
 /// Kinds of supervised actor that fault injection can make panic.
-const ACTOR_KINDS: [&str; 14] = [
+const ACTOR_KINDS: [&str; 21] = [
     "stock_gate",
     "ledger_writer",
     "stock_refresher",
     "stock_returner",
     "sale_loader",
+    "series_sampler",
+    "status_watcher",
+    "result_listener",
     "outbox_relay",
     "orphan_rescuer",
     "order_consumer",
@@ -33,6 +34,10 @@ const ACTOR_KINDS: [&str; 14] = [
     "payment_timer",
     "payment_inquirer",
     "refund_worker",
+    "retaker",
+    "payment_consumer",
+    "hint_publisher",
+    "hint_consumer",
 ];
 
 /// Collects the faults of broken rules.
@@ -84,7 +89,7 @@ pub(super) fn validate(settings: &Settings) -> Vec<ConfigFault> {
     let mut check = RuleCheck::default();
     tier_and_names(settings, &mut check);
     listeners(settings, &mut check);
-    auth(settings, &mut check);
+    access::check(settings, &mut check);
     store_rules::check(settings, &mut check);
     check_numbers(settings, &mut check);
     payment_rules::check(settings, &mut check);
@@ -137,15 +142,22 @@ fn listeners(settings: &Settings, check: &mut RuleCheck) {
         ),
         "set auth.mode = \"jwt\" with auth.jwt_secret_file, or bind to 127.0.0.1",
     );
+    check.require(
+        settings.payment.provider != PaymentBackend::Demo || settings.http.tls.is_none(),
+        "http.tls_cert_file",
+        "is set, and payment.provider = \"demo\" sends its webhooks in plain HTTP",
+        "remove it, or let a proxy speak TLS",
+    );
     if internal.ip().is_loopback() {
         return;
     }
     match settings.admin.bearer() {
         None => check.require(
-            settings.admin.token_file != *"",
+            settings.admin.token_file != *"" || settings.admin.tokens_file != *"",
             "internal.bind",
             &format!("{internal} can be reached from other machines, and there is no admin token"),
-            "set admin.token_file (a file with 16 or more characters), or bind to 127.0.0.1",
+            "set admin.token_file (a file with 16 or more characters) or admin.tokens_file, or \
+             bind to 127.0.0.1",
         ),
         Some(token) => check.require(
             token.expose_secret().chars().count() >= TOKEN_CHARS_MIN,
@@ -153,28 +165,6 @@ fn listeners(settings: &Settings, check: &mut RuleCheck) {
             &format!("is short enough to guess, and {internal} can be reached from other machines"),
             "use 16 characters or more, such as from `openssl rand -hex 16`",
         ),
-    }
-}
-
-fn auth(settings: &Settings, check: &mut RuleCheck) {
-    let auth = &settings.auth;
-    check.require(
-        auth.mode != AuthMode::Jwt || auth.jwt_secret_file != *"" || auth.jwt_secret.is_some(),
-        "auth.jwt_secret_file",
-        "is not set, but auth.mode = \"jwt\" needs it",
-        "name a file with the HS256 secret of your login service, at least 32 bytes",
-    );
-    let secrets =
-        [("auth.jwt_secret_file", &auth.jwt_secret), ("auth.signing_key_file", &auth.signing_key)];
-    for (key, secret) in secrets {
-        // A file that cannot be read is a fault already.
-        let length = secret.as_ref().map_or(SECRET_BYTES_MIN, |key| key.expose_secret().len());
-        check.require(
-            length >= SECRET_BYTES_MIN,
-            key,
-            "holds fewer than 32 bytes",
-            "write 32 bytes or more into it, such as from `openssl rand -hex 32`",
-        );
     }
 }
 
@@ -225,6 +215,7 @@ fn faults(settings: &Settings, check: &mut RuleCheck) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::JwtKeys;
 
     fn broken_by(change: impl FnOnce(&mut Settings)) -> Vec<String> {
         let mut settings = Settings::for_test("sqlite://./x.db");
@@ -265,6 +256,7 @@ mod tests {
         ("relay.poll_min_ms", |s| s.relay.poll_max_ms = 0),
         ("maintenance.dead_letters_max", |s| s.maintenance.dead_letters_max = 0),
         ("reconciler.after_ms", |s| s.reconciler.after_ms = 999),
+        ("reconciler.recheck_ms", |s| s.reconciler.recheck_ms = 60_001),
         ("role", |s| s.role = Role::Relay),
         ("namespace", |s| s.namespace = String::new()),
         ("namespace", |s| s.namespace = "a{b}".into()),
@@ -280,9 +272,17 @@ mod tests {
         ("http.sales_refresh_ms", |s| s.http.sales_refresh_ms = 0),
         ("http.sales_refresh_ms", |s| s.http.sales_refresh_ms = 1001),
         ("auth.jwt_secret_file", |s| s.auth.mode = AuthMode::Jwt),
-        ("auth.jwt_secret_file", |s| s.auth.jwt_secret = Some("short".into())),
+        ("auth.jwt_secret_file", |s| s.auth.jwt_keys = JwtKeys::of_secret("short and varied")),
+        ("auth.jwt_secret_file", |s| s.auth.jwt_keys = JwtKeys::of_secret(&"password".repeat(4))),
+        ("auth.jwt_secret_file", |s| s.auth.jwt_keys.secrets = vec![LONG.into(); 3]),
         ("auth.signing_key_file", |s| s.auth.signing_key = Some("short".into())),
         ("auth.request_id_ttl_s", |s| s.auth.request_id_ttl_s = 0),
+        ("tickets.challenges", |s| s.tickets.challenges.clear()),
+        ("tickets.work_bits", |s| s.tickets.work_bits = 33),
+        ("tickets.challenge_ttl_s", |s| s.tickets.challenge_ttl_s = 0),
+        ("limits.buyer_per_second", |s| s.limits.buyer_per_second = 1_001),
+        ("limits.in_flight_max", |s| s.limits.in_flight_max = 0),
+        ("limits.shared", |s| s.limits.shared = true),
         ("ledger.url", |s| s.ledger.url = "sqlite://".into()),
         ("ledger.url", |s| s.ledger.url = "sqlite://:memory:".into()),
         ("ledger.url", |s| s.ledger.url = "mysql://u:p@h".into()),
@@ -356,7 +356,7 @@ mod tests {
             s.http.bind = addr("0.0.0.0:8080");
             s.internal.bind = addr("0.0.0.0:9090");
             s.auth.mode = AuthMode::Jwt;
-            s.auth.jwt_secret = Some(LONG.into());
+            s.auth.jwt_keys = JwtKeys::of_secret(LONG);
             s.admin.token = LONG.into();
         });
         assert!(keys.is_empty(), "{keys:?}");

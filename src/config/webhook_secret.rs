@@ -58,6 +58,12 @@ impl WebhookSecret {
         Ok(Self { text, until_ms: until_ms.transpose()? })
     }
 
+    /// The file of an entry; `None`: the entry is the secret.
+    pub(super) fn file(entry: &str) -> Option<&Path> {
+        let place = entry.split_once(UNTIL).map_or(entry, |(place, _)| place).trim();
+        (!place.starts_with(PREFIX)).then(|| Path::new(place))
+    }
+
     /// A secret without an end.
     #[must_use]
     pub fn of_key(key: &[u8]) -> Self {

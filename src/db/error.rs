@@ -1,6 +1,7 @@
 //! The ledger's errors, and the classification of driver errors.
 
 use std::fmt::Display;
+use std::time::Duration;
 
 use diesel::result::{DatabaseErrorKind, Error as Diesel};
 
@@ -224,6 +225,21 @@ fn class_of_text(text: &str) -> ErrorClass {
 pub(super) fn is_rolled_back_commit(error: &Diesel) -> bool {
     let Diesel::DatabaseError(_, info) = error else { return false };
     ["Deadlock found", "--read-only option"].iter().any(|it| info.message().contains(it))
+}
+
+/// Limit of an operator's read. The ledger's own limits are longer: they are made for orders.
+const OPERATOR_READ_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Limits an operator's read to 5 s. The job itself continues after the limit.
+///
+/// # Errors
+/// Those of the call, and [`Error::TimedOut`] after 5 s.
+pub async fn with_timeout<T>(
+    operation: &'static str,
+    call: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    let result = tokio::time::timeout(OPERATOR_READ_TIMEOUT, call).await;
+    result.unwrap_or(Err(Error::TimedOut { operation }))
 }
 
 #[cfg(test)]

@@ -38,7 +38,9 @@ impl TryFrom<&Failure> for FailureRow {
             | Refusal::NotStarted
             | Refusal::Ended
             | Refusal::Discarded
-            | Refusal::Barred => {}
+            | Refusal::Barred
+            | Refusal::CancelledByBuyer
+            | Refusal::QueueTimeout => {}
         }
         Ok(Self {
             request_id: failure.request.to_db(),
@@ -90,6 +92,8 @@ pub(super) fn refusal_without_details(code: &str) -> Option<Refusal> {
         Refusal::Ended,
         Refusal::Discarded,
         Refusal::Barred,
+        Refusal::CancelledByBuyer,
+        Refusal::QueueTimeout,
     ];
     refusals.into_iter().find(|refusal| refusal.code() == code)
 }

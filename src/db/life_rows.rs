@@ -1,14 +1,12 @@
-//! Rows of the life of orders, and their conversion to and from the domain.
+//! Rows of the changes of orders, and their conversion to and from the domain.
 
 use diesel::prelude::*;
 
 use super::Error;
 use super::rows::{readable, unstorable};
-use super::schema::{bars, order_events, payment_events, payments};
+use super::schema::{bars, order_events};
 use crate::domain::{
-    Actor, AttemptKey, BuyerId, Currency, Money, Order, OrderChange, OrderEvent, OrderKey,
-    OrderState, Payment, PaymentEvent, PaymentOutcome, PaymentReport, PaymentState, RequestId,
-    SkuNo, StartedPayment,
+    Actor, BuyerId, Order, OrderChange, OrderEvent, OrderKey, OrderState, RequestId, SkuNo,
 };
 
 /// The key of an order from its columns.
@@ -22,7 +20,7 @@ pub(super) fn order_key(sku: i32, buyer: i64, request: i64) -> Result<OrderKey, 
 }
 
 /// A text that fits into a column of `max` characters.
-fn short(name: &str, text: &str, max: usize) -> Result<String, Error> {
+pub(super) fn short(name: &str, text: &str, max: usize) -> Result<String, Error> {
     if text.chars().count() <= max {
         return Ok(text.to_owned());
     }
@@ -47,6 +45,7 @@ pub struct OrderEventRow {
     num_orders: i32,
     placed: Option<Vec<u8>>,
     feed_no: Option<i64>,
+    unfulfilled: i16,
 }
 
 /// What an event says besides the change.
@@ -79,6 +78,7 @@ impl OrderEventRow {
             num_orders: 1,
             placed: None,
             feed_no: None,
+            unfulfilled: i16::from(!change.before.state.is_live()),
         })
     }
 
@@ -100,6 +100,7 @@ impl OrderEventRow {
             num_orders: i32::try_from(orders.len()).ok()?,
             placed: Some(placed_bytes(orders)),
             feed_no: None,
+            unfulfilled: 0,
         })
     }
 
@@ -113,12 +114,11 @@ impl OrderEventRow {
         let Some(placed) = &self.placed else {
             return Ok(vec![(last, order_key(self.sku_no, self.buyer_id, self.request_id)?)]);
         };
-        let (orders, rest) = placed.as_chunks::<PLACED_BYTES>();
+        let orders = placed_keys(placed)?;
         let num_orders = i64::from(self.num_orders);
-        let is_whole = rest.is_empty() && i64::try_from(orders.len()) == Ok(num_orders);
+        let is_whole = i64::try_from(orders.len()) == Ok(num_orders);
         readable(is_whole.then_some(()), || self.name(), "placed", placed.len())?;
-        let numbered = (last - num_orders + 1..).zip(orders);
-        numbered.map(|(feed_no, order)| Ok((feed_no, placed_key(order)?))).collect()
+        Ok((last - num_orders + 1..).zip(orders).collect())
     }
 
     /// The event of an order, which may have changed since.
@@ -128,11 +128,12 @@ impl OrderEventRow {
         let actor = readable(self.actor.parse().ok(), name, "actor", &self.actor)?;
         let state = readable(OrderState::from_db(self.kind), name, "kind", self.kind)?;
         let due_ms = if version == 0 { now.pay_by_ms } else { self.due_ms };
-        // An order changes no more after the event that returns its limit.
-        let counts_for_limit = self.limit_back == 0;
+        // The end decides whether the order still counts.
+        let counts_for_limit = state.is_live() || now.counts_for_limit;
         let order = Order { state, version, due_ms, counts_for_limit, ..now };
         let (reason, payment_id) = (self.reason.clone(), self.payment_id.clone());
-        Ok(OrderEvent { feed_no, order, at_ms: self.at_ms, actor, reason, payment_id })
+        let (at_ms, is_unfulfilled) = (self.at_ms, self.unfulfilled != 0);
+        Ok(OrderEvent { feed_no, order, at_ms, actor, reason, payment_id, is_unfulfilled })
     }
 }
 
@@ -147,155 +148,19 @@ pub(super) fn placed_bytes(orders: &[(i32, i64, i64)]) -> Vec<u8> {
     placed
 }
 
+/// The keys of the orders of a placement.
+pub(super) fn placed_keys(placed: &[u8]) -> Result<Vec<OrderKey>, Error> {
+    let (orders, rest) = placed.as_chunks::<PLACED_BYTES>();
+    let is_whole = rest.is_empty().then_some(());
+    readable(is_whole, || "the event of a placement".to_owned(), "placed", placed.len())?;
+    orders.iter().map(placed_key).collect()
+}
+
 fn placed_key(bytes: &[u8; PLACED_BYTES]) -> Result<OrderKey, Error> {
     let [s0, s1, s2, s3, rest @ ..] = bytes;
     let (ids, _) = rest.as_chunks::<8>();
     let number = |at: usize| ids.get(at).map_or(0, |bytes| i64::from_be_bytes(*bytes));
     order_key(i32::from_be_bytes([*s0, *s1, *s2, *s3]), number(0), number(1))
-}
-
-/// A row of `payments`.
-#[derive(Debug, Clone, Queryable, Selectable, Insertable, AsChangeset)]
-#[diesel(table_name = payments, treat_none_as_default_value = false, treat_none_as_null = true)]
-#[diesel(primary_key(sku_no, buyer_id, request_id, attempt_no))]
-pub struct PaymentRow {
-    sku_no: i32,
-    buyer_id: i64,
-    request_id: i64,
-    attempt_no: i32,
-    provider: String,
-    payment_id: Option<String>,
-    url: Option<String>,
-    price: i64,
-    currency: String,
-    state: i16,
-    received: Option<i64>,
-    received_currency: Option<String>,
-    refunded_total: i64,
-    pub(super) refund_attempts: i32,
-    pub(super) refund_due_ms: Option<i64>,
-    pub(super) reason: Option<String>,
-}
-
-impl PaymentRow {
-    /// The row of a new attempt.
-    pub(super) fn new(payment: &Payment, now_ms: i64) -> Result<Self, Error> {
-        let OrderKey { sku, buyer, request } = payment.key.order;
-        let mut row = Self {
-            sku_no: sku.0,
-            buyer_id: buyer.to_db(),
-            request_id: request.to_db(),
-            attempt_no: i32::from(payment.key.no),
-            provider: short("provider", &payment.provider, 32)?,
-            payment_id: None,
-            url: None,
-            price: payment.price.amount,
-            currency: payment.price.currency.to_string(),
-            state: 0,
-            received: None,
-            received_currency: None,
-            refunded_total: 0,
-            refund_attempts: 0,
-            refund_due_ms: None,
-            reason: None,
-        };
-        row.set(payment, now_ms)?;
-        Ok(row)
-    }
-
-    /// Sets what is known of the payment at `now_ms`.
-    pub(super) fn set(&mut self, payment: &Payment, now_ms: i64) -> Result<(), Error> {
-        if let Some(StartedPayment { payment_id, url }) = &payment.started {
-            self.payment_id = Some(short("payment_id", payment_id, 255)?);
-            self.url = (!url.is_empty()).then(|| url.clone());
-        }
-        self.received = payment.received.map(|money| money.amount);
-        self.received_currency = payment.received.map(|money| money.currency.to_string());
-        self.refunded_total = payment.refunded_total;
-        let is_due = payment.state == PaymentState::RefundDue;
-        self.refund_due_ms = is_due.then(|| self.refund_due_ms.unwrap_or(now_ms));
-        self.state = payment.state.to_db();
-        Ok(())
-    }
-
-    pub(super) fn id(&self) -> (i32, i64, i64, i32) {
-        (self.sku_no, self.buyer_id, self.request_id, self.attempt_no)
-    }
-}
-
-impl TryFrom<&PaymentRow> for Payment {
-    type Error = Error;
-
-    fn try_from(row: &PaymentRow) -> Result<Self, Error> {
-        let name = || format!("payment {} of order {}", row.attempt_no, row.request_id);
-        let currency = |column: &'static str, text: &str| -> Result<Currency, Error> {
-            readable(text.parse().ok(), name, column, text)
-        };
-        let received = match (row.received, &row.received_currency) {
-            (Some(amount), Some(code)) => {
-                Some(Money { amount, currency: currency("received_currency", code)? })
-            }
-            (None, None) => None,
-            (one, _) => readable(None, name, "received", format_args!("{one:?}"))?,
-        };
-        let no = u16::try_from(row.attempt_no).ok();
-        Ok(Self {
-            key: AttemptKey {
-                order: order_key(row.sku_no, row.buyer_id, row.request_id)?,
-                no: readable(no, name, "attempt_no", row.attempt_no)?,
-            },
-            provider: row.provider.clone(),
-            started: row.payment_id.clone().map(|payment_id| StartedPayment {
-                payment_id,
-                url: row.url.clone().unwrap_or_default(),
-            }),
-            price: Money { amount: row.price, currency: currency("currency", &row.currency)? },
-            state: readable(PaymentState::from_db(row.state), name, "state", row.state)?,
-            received,
-            refunded_total: row.refunded_total,
-        })
-    }
-}
-
-/// A row of `payment_events`.
-#[derive(Debug, Clone, Insertable)]
-#[diesel(table_name = payment_events, treat_none_as_default_value = false)]
-pub struct PaymentEventRow {
-    provider: String,
-    event_id: String,
-    payment_id: String,
-    request_id: Option<i64>,
-    outcome: i16,
-    received: Option<i64>,
-    currency: Option<String>,
-    refunded_total: i64,
-    at_ms: i64,
-}
-
-impl PaymentEventRow {
-    pub(super) fn of(
-        event: &PaymentEvent,
-        order: Option<OrderKey>,
-        outcome: PaymentOutcome,
-        at_ms: i64,
-    ) -> Result<Self, Error> {
-        let (received, refunded_total) = match &event.report {
-            PaymentReport::Closed => (None, 0),
-            PaymentReport::Succeeded(money) => (Some(money), 0),
-            PaymentReport::Refunded { received, total } => (Some(received), *total),
-        };
-        Ok(Self {
-            provider: short("provider", &event.provider, 32)?,
-            event_id: short("event_id", &event.event_id, 255)?,
-            payment_id: short("payment_id", &event.payment_id, 255)?,
-            request_id: order.map(|order| order.request.to_db()),
-            outcome: outcome.to_db(),
-            received: received.map(|money| money.amount),
-            currency: received.map(|money| money.currency.to_string()),
-            refunded_total,
-            at_ms,
-        })
-    }
 }
 
 /// A row of `bars`.
@@ -306,4 +171,5 @@ pub struct BarRow {
     pub(super) buyer_id: i64,
     pub(super) request_id: i64,
     pub(super) at_ms: i64,
+    pub(super) exempt_id: Option<i64>,
 }

@@ -162,5 +162,6 @@ mod tests {
             })+};
         }
         check!(sales skus orders quotas failed_requests tokens secrets dead_letters dead_requests);
+        check!(sale_phases repairs payment_events operator_verbs);
     }
 }

@@ -7,54 +7,51 @@
 //! On crash: an uncommitted transaction has no effect; committed rows are found by request id.
 //! May repeat: every write, by request id.
 
-use std::time::Duration;
-
 use async_trait::async_trait;
 
 use crate::domain::invariants::{FailureFacts, SkuFacts};
 use crate::domain::{
-    Actor, AttemptKey, BuyerId, CancelOutcome, DeadLetter, DeadLetterContent, DeadLetterCounts,
-    DeadLetterFilter, DeadLetterNo, DeadLetterTransition, DueOrder, DueRefund, Epoch, Examination,
-    Failure, NewDeadLetter, OpenPayment, Order, OrderEvent, OrderIntent, OrderKey, OrderState,
-    OrderTimeline, Payment, PaymentEvent, PaymentRecorded, PaymentTerms, Phase, RefundResult,
-    RequestId, Sale, SaleDraft, SaleId, SkuNo, StartedPayment, StoreDeadLetterOutcome,
+    Actor, AttemptKey, BuyerId, ByOperator, CancelOutcome, DueOrder, DueRefund, DueRetake, Epoch,
+    Examination, Failure, FeedPage, LoaderToken, OpenPayment, Order, OrderEvent, OrderIntent,
+    OrderKey, OrderState, OrderTimeline, Payment, PaymentEvent, PaymentRecorded, PaymentTerms,
+    Phase, RefundResult, RequestId, RetakeEnd, RetakeOutcome, Sale, SaleChange, SaleChanged,
+    SaleDraft, SaleId, SkuNo, StartedPayment, StockChange, StockChangeOutcome, StockChangeRequest,
 };
 
+mod archive_tables;
 pub mod conflict_resolution;
+mod dead_letter_store;
 pub mod error;
 mod failure_rows;
+mod follow_ups;
 mod life_rows;
 pub mod migrate;
 pub mod mysql;
+mod payment_rows;
+mod repair_rows;
+mod repair_store;
+mod retention;
 mod rows;
 mod sale_rows;
 mod schema;
 pub mod sql;
 pub mod sqlite;
+mod verbs;
 mod workers;
 
-pub use error::{Error, ErrorClass};
+pub use archive_tables::summed_columns;
+pub use dead_letter_store::DeadLetterStore;
+pub use error::{Error, ErrorClass, with_timeout};
+pub use follow_ups::{EventCursor, FollowUps};
+pub use repair_store::RepairStore;
+pub use retention::{PurgeStep, RetentionStore};
+pub use verbs::VerbStore;
 
 /// The last order of the previous page of a buyer's orders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OrderCursor {
     pub placed_at_ms: i64,
     pub request: RequestId,
-}
-
-/// Limit of an operator's read. The ledger's own limits are longer: they are made for orders.
-const OPERATOR_READ_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Limits an operator's read to 5 s. The job itself continues after the limit.
-///
-/// # Errors
-/// Those of the call, and [`Error::TimedOut`] after 5 s.
-pub async fn with_timeout<T>(
-    operation: &'static str,
-    call: impl Future<Output = Result<T, Error>>,
-) -> Result<T, Error> {
-    let result = tokio::time::timeout(OPERATOR_READ_TIMEOUT, call).await;
-    result.unwrap_or(Err(Error::TimedOut { operation }))
 }
 
 /// Receives rows one at a time; returning `false` ends the scan early.
@@ -219,11 +216,15 @@ pub trait OrderChanges: Send + Sync {
     /// become visible in ascending order without gaps, also with several callers.
     async fn number_events(&self, limit: u32) -> Result<u32, Error>;
 
-    /// Events after a feed number, in ascending order. An event of an order that no longer exists
-    /// is left out.
+    /// Events after a feed number, in ascending order; none at the end of the feed, and where every
+    /// later event is of an order that no longer exists. Such an event is left out.
     async fn events_after(&self, feed_no: i64, limit: u32) -> Result<Vec<OrderEvent>, Error>;
 
-    /// The last feed number; 0 before the first event.
+    /// Changes after a feed number, without placements and without changes of orders that no
+    /// longer exist, and how far the feed was read.
+    async fn changes_after(&self, feed_no: i64, limit: u32) -> Result<FeedPage, Error>;
+
+    /// The last feed number that was given, also if its event is deleted; 0 before the first.
     async fn last_feed_no(&self) -> Result<i64, Error>;
 
     /// The feed number that a reader of the feed has completed; 0 for a new reader.
@@ -243,6 +244,20 @@ pub trait Refunds: Send + Sync {
     async fn refund_result(&self, refund: AttemptKey, result: RefundResult) -> Result<(), Error>;
 }
 
+/// Purchases with the late money of timed-out orders; see [`crate::domain::retake`].
+#[async_trait]
+pub trait Retakes: Send + Sync {
+    /// Payments that wait for their purchase, oldest first.
+    async fn due_retakes(&self, limit: u32) -> Result<Vec<DueRetake>, Error>;
+
+    /// Exempts the purchase from the bar that the lapse of the order brought, if there is one;
+    /// repeat-safe.
+    async fn exempt_retake(&self, retake: OrderKey, successor: RequestId) -> Result<(), Error>;
+
+    /// Pays the successor with the money, or makes it due back; repeat-safe.
+    async fn end_retake(&self, retake: AttemptKey, end: RetakeEnd) -> Result<RetakeOutcome, Error>;
+}
+
 /// The sales, their phases and their available units.
 #[async_trait]
 pub trait SaleStore: Send + Sync {
@@ -258,6 +273,7 @@ pub trait SaleStore: Send + Sync {
         epoch: Epoch,
         next: Phase,
         now_ms: i64,
+        by: Option<ByOperator>,
     ) -> Result<Option<Sale>, Error>;
 
     /// Pauses a sale whose epoch is `epoch` under the epoch after `above`, for a ledger that is
@@ -270,6 +286,32 @@ pub trait SaleStore: Send + Sync {
         above: Epoch,
     ) -> Result<Option<Sale>, Error>;
 
+    /// Changes a sale as [`Sale::changed`] decides.
+    async fn change_sale(
+        &self,
+        sale: SaleId,
+        change: SaleChange,
+        now_ms: i64,
+    ) -> Result<SaleChanged, Error>;
+
+    /// A fencing token for a load of a SKU's buckets: larger than every earlier one. Units that the
+    /// buckets gave up before cannot leave the ledger any more; the load frees them.
+    async fn begin_load(&self, sku: SkuNo) -> Result<LoaderToken, Error>;
+
+    /// Changes the stock of a SKU, once per id. Units to take out leave only if no load of the
+    /// buckets began since they gave them up.
+    async fn change_stock(&self, request: StockChangeRequest) -> Result<StockChangeOutcome, Error>;
+
+    /// The recorded change of stock with this id.
+    async fn stock_change(&self, id: String) -> Result<Option<StockChange>, Error>;
+
+    /// The changes of a SKU's stock after a number, in their order.
+    async fn stock_changes(&self, sku: SkuNo, after: i32) -> Result<Vec<StockChange>, Error>;
+
+    /// Records that no bucket of a sale is in a phase before the sale's any more. The first time is
+    /// kept.
+    async fn phase_applied(&self, sale: &Sale, now_ms: i64) -> Result<(), Error>;
+
     /// Every sale with its SKUs, oldest first.
     async fn sales(&self) -> Result<Vec<Sale>, Error>;
 
@@ -277,51 +319,20 @@ pub trait SaleStore: Send + Sync {
     async fn available(&self, sku: SkuNo) -> Result<u32, Error>;
 }
 
-/// The undeliverable messages.
-#[async_trait]
-pub trait DeadLetterStore: Send + Sync {
-    /// Stores dead letters, all of them or none; one outcome for each. A message that is stored
-    /// already is the same dead letter: its reason is updated, and a replayed one is reopened.
-    async fn store_dead_letters(
-        &self,
-        letters: Vec<NewDeadLetter>,
-        now_ms: i64,
-    ) -> Result<Vec<StoreDeadLetterOutcome>, Error>;
-
-    /// Dead letters, newest first, at most `limit`.
-    async fn dead_letters(
-        &self,
-        filter: DeadLetterFilter,
-        limit: u32,
-    ) -> Result<Vec<DeadLetter>, Error>;
-
-    /// One dead letter with its body and requests.
-    async fn dead_letter(&self, no: DeadLetterNo) -> Result<Option<DeadLetterContent>, Error>;
-
-    /// Changes the state of a dead letter; `false`: its state or arrivals changed since the read,
-    /// and nothing was written.
-    async fn transition_dead_letter(&self, transition: DeadLetterTransition)
-    -> Result<bool, Error>;
-
-    /// Open and parked dead letters with their bodies, in ascending order of their number, after
-    /// `after`, at most `limit`.
-    async fn final_dead_letters(
-        &self,
-        after: DeadLetterNo,
-        limit: u32,
-    ) -> Result<Vec<(DeadLetter, Vec<u8>)>, Error>;
-
-    /// The number of dead letters by state.
-    async fn count_dead_letters(&self) -> Result<DeadLetterCounts, Error>;
-
-    /// The requests among these that are in an open or parked dead letter.
-    async fn dead_lettered_among(&self, requests: Vec<RequestId>) -> Result<Vec<RequestId>, Error>;
-}
-
 /// The durable record of sales, orders, failures and dead letters.
 #[async_trait]
 pub trait Ledger:
-    OrderWriter + OrderReader + OrderChanges + Refunds + SaleStore + DeadLetterStore
+    OrderWriter
+    + OrderReader
+    + OrderChanges
+    + Refunds
+    + FollowUps
+    + Retakes
+    + SaleStore
+    + DeadLetterStore
+    + RepairStore
+    + RetentionStore
+    + VerbStore
 {
     /// The named secret of this installation, 32 bytes; generated from the operating system's
     /// randomness at the first call.

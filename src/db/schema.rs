@@ -20,6 +20,27 @@ diesel::table! {
         created_at_ms -> BigInt,
         /// ISO 4217.
         currency -> Text,
+        /// 1: a purchase requires a ticket.
+        ticket_required -> SmallInt,
+        /// [`crate::domain::RetentionState`] by number.
+        retention -> SmallInt,
+        /// [`crate::domain::ArchiveDigest`]; null: not archived.
+        archive_digest -> Nullable<Text>,
+        /// When the state of the retention was reached; null: kept.
+        retention_at_ms -> Nullable<BigInt>,
+    }
+}
+
+diesel::table! {
+    /// The changes of the sales' phases.
+    sale_phases (sale_no, epoch, phase) {
+        sale_no -> Integer,
+        epoch -> BigInt,
+        /// [`crate::domain::Phase`] by number.
+        phase -> SmallInt,
+        changed_at_ms -> BigInt,
+        /// Null: buckets may still be in an earlier phase.
+        applied_at_ms -> Nullable<BigInt>,
     }
 }
 
@@ -45,6 +66,40 @@ diesel::table! {
         /// [`crate::domain::SlotReturns`].
         slot_returns -> SmallInt,
         ends_max -> SmallInt,
+        /// Seconds; 0: requests may stay queued without limit.
+        queue_timeout_s -> Integer,
+    }
+}
+
+diesel::table! {
+    /// The terms of SKUs whose terms have changed.
+    terms (sku_no, epoch) {
+        sku_no -> Integer,
+        /// The first epoch with these terms.
+        epoch -> BigInt,
+        since_ms -> BigInt,
+        price -> BigInt,
+        policy_limit -> Nullable<Integer>,
+        max_quantity -> Integer,
+        payment_window_s -> Integer,
+    }
+}
+
+diesel::table! {
+    /// Changes of the stock.
+    stock_changes (change_id) {
+        change_id -> Text,
+        sku_no -> Integer,
+        /// Counted by SKU, from 1.
+        change_no -> Integer,
+        /// Units that an operator asked for.
+        wanted -> Integer,
+        /// Units that were added; negative: taken out.
+        units -> Integer,
+        /// Units of this and all earlier changes of the SKU.
+        total -> Integer,
+        reason -> Nullable<Text>,
+        at_ms -> BigInt,
     }
 }
 
@@ -113,6 +168,8 @@ diesel::table! {
         placed -> Nullable<Binary>,
         /// Given after the commit; the last one of several orders.
         feed_no -> Nullable<BigInt>,
+        /// 1: the order had ended before, and money of it is to be paid back.
+        unfulfilled -> SmallInt,
     }
 }
 
@@ -134,7 +191,7 @@ diesel::table! {
         received_currency -> Nullable<Text>,
         refunded_total -> BigInt,
         refund_attempts -> Integer,
-        /// When to try the refund next; null: no refund is due.
+        /// When to try the refund next; in state retaking, when the money was received; else null.
         refund_due_ms -> Nullable<BigInt>,
         /// Why the provider refused the refund.
         reason -> Nullable<Text>,
@@ -155,6 +212,10 @@ diesel::table! {
         currency -> Nullable<Text>,
         refunded_total -> BigInt,
         at_ms -> BigInt,
+        /// [`crate::domain::AttemptKey`]; null: the report names none.
+        attempt -> Nullable<Text>,
+        /// When an operator resolved an unmatched report; else null.
+        resolved_at_ms -> Nullable<BigInt>,
     }
 }
 
@@ -166,6 +227,8 @@ diesel::table! {
         /// The order that timed out.
         request_id -> BigInt,
         at_ms -> BigInt,
+        /// The one request of the buyer that the bar does not apply to.
+        exempt_id -> Nullable<BigInt>,
     }
 }
 
@@ -174,6 +237,24 @@ diesel::table! {
     cursors (name) {
         name -> Text,
         feed_no -> BigInt,
+    }
+}
+
+diesel::table! {
+    /// What audits repaired, and what could not be repaired.
+    repairs (repair_no) {
+        repair_no -> Integer,
+        sku_no -> Integer,
+        /// Null: the repair of a count.
+        request_id -> Nullable<BigInt>,
+        /// [`crate::domain::AuditVerdict`] by number.
+        verdict -> SmallInt,
+        /// [`crate::domain::RepairAction::name`].
+        action -> Text,
+        /// [`crate::domain::RepairOutcome`] by number.
+        outcome -> SmallInt,
+        detail -> Text,
+        at_ms -> BigInt,
     }
 }
 
@@ -243,6 +324,23 @@ diesel::table! {
     dead_requests (request_id, letter_no) {
         request_id -> BigInt,
         letter_no -> BigInt,
+        /// Null in rows of older versions; `buyer_id` likewise.
+        sku_no -> Nullable<Integer>,
+        buyer_id -> Nullable<BigInt>,
+    }
+}
+
+diesel::table! {
+    /// What operators changed.
+    operator_verbs (verb_no) {
+        verb_no -> Integer,
+        /// [`crate::domain::VerbSubject`] as text.
+        subject -> Text,
+        verb -> Text,
+        /// The name of the token.
+        operator -> Text,
+        reason -> Nullable<Text>,
+        at_ms -> BigInt,
     }
 }
 

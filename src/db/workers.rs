@@ -1,4 +1,4 @@
-//! Blocking SQL on a fixed set of named threads with one bounded queue.
+//! Blocking SQL on a fixed set of named threads with one bounded queue, and a short one for probes.
 //!
 //! A job receives a connection. Its caller receives an exact outcome: the result, *not begun*
 //! (nothing was written), or *unknown* (the job had begun and did not finish in time, or it
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError, bounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError, bounded, select};
 use parking_lot::RwLock;
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::time::timeout;
@@ -22,6 +22,37 @@ use crate::runtime::progress;
 
 /// Sends the result to its caller and returns whether its connection can be used again.
 type Job<C> = Box<dyn FnOnce(Result<&mut C, Error>) -> bool + Send>;
+
+/// Probes that may wait; callers beyond share their answers, or are refused.
+const PROBES_MAX: usize = 4;
+
+/// One end of the queues of a set of threads.
+struct Queues<E> {
+    /// Jobs in order.
+    jobs: E,
+    /// Probes: they wait for the job on a thread, not for those in the queue.
+    probes: E,
+}
+
+/// One of the queues, to submit to.
+type ChosenQueue<C> = fn(&Queues<Sender<Job<C>>>) -> &Sender<Job<C>>;
+
+impl<C> Queues<Receiver<Job<C>>> {
+    fn next(&self, idle_max: Duration) -> Result<Job<C>, RecvTimeoutError> {
+        if let Ok(probe) = self.probes.try_recv() {
+            return Ok(probe);
+        }
+        select! {
+            recv(self.probes) -> probe => match probe {
+                Ok(probe) => Ok(probe),
+                // Closed, which both are together.
+                Err(_) => self.jobs.recv_timeout(idle_max),
+            },
+            recv(self.jobs) -> job => job.map_err(|_closed| RecvTimeoutError::Disconnected),
+            default(idle_max) => Err(RecvTimeoutError::Timeout),
+        }
+    }
+}
 
 /// Opens the connections of the threads: each owns one, and opens it when a job needs it.
 pub struct Connector<C> {
@@ -37,10 +68,10 @@ pub struct Connector<C> {
 
 impl<C> Connector<C> {
     /// Runs jobs until the queue is closed and empty.
-    fn serve(&self, jobs: &Receiver<Job<C>>, first: Option<C>) {
+    fn serve(&self, queues: &Queues<Receiver<Job<C>>>, first: Option<C>) {
         let (mut connection, mut outages) = (first, self.outages.load(Ordering::Acquire));
         loop {
-            let job = match jobs.recv_timeout(self.idle_max) {
+            let job = match queues.next(self.idle_max) {
                 Ok(job) => job,
                 Err(RecvTimeoutError::Timeout) => {
                     connection = None;
@@ -77,7 +108,7 @@ fn run_catching(message: &str, job: impl FnOnce() -> bool) -> bool {
 
 /// A set of threads that run jobs.
 pub struct Workers<C> {
-    queue: RwLock<Option<Sender<Job<C>>>>,
+    queues: RwLock<Option<Queues<Sender<Job<C>>>>>,
     outages: Arc<AtomicU64>,
     /// Receives `None` once every thread has ended.
     ended: Mutex<mpsc::Receiver<Infallible>>,
@@ -94,16 +125,19 @@ impl<C: Send + 'static> Workers<C> {
         queue_max: usize,
         deadline: Duration,
     ) -> Result<Self, Error> {
-        let (queue, jobs) = bounded(queue_max.max(1));
+        let (job_sender, jobs) = bounded(queue_max.max(1));
+        let (probe_sender, probes) = bounded(PROBES_MAX);
+        let queues = Queues { jobs: job_sender, probes: probe_sender };
         let (running, ended) = mpsc::channel(1);
         let outages = Arc::clone(&connector.outages);
         let connector = Arc::new(connector);
         for name in names {
             let (mut first, connector) = (first.take(), Arc::clone(&connector));
-            let (jobs, running) = (jobs.clone(), running.clone());
+            let receiving = Queues { jobs: jobs.clone(), probes: probes.clone() };
+            let running = running.clone();
             let work = move || {
                 let mut serve = || {
-                    connector.serve(&jobs, first.take());
+                    connector.serve(&receiving, first.take());
                     true
                 };
                 while !run_catching("ledger thread: panicked and goes on", &mut serve) {}
@@ -115,7 +149,7 @@ impl<C: Send + 'static> Workers<C> {
                 reason: format!("cannot start a ledger thread: {error}; raise the thread limit"),
             })?;
         }
-        Ok(Self { queue: RwLock::new(Some(queue)), outages, ended: Mutex::new(ended), deadline })
+        Ok(Self { queues: RwLock::new(Some(queues)), outages, ended: Mutex::new(ended), deadline })
     }
 
     /// Runs a job and waits for its result, up to the deadline.
@@ -128,7 +162,19 @@ impl<C: Send + 'static> Workers<C> {
         T: Send + 'static,
         F: FnOnce(&mut C) -> Result<T, Error> + Send + 'static,
     {
-        self.wait_for(operation, self.submit(job)?, self.deadline).await
+        self.wait_for(operation, self.submit(job, |queues| &queues.jobs)?, self.deadline).await
+    }
+
+    /// Runs a probe before the queued jobs, and waits for its result, up to the deadline.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    pub async fn probe<T, F>(&self, operation: &'static str, job: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut C) -> Result<T, Error> + Send + 'static,
+    {
+        self.wait_for(operation, self.submit(job, |queues| &queues.probes)?, self.deadline).await
     }
 
     /// Runs a job without a time limit, such as a scan that its visitor ends.
@@ -137,7 +183,7 @@ impl<C: Send + 'static> Workers<C> {
         T: Send + 'static,
         F: FnOnce(&mut C) -> Result<T, Error> + Send + 'static,
     {
-        self.wait_for(operation, self.submit(job)?, Duration::MAX).await
+        self.wait_for(operation, self.submit(job, |queues| &queues.jobs)?, Duration::MAX).await
     }
 
     async fn wait_for<T>(
@@ -156,7 +202,7 @@ impl<C: Send + 'static> Workers<C> {
         }
     }
 
-    fn submit<T, F>(&self, job: F) -> Result<SubmittedJob<T>, Error>
+    fn submit<T, F>(&self, job: F, queue: ChosenQueue<C>) -> Result<SubmittedJob<T>, Error>
     where
         T: Send + 'static,
         F: FnOnce(&mut C) -> Result<T, Error> + Send + 'static,
@@ -178,7 +224,7 @@ impl<C: Send + 'static> Workers<C> {
             sender.send(result).ok();
             is_usable
         });
-        match self.queue.read().as_ref().map(|queue| queue.try_send(run)) {
+        match self.queues.read().as_ref().map(|queues| queue(queues).try_send(run)) {
             Some(Ok(())) => Ok(SubmittedJob { begun, reply }),
             Some(Err(TrySendError::Full(_))) => Err(Error::Full),
             Some(Err(TrySendError::Disconnected(_))) | None => Err(Error::Closed),
@@ -187,7 +233,7 @@ impl<C: Send + 'static> Workers<C> {
 
     /// Rejects new jobs, finishes the queued ones, and ends the threads and their connections.
     pub async fn close(&self) {
-        self.queue.write().take();
+        self.queues.write().take();
         while self.ended.lock().await.recv().await.is_some() {}
     }
 }

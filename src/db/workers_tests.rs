@@ -40,7 +40,7 @@ fn started<C: Send + 'static>(
 impl<C> Workers<C> {
     /// Number of queued jobs.
     fn num_waiting(&self) -> usize {
-        self.queue.read().as_ref().map_or(0, crossbeam_channel::Sender::len)
+        self.queues.read().as_ref().map_or(0, |queues| queues.jobs.len())
     }
 }
 
@@ -65,7 +65,7 @@ fn blocked_job()
 /// Blocks the single thread inside a job until `end` is sent.
 fn occupy(workers: &Workers<SqliteConnection>) -> (BlockedJob, SubmittedJob<()>) {
     let (blocked, job) = blocked_job();
-    let submitted = workers.submit(job).unwrap();
+    let submitted = workers.submit(job, |queues| &queues.jobs).unwrap();
     blocked.begun.recv().unwrap();
     (blocked, submitted)
 }
@@ -201,7 +201,7 @@ async fn a_job_of_a_dropped_caller_does_not_run_later() {
 async fn a_full_queue_rejects_jobs_and_a_closed_one_finishes_its_jobs() {
     let (workers, _) = one_writer(1, NEVER);
     let (blocked, running) = occupy(&workers);
-    let waiting = workers.submit(|_| Ok(7)).unwrap();
+    let waiting = workers.submit(|_| Ok(7), |queues| &queues.jobs).unwrap();
     assert_eq!(workers.num_waiting(), 1);
     assert!(matches!(workers.run("writing", |_| Ok(())).await, Err(Error::Full)));
 
@@ -233,4 +233,28 @@ async fn a_connection_that_is_not_valid_any_more_is_replaced_before_the_job() {
         |conn: &mut SqliteConnection| Ok(diesel::sql_query("CREATE TABLE mark (x)").execute(conn)?);
     workers.run("creating a table", create).await.unwrap();
     workers.run("creating a table", create).await.expect("a new connection has no such table");
+}
+
+#[tokio::test]
+async fn a_probe_runs_before_the_queued_jobs_also_when_their_queue_is_full() {
+    let (workers, _) = one_writer(2, NEVER);
+    let (blocked, occupying) = occupy(&workers);
+    let order = Arc::new(parking_lot::Mutex::new(Vec::new()));
+    let noting = |what: &'static str| {
+        let order = Arc::clone(&order);
+        move |_: &mut SqliteConnection| {
+            order.lock().push(what);
+            Ok(())
+        }
+    };
+    let queued = [noting("job"), noting("job")]
+        .map(|job| workers.submit(job, |queues| &queues.jobs).unwrap());
+    let refused = workers.submit(noting("job"), |queues| &queues.jobs).err().unwrap();
+    assert!(matches!(refused, Error::Full));
+    let probe = workers.submit(noting("probe"), |queues| &queues.probes).unwrap();
+    blocked.end.send(()).unwrap();
+    for submitted in [occupying, probe].into_iter().chain(queued) {
+        workers.wait_for("waiting", submitted, NEVER).await.unwrap();
+    }
+    assert_eq!(*order.lock(), ["probe", "job", "job"]);
 }

@@ -9,7 +9,7 @@ use std::fmt;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::ids::RequestId;
+use super::ids::{BuyerId, RequestId, SkuNo};
 use super::named::{ledger_numbers, named_enum};
 
 /// Maximum stored bytes of a body; a longer body is truncated, and its length is stored.
@@ -85,9 +85,17 @@ pub struct NewDeadLetter {
     /// The length of the whole body.
     pub body_bytes: u64,
     /// The accepted requests of the message, each once.
-    pub requests: Vec<RequestId>,
+    pub requests: Vec<DeadRequest>,
     /// When the message was dead-lettered, epoch milliseconds.
     pub dead_at_ms: i64,
+}
+
+/// An accepted request of a dead letter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DeadRequest {
+    pub request: RequestId,
+    pub sku: SkuNo,
+    pub buyer: BuyerId,
 }
 
 /// A stored dead letter without its body. Origin, reason, attempts, headers and `dead_at_ms` are
@@ -140,21 +148,38 @@ pub enum StoreDeadLetterOutcome {
     AlreadyStored,
 }
 
-/// Which dead letters to list. Every condition that is set must hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// Which dead letters to list. Every condition that is set must hold; those on requests hold for
+/// one request of the dead letter together.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DeadLetterFilter {
     pub state: Option<DeadLetterState>,
     pub origin: Option<DeadLetterOrigin>,
+    /// Part of the reason, in upper or lower case.
+    pub reason: Option<String>,
+    /// Dead-lettered at or after this time, epoch milliseconds.
+    pub since_ms: Option<i64>,
+    /// Dead-lettered before this time, epoch milliseconds.
+    pub until_ms: Option<i64>,
     /// Only smaller numbers: the last number of the previous page.
     pub before: Option<DeadLetterNo>,
     /// Only dead letters that contain this request.
     pub request: Option<RequestId>,
+    /// Only dead letters with a request of this buyer. Those that versions before 0017 of the
+    /// schema stored are not found by buyer or SKU.
+    pub buyer: Option<BuyerId>,
+    /// Only dead letters with a request for one of these SKUs.
+    pub skus: Option<Vec<SkuNo>>,
 }
 
 impl DeadLetterFilter {
     /// The dead letters that contain `request`.
     pub fn with(request: RequestId) -> Self {
         Self { request: Some(request), ..Self::default() }
+    }
+
+    /// Whether it has a condition on the requests.
+    pub fn has_requests(&self) -> bool {
+        self.request.is_some() || self.buyer.is_some() || self.skus.is_some()
     }
 }
 

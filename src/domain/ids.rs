@@ -153,6 +153,9 @@ pub struct LoaderToken(pub i64);
 pub struct BucketNo(pub u16);
 
 impl BucketNo {
+    /// The borrower of units that are about to leave the stock; no bucket has this number.
+    pub const LEDGER: Self = Self(u16::MAX);
+
     /// The home bucket of a buyer, which stores the buyer's limit and requests.
     ///
     /// `xxh3_64(buyer as 8 little-endian bytes) mod buckets`: the hash has a written specification,

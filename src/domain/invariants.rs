@@ -8,9 +8,14 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::ids::{BuyerId, Epoch, SkuNo};
+pub use super::gate_facts::{FailureFacts, GateFacts, GateView};
+use super::ids::{BuyerId, SkuNo};
 use super::order::Order;
+pub use super::order_checks::SkuFacts;
 use super::policy::Policy;
+use super::repair::AuditVerdict::{Drift, Leak, OverSell};
+use super::repair::RepairAction::{LoadBuckets, Record, Recount};
+pub use super::violation::Violation;
 
 /// The catalogue of invariants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -33,8 +38,11 @@ pub enum InvariantId {
     CompensatedOnce,
     /// Every accepted request is settled within 30 s after the last fault ends.
     Drains,
-    /// No request is accepted under an older opening than the sale's.
+    /// A request is accepted only inside the sale's window, and while the sale is open under the
+    /// request's opening.
     Fenced,
+    /// Quantity, amount and slot of an order are those of its SKU's terms.
+    TermsHeld,
     /// Received money is applied to one order, refunded, or due back; a paid order has exactly one
     /// applied payment.
     MoneyAccounted,
@@ -48,71 +56,6 @@ impl fmt::Display for InvariantId {
 
 /// How long an accepted request may stay unsettled before `Drains` is violated, milliseconds.
 pub const DRAIN_LIMIT_MS: i64 = 30_000;
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Violation {
-    pub invariant: InvariantId,
-    /// The contradiction, with the ids needed to look it up.
-    pub detail: String,
-}
-
-/// The ledger's row of one SKU.
-#[derive(Debug, Clone)]
-pub struct SkuFacts {
-    pub sku: SkuNo,
-    pub initial: u32,
-    pub available: i64,
-    pub policy: Policy,
-    /// The latest opening of the sale.
-    pub epoch: Epoch,
-    /// When that opening began, epoch milliseconds.
-    pub opened_at_ms: i64,
-}
-
-/// The sums over the gates of one SKU, read while the gates did not change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct GateFacts {
-    /// Whether the gates count units; otherwise only requests are compared.
-    pub counts_units: bool,
-    /// Free units, including open loans.
-    pub left: u64,
-    /// Requests without a result of the ledger.
-    pub num_unsettled: u64,
-    /// When the oldest of them arrived, epoch milliseconds.
-    pub oldest_unsettled_ms: Option<i64>,
-    pub num_ordered: u64,
-    /// Buyers with units; `None` when the policy does not require the gates to store buyers.
-    pub num_buyers: Option<u64>,
-    /// Units given back after a refusal.
-    pub released_units: u64,
-    /// Units given back by orders that ended.
-    pub returned_units: u64,
-}
-
-/// The sums over the ledger's recorded failures of one SKU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct FailureFacts {
-    /// Units of the failures whose refusal gives units back.
-    pub given_back_units: u64,
-}
-
-/// A gate's status of a request that has an order in the ledger.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GateView {
-    Ordered {
-        /// Whether the order holds its units there: an order that has ended may still do so, until
-        /// its bucket reads the change.
-        is_live: bool,
-    },
-    Queued,
-    Failed,
-    /// The gate has no record of the request.
-    Unknown,
-}
-
-impl GateView {
-    const LIVE: Self = Self::Ordered { is_live: true };
-}
 
 /// Maximum number of violations kept with their detail; further ones are only counted.
 pub const DETAILS_MAX: usize = 100;
@@ -146,15 +89,17 @@ struct BuyerTotals {
     /// Orders that count for the limit.
     counted_orders: u64,
     counted_units: u64,
+    /// The largest limit among the epochs of these orders: a smaller one later takes none away.
+    limit: Option<u32>,
     /// Whether its gate counts an order of the buyer.
     is_counted: bool,
 }
 
 impl Checker {
-    pub fn report(&mut self, invariant: InvariantId, detail: String) {
+    pub fn report(&mut self, violation: Violation) {
         self.num_violations += 1;
         if self.violations.len() < DETAILS_MAX {
-            self.violations.push(Violation { invariant, detail });
+            self.violations.push(violation);
         }
     }
 
@@ -162,7 +107,8 @@ impl Checker {
     pub fn begin(&mut self, facts: SkuFacts) {
         if facts.available < 0 {
             let detail = format!("sku {}: {} units left", facts.sku, facts.available);
-            self.report(InvariantId::NoOversell, detail);
+            let violation = Violation::new(InvariantId::NoOversell, Drift, Recount, detail);
+            self.report(violation.of_sku(facts.sku).by(facts.available));
         }
         self.sku = Some(SkuTotals {
             facts,
@@ -187,6 +133,7 @@ impl Checker {
                 last_slot: i64::MIN,
                 counted_orders: 0,
                 counted_units: 0,
+                limit: None,
                 is_counted: false,
             });
         }
@@ -194,15 +141,21 @@ impl Checker {
             if buyer.last_slot == order.slot {
                 let detail =
                     format!("sku {} buyer {}: slot {} twice", order.sku, order.buyer, order.slot);
-                self.report(InvariantId::LimitHeld, detail);
+                let violation = Violation::new(InvariantId::LimitHeld, OverSell, Record, detail);
+                let violation = violation.of_sku(order.sku).of_buyer(Some(order.buyer));
+                self.report(violation.of_request(Some(order.request)));
             }
             buyer.last_slot = order.slot;
             let units = u64::from(order.quantity);
-            let is_returning = !order.state.is_live() && gate == Some(GateView::LIVE);
+            let is_live_there = gate == Some(GateView::Ordered { is_live: true });
+            let is_returning = !order.state.is_live() && is_live_there;
             buyer.is_counted |= order.counts_for_limit || is_returning;
             if order.counts_for_limit {
                 buyer.counted_orders += 1;
                 buyer.counted_units += units;
+                let terms = sku.facts.history.terms_in(order.epoch);
+                let limit = terms.map_or(sku.facts.policy.quota(), |terms| terms.limit);
+                buyer.limit = buyer.limit.max(limit);
             }
             if order.state.is_live() {
                 sku.live_units += i64::from(order.quantity);
@@ -211,71 +164,42 @@ impl Checker {
                 sku.returning_units += if is_returning { units } else { 0 };
             }
         }
-        self.check_fence(&sku.facts, order);
+        self.check_row(&sku.facts, order);
         self.check_gate(&mut sku, order, gate);
         self.sku = Some(sku);
     }
 
-    fn check_fence(&mut self, facts: &SkuFacts, order: &Order) {
-        let stale = order.epoch < facts.epoch && order.placed_at_ms > facts.opened_at_ms;
-        if stale || order.epoch > facts.epoch {
-            let detail = format!(
-                "request {}: accepted under opening {}, the sale is at {}",
-                order.request, order.epoch.0, facts.epoch.0
-            );
-            self.report(InvariantId::Fenced, detail);
+    /// Checks the columns of one row.
+    fn check_row(&mut self, facts: &SkuFacts, order: &Order) {
+        for (invariant, fault) in [
+            (InvariantId::Fenced, facts.time_fault(order)),
+            (InvariantId::TermsHeld, facts.terms_fault(order)),
+        ] {
+            if let Some(fault) = fault {
+                let detail = format!("request {}: {fault}", order.request);
+                let violation = Violation::new(invariant, OverSell, Record, detail);
+                self.report(violation.of_sku(order.sku).of_request(Some(order.request)));
+            }
         }
     }
 
     fn check_gate(&mut self, sku: &mut SkuTotals, order: &Order, gate: Option<GateView>) {
-        match gate {
-            None | Some(GateView::Queued) => {}
-            Some(GateView::Ordered { .. }) => sku.num_gate_ordered += 1,
-            Some(GateView::Failed) => self.report(
-                InvariantId::StatusMonotone,
-                format!("request {}: an order that its gate reports as failed", order.request),
-            ),
-            Some(GateView::Unknown) => self.report(
-                InvariantId::StockConserved,
-                format!("request {}: an order without a record in its gate", order.request),
-            ),
-        }
-    }
-
-    /// Reports a request id with more than one order.
-    pub fn duplicate_request(&mut self, request: i64, num_orders: i64) {
-        let detail = format!("request {request}: {num_orders} orders");
-        self.report(InvariantId::OneOrderPerRequest, detail);
-    }
-
-    /// Reports a SKU without a sale, which therefore was never on offer.
-    pub fn unknown_sku(&mut self, sku: SkuNo, num_orders: u64, num_failures: u64) {
-        let detail = format!(
-            "sku {sku}: no sale has it, and the ledger has {num_orders} orders and {num_failures} \
-             recorded failures of it"
-        );
-        let violated =
-            if num_orders > 0 { InvariantId::NoOversell } else { InvariantId::NothingLost };
-        self.report(violated, detail);
-    }
-
-    /// Reports a request id that is both an order and a failure.
-    pub fn order_and_failure(&mut self, request: i64) {
-        let detail = format!("request {request}: both an order and a recorded failure");
-        self.report(InvariantId::NothingLost, detail);
-    }
-
-    /// Reports a quota row that differs from the units of the buyer's orders that count.
-    pub fn wrong_quota(&mut self, sku: SkuNo, buyer: i64, owned: i64, counted: i64) {
-        let detail =
-            format!("sku {sku} buyer {buyer}: quota row says {owned}, orders say {counted}");
-        self.report(InvariantId::LimitHeld, detail);
-    }
-
-    /// Reports an order whose state and money contradict each other.
-    pub fn wrong_money(&mut self, sku: SkuNo, request: i64) {
-        let detail = format!("sku {sku} request {request}: the order contradicts its payments");
-        self.report(InvariantId::MoneyAccounted, detail);
+        let (invariant, what) = match gate {
+            None | Some(GateView::Queued) => return,
+            Some(GateView::Ordered { .. }) => {
+                sku.num_gate_ordered += 1;
+                return;
+            }
+            Some(GateView::Failed) => {
+                (InvariantId::StatusMonotone, "an order that its gate reports as failed")
+            }
+            Some(GateView::Unknown) => {
+                (InvariantId::StockConserved, "an order without a record in its gate")
+            }
+        };
+        let detail = format!("request {}: {what}", order.request);
+        let violation = Violation::new(invariant, Drift, LoadBuckets, detail);
+        self.report(violation.of_sku(order.sku).of_request(Some(order.request)));
     }
 
     /// Ends the rows of the SKU and compares the sums, also with those of the gates if given.
@@ -285,12 +209,16 @@ impl Checker {
         self.end_buyer(&mut sku);
         let name = sku.facts.sku;
         let initial = i64::from(sku.facts.initial);
-        if sku.live_units > initial || sku.facts.available + sku.live_units != initial {
-            let detail = format!(
-                "sku {name}: {} left + {} live != {initial} initial",
-                sku.facts.available, sku.live_units
-            );
-            self.report(InvariantId::NoOversell, detail);
+        let (available, live) = (sku.facts.available, sku.live_units);
+        let detail = format!("sku {name}: {available} left + {live} live != {initial} initial");
+        if live > initial {
+            let violation =
+                Violation::new(InvariantId::NoOversell, OverSell, Record, detail.clone());
+            self.report(violation.of_sku(name).by(live - initial));
+        }
+        if available != (initial - live).max(0) {
+            let violation = Violation::new(InvariantId::NoOversell, Drift, Recount, detail);
+            self.report(violation.of_sku(name).by(available + live));
         }
         if let Some(gates) = gates {
             self.check_gates(&sku, gates, failures, now_ms);
@@ -302,7 +230,9 @@ impl Checker {
         sku.num_counted_buyers += u64::from(buyer.is_counted);
         let over = match sku.facts.policy {
             Policy::OnePerBuyer { .. } => buyer.counted_orders > 1,
-            Policy::Quota { limit, .. } => buyer.counted_units > u64::from(limit),
+            Policy::Quota { .. } => {
+                buyer.limit.is_some_and(|limit| buyer.counted_units > limit.into())
+            }
             Policy::Unlimited { .. } => false,
         };
         if over {
@@ -310,7 +240,9 @@ impl Checker {
                 "sku {} buyer {}: {} orders, {} units",
                 sku.facts.sku, buyer.id, buyer.counted_orders, buyer.counted_units
             );
-            self.report(InvariantId::LimitHeld, detail);
+            let violation = Violation::new(InvariantId::LimitHeld, OverSell, Record, detail);
+            let violation = violation.of_sku(sku.facts.sku).of_buyer(Some(buyer.id));
+            self.report(violation.by(buyer.counted_units));
         }
     }
 
@@ -327,13 +259,16 @@ impl Checker {
                 "sku {name}: gates report {} orders, the ledger has {} of them",
                 gates.num_ordered, sku.num_gate_ordered
             );
-            self.report(InvariantId::StatusMonotone, detail.clone());
+            let missing = gates.num_ordered - sku.num_gate_ordered;
             // Each missing order was accepted and confirmed, but is not stored.
-            self.report(InvariantId::NothingLost, detail);
+            for invariant in [InvariantId::StatusMonotone, InvariantId::NothingLost] {
+                let violation = Violation::new(invariant, Drift, Record, detail.clone());
+                self.report(violation.of_sku(name).by(missing));
+            }
         }
         if gates.oldest_unsettled_ms.is_some_and(|oldest| now_ms - oldest > DRAIN_LIMIT_MS) {
             let detail = format!("sku {name}: {} unsettled for over 30 s", gates.num_unsettled);
-            self.report(InvariantId::Drains, detail);
+            self.report(Violation::new(InvariantId::Drains, Leak, None, detail).of_sku(name));
         }
         if gates.num_unsettled > 0 {
             return; // The sums below agree only without unsettled requests.
@@ -343,7 +278,9 @@ impl Checker {
                 "sku {name}: gates gave back {} units, the ledger's failures say {}",
                 gates.released_units, failures.given_back_units
             );
-            self.report(InvariantId::CompensatedOnce, detail);
+            let difference =
+                i128::from(gates.released_units) - i128::from(failures.given_back_units);
+            self.report_difference(InvariantId::CompensatedOnce, name, difference, detail);
         }
         let returning = sku.returning_units;
         if gates.returned_units + returning != sku.ended_units {
@@ -352,20 +289,38 @@ impl Checker {
                  {returning}",
                 sku.ended_units, gates.returned_units
             );
-            self.report(InvariantId::CompensatedOnce, detail);
+            let difference =
+                i128::from(gates.returned_units + returning) - i128::from(sku.ended_units);
+            self.report_difference(InvariantId::CompensatedOnce, name, difference, detail);
         }
         let left = i64::try_from(gates.left + returning).unwrap_or(i64::MAX);
-        if gates.counts_units && left != sku.facts.available {
+        // Units of a change of the stock may be on their way to the gates.
+        let has_changes = gates.change_no == sku.facts.history.change_no;
+        if gates.counts_units && has_changes && left != sku.facts.available {
             let detail =
                 format!("sku {name}: gates hold {left} units, the ledger {}", sku.facts.available);
-            self.report(InvariantId::StockConserved, detail);
+            let difference = i128::from(left - sku.facts.available);
+            self.report_difference(InvariantId::StockConserved, name, difference, detail);
         }
         let num_buyers = gates.num_buyers.filter(|_| gates.counts_units);
         if let Some(stored) = num_buyers.filter(|stored| *stored != sku.num_counted_buyers) {
             let counted = sku.num_counted_buyers;
             let detail = format!("sku {name}: gates have {stored} buyers, the ledger {counted}");
-            self.report(InvariantId::StockConserved, detail);
+            let difference = i128::from(stored) - i128::from(counted);
+            self.report_difference(InvariantId::StockConserved, name, difference, detail);
         }
+    }
+
+    /// Reports sums of buckets and ledger that differ.
+    fn report_difference(
+        &mut self,
+        invariant: InvariantId,
+        sku: SkuNo,
+        difference: i128,
+        detail: String,
+    ) {
+        let violation = Violation::new(invariant, Drift, LoadBuckets, detail);
+        self.report(violation.of_sku(sku).by(difference));
     }
 
     /// Adds the violations and counts of another checker.
@@ -378,6 +333,28 @@ impl Checker {
 
     pub fn num_orders(&self) -> u64 {
         self.num_orders
+    }
+
+    /// The SKUs of the violations.
+    pub fn skus(&self) -> impl Iterator<Item = SkuNo> + '_ {
+        self.violations.iter().filter_map(|violation| violation.subject.sku)
+    }
+
+    pub fn num_violations(&self) -> u64 {
+        self.num_violations
+    }
+
+    /// Keeps the violations that a second look found, too, and the smaller number of those without
+    /// details. Returns how many it drops.
+    pub fn confirm(&mut self, second: &Self) -> u64 {
+        let num_before = self.num_violations;
+        let without_details =
+            |looked: &Self| looked.num_violations - looked.violations.len() as u64;
+        let others = without_details(self).min(without_details(second));
+        let is_confirmed = |one: &Violation| second.violations.iter().any(|two| one.is_same(two));
+        self.violations.retain(is_confirmed);
+        self.num_violations = self.violations.len() as u64 + others;
+        num_before - self.num_violations
     }
 
     /// The first [`DETAILS_MAX`] violations, and the number of all.

@@ -9,8 +9,9 @@
 //! | `pending_payment` | due | `timed_out` |
 //! | `paying` | due, and the limit of extensions has passed | `timed_out` |
 //! | `pending_payment` | cancelled | `cancelled` |
+//! | `timed_out`, `cancelled`, `refunded` | money that arrived is to be paid back | the same |
 //!
-//! An ended order never changes again: its units went back to the stock in the transaction that
+//! An ended order stays in its state: its units went back to the stock in the transaction that
 //! ended it. Money that arrives later is decided in [`super::payment`].
 
 use std::fmt;
@@ -44,6 +45,9 @@ pub enum OrderTrigger {
         extension_max_ms: i64,
     },
     Cancelled,
+    /// Money was received for the ended order and is to be paid back: an event, and no other
+    /// change.
+    MoneyOwed,
 }
 
 /// The ends after which an order no longer counts for its buyer's limit.
@@ -97,15 +101,34 @@ pub struct OrderChange {
 }
 
 impl OrderChange {
+    /// Whether the order ended with this change.
+    pub fn ends(&self) -> bool {
+        self.before.state.is_live() && !self.after.state.is_live()
+    }
+
     /// The units that return to the stock.
     pub fn units_back(&self) -> u32 {
-        let ends = self.before.state.is_live() && !self.after.state.is_live();
-        if ends { self.after.quantity } else { 0 }
+        if self.ends() { self.after.quantity } else { 0 }
     }
 
     /// Whether the order stops counting for its buyer's limit.
     pub fn returns_limit(&self) -> bool {
         self.before.counts_for_limit && !self.after.counts_for_limit
+    }
+}
+
+impl Sku {
+    /// Whether an order that ends in this state stops counting for its buyer's limit, after so many
+    /// ended orders of the buyer.
+    #[must_use]
+    pub fn returns_limit(&self, end: OrderState, num_ended: u32) -> bool {
+        self.slot_returns.contains(end) && num_ended < u32::from(self.ends_max)
+    }
+
+    /// Whether an order that ends in this state bars its buyer.
+    #[must_use]
+    pub fn bars_after(&self, end: OrderState) -> bool {
+        end == OrderState::TimedOut && self.bar_lapsed
     }
 }
 
@@ -121,9 +144,10 @@ pub fn change(
 ) -> Option<OrderChange> {
     let (state, due_ms) = transition(order, trigger, now_ms)?;
     let mut after = Order { state, due_ms, version: order.version.checked_add(1)?, ..*order };
-    let bars_buyer = state == OrderState::TimedOut && sku.bar_lapsed;
-    let may_return = sku.slot_returns.contains(state) && num_ended < u32::from(sku.ends_max);
-    if !state.is_live() && may_return && !bars_buyer {
+    let ends = order.state.is_live() && !state.is_live();
+    // A bar alone stops the buyer: the limit is left to late money, which the bar does not stop.
+    let bars_buyer = ends && sku.bars_after(state);
+    if ends && sku.returns_limit(state, num_ended) {
         after.counts_for_limit = false;
         // Frees slot 0 for the buyer's next order; the row stays beside the buyer's other rows.
         after.slot = order.request.to_db();
@@ -165,6 +189,7 @@ fn transition(
             Some((TimedOut, None))
         }
         (PendingPayment, On::Cancelled) => Some((Cancelled, None)),
+        (TimedOut | Cancelled | Refunded, On::MoneyOwed) => Some((order.state, None)),
         _ => None,
     }
 }
@@ -217,4 +242,16 @@ pub struct OrderEvent {
     pub reason: Option<String>,
     /// The provider's id of the payment that caused the event.
     pub payment_id: Option<String>,
+    /// Whether the event says that money of the ended order is to be paid back.
+    pub is_unfulfilled: bool,
+}
+
+/// A part of the feed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FeedPage {
+    /// Ascending.
+    pub events: Vec<OrderEvent>,
+    /// How far the feed was read: events up to here that are not in `events` were left out. The
+    /// number after which the page begins: the end of the feed.
+    pub read_to: i64,
 }

@@ -50,10 +50,13 @@ impl Loans {
         loan.units
     }
 
-    pub(super) fn clear(&mut self, to: BucketNo, no: u64) {
-        if self.open.get(&to).is_some_and(|loan| loan.no == no) {
+    /// Whether this call cleared the loan.
+    pub(super) fn clear(&mut self, to: BucketNo, no: u64) -> bool {
+        let is_open = self.open.get(&to).is_some_and(|loan| loan.no == no);
+        if is_open {
             self.open.remove(&to);
         }
+        is_open
     }
 
     pub(super) fn open(&self) -> impl Iterator<Item = (BucketNo, Loan)> + '_ {

@@ -6,38 +6,62 @@
 
 pub mod book;
 pub mod dead_letter;
+pub mod gate_facts;
 pub mod ids;
 pub mod invariants;
 pub mod lifecycle;
 mod loans;
 pub(crate) mod named;
+pub mod operator_verb;
 pub mod order;
+mod order_checks;
 pub mod payment;
+pub mod phase_history;
 pub mod placing;
 pub mod policy;
+pub mod repair;
+pub mod retake;
+pub mod retention;
 pub mod sale;
+pub mod sale_change;
 pub(crate) mod samples;
 pub mod stage;
+pub mod stock_change;
+pub mod violation;
 
 pub use book::{Book, BookSnapshot, Counting};
 pub use dead_letter::{
     DeadLetter, DeadLetterContent, DeadLetterCounts, DeadLetterFilter, DeadLetterNo,
-    DeadLetterOrigin, DeadLetterState, DeadLetterTransition, NewDeadLetter, StoreDeadLetterOutcome,
+    DeadLetterOrigin, DeadLetterState, DeadLetterTransition, DeadRequest, NewDeadLetter,
+    StoreDeadLetterOutcome,
 };
 pub use ids::{BucketNo, BuyerId, Epoch, LoaderToken, RequestId, SaleId, SkuId, SkuNo, TraceId};
 pub use invariants::InvariantId;
-pub use lifecycle::{Actor, OrderChange, OrderEvent, OrderTrigger, SlotReturns};
+pub use lifecycle::{Actor, FeedPage, OrderChange, OrderEvent, OrderTrigger, SlotReturns};
 pub use loans::Loan;
+pub use operator_verb::{ByOperator, OperatorVerb, VerbSubject};
 pub use order::{
     Failure, Order, OrderIntent, OrderKey, OrderState, OrderTimeline, PlaceOutcome, Refusal,
     RequestStatus, Reservation, Verdict,
 };
+pub use order_checks::{DRAIN_MAX_MS, window_fault};
 pub use payment::{
-    AttemptKey, CancelOutcome, Currency, DueOrder, DueRefund, Money, OpenPayment, Payment,
-    PaymentEvent, PaymentOutcome, PaymentRecorded, PaymentReport, PaymentState, PaymentTerms,
-    RefundResult, StartedPayment,
+    AttemptKey, CancelOutcome, Currency, DueOrder, DueRefund, ListedPayment, Money, OpenPayment,
+    Payment, PaymentEvent, PaymentOutcome, PaymentRecorded, PaymentReport, PaymentState,
+    PaymentTerms, RefundResult, StartedPayment, UnmatchedEvent,
 };
+pub use phase_history::{PhaseChange, PhaseHistory};
 pub use placing::Examination;
 pub use policy::Policy;
+pub use repair::{AuditVerdict, Repair, RepairAction, RepairOutcome};
+pub use retake::{DueRetake, RetakeEnd, RetakeOutcome};
+pub use retention::{
+    ArchiveCursor, ArchiveDigest, ArchivePage, ArchiveTable, OpenEnd, Retention, RetentionChange,
+    RetentionState, TableContents,
+};
 pub use sale::{BucketKey, Phase, Sale, SaleDraft, Sku, SkuDraft};
+pub use sale_change::{SaleChange, SaleChanged, SkuChange, SkuHistory, Terms, TermsSince};
 pub use stage::{OrderStage, PayBy};
+pub use stock_change::{
+    StockChange, StockChangeOutcome, StockChangeRequest, Withdrawal, withdrawn_from,
+};

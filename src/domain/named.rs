@@ -1,6 +1,14 @@
 //! Enums whose variants have a name outside Rust, and numbers of ledger columns.
 
-/// Declares an enum with one name per variant: in JSON, in metrics and in ledger columns of text.
+use utoipa::openapi::schema::{Object, ObjectBuilder, Type};
+
+/// The OpenAPI schema of a text that is one of `names`.
+pub fn schema_of(names: impl IntoIterator<Item = &'static str>) -> Object {
+    ObjectBuilder::new().schema_type(Type::String).enum_values(Some(names)).build()
+}
+
+/// Declares an enum with one name per variant: in JSON, in OpenAPI, in metrics and in ledger
+/// columns of text.
 macro_rules! named_enum {
     ($(#[$meta:meta])* $name:ident {
         $($(#[$doc:meta])* $variant:ident $(= $number:literal)? => $text:literal,)+
@@ -24,6 +32,14 @@ macro_rules! named_enum {
                 Self::ALL.into_iter().find(|one| one.name() == name)
             }
         }
+
+        impl utoipa::PartialSchema for $name {
+            fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+                $crate::domain::named::schema_of(Self::ALL.map(Self::name)).into()
+            }
+        }
+
+        impl utoipa::ToSchema for $name {}
     };
 }
 

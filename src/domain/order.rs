@@ -5,6 +5,7 @@
 use super::ids::{BucketNo, BuyerId, Epoch, RequestId, SkuNo, TraceId};
 use super::named::{ledger_numbers, named_enum};
 use super::sale::Sku;
+use super::sale_change::Terms;
 use super::stage::OrderStage;
 
 /// One request for units, with all that a gate backend needs to decide it.
@@ -19,6 +20,8 @@ pub struct Reservation {
     /// [`Verdict::StaleEpoch`].
     pub epoch: Epoch,
     pub buyer: BuyerId,
+    /// The terms of that epoch.
+    pub terms: Terms,
     /// Units, at least 1.
     pub quantity: u32,
     /// When the request arrived, epoch milliseconds.
@@ -38,10 +41,10 @@ impl Reservation {
             buyer: self.buyer,
             quantity: self.quantity,
             slot: sku.policy.slot(self.request),
-            quota: sku.policy.quota(),
-            amount: sku.price.saturating_mul(i64::from(self.quantity)),
+            quota: self.terms.limit,
+            amount: self.terms.price.saturating_mul(i64::from(self.quantity)),
             placed_at_ms: self.asked_at_ms,
-            payment_window_s: sku.payment_window_s,
+            payment_window_s: self.terms.payment_window_s,
             trace: self.trace,
             published_at_ms: None,
         }
@@ -91,6 +94,10 @@ pub enum Refusal {
     Discarded,
     /// An order of the buyer timed out, and the sale bars such buyers.
     Barred,
+    /// The buyer cancelled the request while it was queued.
+    CancelledByBuyer,
+    /// The request was queued for longer than the SKU allows.
+    QueueTimeout,
 }
 
 impl Refusal {
@@ -105,7 +112,14 @@ impl Refusal {
             Self::Ended => "ended",
             Self::Discarded => "discarded",
             Self::Barred => "barred",
+            Self::CancelledByBuyer => "cancelled-by-buyer",
+            Self::QueueTimeout => "queue-timeout",
         }
+    }
+
+    /// Whether the request was ended before the ledger decided it: its buyer may buy again.
+    pub fn is_undecided(&self) -> bool {
+        matches!(self, Self::Discarded | Self::CancelledByBuyer | Self::QueueTimeout)
     }
 }
 
@@ -161,14 +175,14 @@ impl OrderIntent {
         }
     }
 
-    /// How this intent differs from the one that a gate makes for its SKU; `None`: not at all.
-    /// `latest` is the latest epoch of the sale.
+    /// How this intent differs from the one that a gate makes for its SKU, under the terms of the
+    /// intent's epoch; `None`: not at all. `latest` is the latest epoch of the sale.
     pub fn contradiction(&self, sku: &Sku, latest: Epoch) -> Option<String> {
-        let (max, quota) = (sku.policy.max_quantity(), sku.policy.quota());
+        let Terms { price, limit: quota, max_quantity: max, payment_window_s: window_s } =
+            sku.terms_in(self.epoch);
         let home = BucketNo::home_of(self.buyer, sku.buckets);
         let slot = sku.policy.slot(self.request);
-        let amount = sku.price.saturating_mul(i64::from(self.quantity));
-        let window_s = sku.payment_window_s;
+        let amount = price.saturating_mul(i64::from(self.quantity));
         Some(if self.quantity > max {
             format!("quantity {} is more than {max}", self.quantity)
         } else if self.epoch < Epoch(1) || self.epoch > latest {

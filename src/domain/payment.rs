@@ -2,13 +2,15 @@
 //!
 //! Facts only grow: received money stays received, and the refunded total never decreases, so that
 //! reports may arrive in any order and any number of times. Money is recorded first and never
-//! refused: the price of a live, unpaid order is applied to it, and all other money is due back.
+//! refused: the price of a live, unpaid order is applied to it, that of a timed-out order buys
+//! again if it can ([`super::retake`]), and all other money is due back.
 //!
 //! | state | money | next |
 //! |---|---|---|
-//! | `started` | none yet | `closed`, `applied`, `refund_due` |
-//! | `closed` | none; the attempt failed or was stopped | `applied`, `refund_due` |
+//! | `started` | none yet | `closed`, `applied`, `retaking`, `refund_due` |
+//! | `closed` | none; the attempt failed or was stopped | `applied`, `retaking`, `refund_due` |
 //! | `applied` | paid an order | `refunded` |
+//! | `retaking` | the price of a timed-out order | `applied`, `refund_due`, `refunded` |
 //! | `refund_due` | received, and not applied | `refunded`, `refund_failed` |
 //! | `refund_failed` | the provider refused the refund; an operator decides | `refunded` |
 //! | `refunded` | refunded in full | |
@@ -16,6 +18,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::ids::SkuNo;
 use super::lifecycle::OrderTrigger;
 use super::named::{ledger_numbers, named_enum};
 use super::order::{Order, OrderKey, OrderState};
@@ -54,12 +57,38 @@ pub struct Money {
     pub currency: Currency,
 }
 
-/// One attempt to pay an order; also the provider's idempotency key.
+/// One attempt to pay an order; also the provider's idempotency key. As text
+/// `<sku>-<buyer>-<request>-<no>`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AttemptKey {
     pub order: OrderKey,
     /// From 1.
     pub no: u16,
+}
+
+impl fmt::Display for AttemptKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let OrderKey { sku, buyer, request } = self.order;
+        write!(f, "{sku}-{buyer}-{request}-{}", self.no)
+    }
+}
+
+impl FromStr for AttemptKey {
+    type Err = String;
+
+    /// Accepts one spelling of each key.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut parts = text.split('-');
+        let mut next = || parts.next();
+        let mut read = || {
+            let sku = SkuNo(next()?.parse().ok()?);
+            let order =
+                OrderKey { sku, buyer: next()?.parse().ok()?, request: next()?.parse().ok()? };
+            Some(Self { order, no: next()?.parse().ok()? })
+        };
+        let read: Option<Self> = read().filter(|attempt| attempt.to_string() == text);
+        read.ok_or_else(|| format!("{text:?} is not <sku>-<buyer>-<request>-<no>"))
+    }
 }
 
 named_enum! {
@@ -71,6 +100,7 @@ named_enum! {
         RefundDue = 3 => "refund_due",
         RefundFailed = 4 => "refund_failed",
         Refunded = 5 => "refunded",
+        Retaking = 6 => "retaking",
     }
 }
 ledger_numbers! { PaymentState }
@@ -90,6 +120,24 @@ pub struct Payment {
     pub received: Option<Money>,
     /// Of the received amount; never decreases.
     pub refunded_total: i64,
+}
+
+impl Payment {
+    /// A payment that the provider made under the same attempt, beside this one, with the next
+    /// number of the order. It is `closed`: no page leads the buyer to it, and the order does not
+    /// wait for it.
+    #[must_use]
+    pub fn beside(&self, no: u16, payment_id: &str) -> Self {
+        let started = StartedPayment { payment_id: payment_id.to_owned(), url: String::new() };
+        Self {
+            key: AttemptKey { no, ..self.key },
+            started: Some(started),
+            state: PaymentState::Closed,
+            received: None,
+            refunded_total: 0,
+            ..self.clone()
+        }
+    }
 }
 
 /// The provider's answer to the start of a payment.
@@ -174,11 +222,12 @@ named_enum! {
         Applied = 0 => "applied",
         /// The attempt is closed without money.
         Closed = 1 => "closed",
-        /// Received for an ended order: due back.
+        /// Received for an ended order: buys again if the order timed out, else due back.
         Late = 2 => "late",
         /// Received for an order that another payment paid: due back.
         Duplicate = 3 => "duplicate",
-        /// Received with another amount or currency than the price: due back. Alarm.
+        /// Received with another amount or currency than the price: due back. Or reported with
+        /// another amount than before, which changes nothing. Alarm.
         Mismatch = 4 => "mismatch",
         /// Refunded in full.
         Refunded = 5 => "refunded",
@@ -198,6 +247,51 @@ pub enum PaymentRecorded {
     Known,
     /// Recorded now; `None` for [`PaymentOutcome::Unmatched`], else the payment and its order.
     Recorded(PaymentOutcome, Option<Box<(Order, Payment)>>),
+}
+
+impl PaymentRecorded {
+    /// The effect of the report; a repeat has none.
+    pub fn outcome(&self) -> PaymentOutcome {
+        match self {
+            Self::Recorded(outcome, _) => *outcome,
+            Self::Known => PaymentOutcome::Unchanged,
+        }
+    }
+}
+
+/// A report of no known attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnmatchedEvent {
+    pub event: PaymentEvent,
+    /// When it was recorded, epoch milliseconds.
+    pub at_ms: i64,
+}
+
+/// A payment with what an operator needs of its refund and its order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListedPayment {
+    pub payment: Payment,
+    /// Refunds tried.
+    pub refund_attempts: u16,
+    /// When the refund is tried next, epoch milliseconds; `None`: no refund is due.
+    pub refund_due_ms: Option<i64>,
+    /// Why the refund was given up.
+    pub reason: Option<String>,
+    /// The state of the order; `None`: there is no such order.
+    pub order_state: Option<OrderState>,
+}
+
+impl From<(Order, Payment)> for ListedPayment {
+    /// A payment without a refund.
+    fn from((order, payment): (Order, Payment)) -> Self {
+        Self {
+            payment,
+            refund_attempts: 0,
+            refund_due_ms: None,
+            reason: None,
+            order_state: Some(order.state),
+        }
+    }
 }
 
 /// A refund to be made: all that is left of a payment's money.
@@ -243,9 +337,10 @@ pub fn record(
     let received = *next.received.get_or_insert(money);
     next.refunded_total = next.refunded_total.max(total.min(received.amount));
     let is_unpaid = matches!(order.state, OrderState::PendingPayment | OrderState::Paying);
-    let mut outcome = if payment.received.is_some() {
+    let is_known = payment.received.is_some_and(|known| known == money);
+    let mut outcome = if is_known {
         PaymentOutcome::Unchanged
-    } else if received != payment.price {
+    } else if payment.received.is_some() || received != payment.price {
         PaymentOutcome::Mismatch
     } else if is_unpaid {
         PaymentOutcome::Applied
@@ -255,8 +350,12 @@ pub fn record(
         PaymentOutcome::Late
     };
     if payment.received.is_none() {
-        let is_applied = outcome == PaymentOutcome::Applied;
-        next.state = if is_applied { PaymentState::Applied } else { PaymentState::RefundDue };
+        next.state = match outcome {
+            PaymentOutcome::Applied => PaymentState::Applied,
+            // A cancelled order was given up by its buyer, a refunded one has had its money.
+            PaymentOutcome::Late if order.state == OrderState::TimedOut => PaymentState::Retaking,
+            _ => PaymentState::RefundDue,
+        };
     }
     let is_applied = next.state == PaymentState::Applied;
     let mut trigger = (outcome == PaymentOutcome::Applied).then_some(OrderTrigger::PaymentApplied);
@@ -271,6 +370,10 @@ pub fn record(
     // The open attempt ended, and its money is not the order's: the buyer may pay again.
     if trigger.is_none() && payment.state == PaymentState::Started {
         trigger = (order.state == OrderState::Paying).then_some(OrderTrigger::PaymentClosed);
+    }
+    let is_owed = next.state == PaymentState::RefundDue;
+    if is_owed && payment.state != PaymentState::RefundDue && !order.state.is_live() {
+        trigger = Some(OrderTrigger::MoneyOwed);
     }
     (next, trigger, outcome)
 }

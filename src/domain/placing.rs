@@ -4,7 +4,7 @@
 //! unique key, a quota or the stock rejects the batch, it is rolled back and examined: the present
 //! rows decide for each intent whether it is a repeat or a refusal; the remaining ones are written.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use super::ids::{BuyerId, RequestId, SkuNo};
 use super::order::{Order, OrderIntent, PlaceOutcome, Refusal};
@@ -20,8 +20,9 @@ pub struct Examination {
     pub first_requests: HashMap<(SkuNo, BuyerId), RequestId>,
     /// Units of each buyer of the batch, for SKUs with a quota.
     pub owned: HashMap<(SkuNo, BuyerId), u32>,
-    /// The buyers of the batch who may not order in the SKU's sale any more.
-    pub barred: HashSet<(SkuNo, BuyerId)>,
+    /// The buyers of the batch who may not order in the SKU's sale any more, each with the one
+    /// request that the bar does not apply to.
+    pub barred: HashMap<(SkuNo, BuyerId), Option<RequestId>>,
     /// Units left of each SKU of the batch.
     pub available: HashMap<SkuNo, u32>,
 }
@@ -41,7 +42,7 @@ impl Examination {
             });
         }
         let buyer = (intent.sku, intent.buyer);
-        if self.barred.contains(&buyer) {
+        if self.barred.get(&buyer).is_some_and(|exempt| *exempt != Some(intent.request)) {
             return Some(PlaceOutcome::Refused(Refusal::Barred));
         }
         if let (0, Some(first)) = (intent.slot, self.first_requests.get(&buyer)) {

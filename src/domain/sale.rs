@@ -6,15 +6,20 @@ use super::named::{ledger_numbers, named_enum};
 use super::order::deadline_ms;
 use super::payment::Currency;
 use super::policy::Policy;
+use super::retention::Retention;
+use super::sale_change::SkuHistory;
 
 /// The maximum number of buckets of one SKU.
 pub const BUCKETS_MAX: u16 = 256;
 
-/// The maximum initial stock of one SKU: sums stay exact in every backend.
+/// The maximum stock of one SKU: sums stay exact in every backend.
 pub const STOCK_MAX: u32 = 1_000_000_000;
 
 /// The maximum of `ends_max`.
 const ENDS_MAX_MAX: u16 = 1_000;
+
+/// The maximum of `payment_window_s` and `queue_timeout_s`: 30 days.
+const WINDOW_S_MAX: i32 = 2_592_000;
 
 /// The maximum number of SKUs in one sale.
 pub const SKUS_MAX: usize = 200;
@@ -49,6 +54,16 @@ impl Phase {
             (from, to) => from == to,
         }
     }
+
+    /// The operator's verb that sets this phase.
+    pub fn verb(self) -> &'static str {
+        match self {
+            Self::Draft => "create",
+            Self::Open => "open",
+            Self::Paused => "pause",
+            Self::Closed => "close",
+        }
+    }
 }
 
 /// A timed offer of one or more SKUs.
@@ -66,17 +81,30 @@ pub struct Sale {
     pub epoch: Epoch,
     /// Of every price and amount.
     pub currency: Currency,
+    /// Whether a purchase requires a ticket.
+    pub ticket_required: bool,
+    /// Whether its rows are archived or deleted.
+    pub retention: Retention,
     pub skus: Vec<Sku>,
 }
 
-/// How long the buckets of a closed sale are maintained after its end: buyers may still query the
-/// status of their requests.
+/// How long a sale is shown after its end, and the buckets of a closed one are maintained: buyers
+/// may still query the status of their requests.
 const RETENTION_MS: i64 = 86_400_000;
 
 impl Sale {
-    /// Whether the sale closed so long ago that its buckets are no longer maintained.
+    /// Whether buyers see the sale: neither a draft, nor purged, nor over for more than a day.
+    pub fn is_public(&self, now_ms: i64) -> bool {
+        self.phase != Phase::Draft && !self.retention.is_purged() && !self.is_long_over(now_ms)
+    }
+
+    fn is_long_over(&self, now_ms: i64) -> bool {
+        now_ms > self.ends_at_ms.saturating_add(RETENTION_MS)
+    }
+
+    /// Whether the buckets of the sale are no longer maintained: it is purged, or closed for long.
     pub fn is_dormant(&self, now_ms: i64) -> bool {
-        self.phase == Phase::Closed && now_ms > self.ends_at_ms.saturating_add(RETENTION_MS)
+        self.retention.is_purged() || self.phase == Phase::Closed && self.is_long_over(now_ms)
     }
 
     pub fn sku(&self, id: &str) -> Option<&Sku> {
@@ -94,6 +122,7 @@ pub struct Sku<No = SkuNo> {
     pub title: String,
     /// Price of one unit, in the currency's smallest unit.
     pub price: i64,
+    /// The units at the creation, and those of every change of the stock since.
     pub initial: u32,
     pub policy: Policy,
     /// Number of buckets that share the stock; each has its own gate.
@@ -106,6 +135,10 @@ pub struct Sku<No = SkuNo> {
     pub slot_returns: SlotReturns,
     /// After this number of a buyer's ended orders the limit does not return any more.
     pub ends_max: u16,
+    /// How long a request may stay queued, seconds from its acceptance; 0: no limit.
+    pub queue_timeout_s: i32,
+    /// What has changed since the creation.
+    pub history: SkuHistory,
 }
 
 impl Sku {
@@ -132,6 +165,8 @@ pub struct SaleDraft {
     /// First instant after the window, epoch milliseconds.
     pub ends_at_ms: i64,
     pub currency: Currency,
+    /// Whether a purchase requires a ticket.
+    pub ticket_required: bool,
     pub skus: Vec<SkuDraft>,
 }
 
@@ -142,13 +177,7 @@ impl SaleDraft {
     /// Every validation error, each with the accepted range; empty when the draft is valid.
     #[must_use]
     pub fn faults(&self) -> Vec<String> {
-        let mut faults = Vec::new();
-        if self.ends_at_ms <= self.starts_at_ms {
-            faults.push("ends_at must be after starts_at".to_owned());
-        }
-        if self.title.is_empty() || self.title.len() > 200 {
-            faults.push("title must be 1 to 200 bytes".to_owned());
-        }
+        let mut faults = window_and_title_faults(&self.title, self.starts_at_ms, self.ends_at_ms);
         if self.skus.is_empty() || self.skus.len() > SKUS_MAX {
             faults.push(format!("skus must be 1 to {SKUS_MAX}"));
         }
@@ -156,30 +185,48 @@ impl SaleDraft {
             if self.skus.iter().skip(index + 1).any(|other| other.id == sku.id) {
                 faults.push(format!("sku_id {} occurs twice", sku.id));
             }
-            faults.extend(sku.faults().into_iter().map(|fault| format!("sku {}: {fault}", sku.id)));
+            let no_stock = !(1..=STOCK_MAX).contains(&sku.initial);
+            let no_stock =
+                no_stock.then(|| "initial_stock must be from 1 to 1000000000".to_owned());
+            let of_sku = sku.faults().into_iter().chain(no_stock);
+            faults.extend(of_sku.map(|fault| format!("sku {}: {fault}", sku.id)));
         }
         faults
     }
 }
 
-impl SkuDraft {
-    fn faults(&self) -> Vec<String> {
+/// The faults of a sale's own columns.
+pub(super) fn window_and_title_faults(
+    title: &str,
+    starts_at_ms: i64,
+    ends_at_ms: i64,
+) -> Vec<String> {
+    let checks = [
+        (ends_at_ms <= starts_at_ms, "ends_at must be after starts_at"),
+        (title.is_empty() || title.len() > 200, "title must be 1 to 200 bytes"),
+    ];
+    checks.iter().filter(|(bad, _)| *bad).map(|(_, text)| (*text).to_owned()).collect()
+}
+
+impl<No> Sku<No> {
+    /// The faults of all columns but the stock.
+    pub(super) fn faults(&self) -> Vec<String> {
         let checks = [
             (self.title.is_empty() || self.title.len() > 200, "title must be 1 to 200 bytes"),
             (
                 !(0..=1_000_000_000_000).contains(&self.price),
                 "price must be 0 to 1000000000000 smallest units of the currency",
             ),
-            (
-                !(1..=STOCK_MAX).contains(&self.initial),
-                "initial_stock must be from 1 to 1000000000",
-            ),
             (!(1..=BUCKETS_MAX).contains(&self.buckets), "buckets must be from 1 to 256"),
             (
-                !(0..=2_592_000).contains(&self.payment_window_s),
+                !(0..=WINDOW_S_MAX).contains(&self.payment_window_s),
                 "payment_window_s must be from 0 (no limit) to 2592000 (30 days)",
             ),
             (self.ends_max > ENDS_MAX_MAX, "ends_max must be from 0 to 1000"),
+            (
+                !(0..=WINDOW_S_MAX).contains(&self.queue_timeout_s),
+                "queue_timeout_s must be from 0 (no limit) to 2592000 (30 days)",
+            ),
         ];
         checks.iter().filter(|(bad, _)| *bad).map(|(_, text)| (*text).to_owned()).collect()
     }

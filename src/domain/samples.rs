@@ -4,7 +4,8 @@
 #![cfg(test)]
 
 use super::{
-    BucketNo, BuyerId, Epoch, OrderIntent, Policy, RequestId, Sku, SkuNo, SlotReturns, TraceId,
+    BucketNo, BuyerId, Currency, Epoch, OrderIntent, Phase, Policy, RequestId, Retention, Sale,
+    Sku, SkuHistory, SkuNo, SlotReturns, TraceId,
 };
 
 /// An intent for one unit of [`sku`]; the buyer has the number of the request.
@@ -40,5 +41,24 @@ pub(crate) fn sku() -> Sku {
         bar_lapsed: false,
         slot_returns: SlotReturns::default(),
         ends_max: 3,
+        queue_timeout_s: 0,
+        history: SkuHistory::default(),
+    }
+}
+
+/// An open sale of [`sku`].
+pub(crate) fn sale() -> Sale {
+    Sale {
+        no: 1,
+        id: "sale".parse().unwrap(),
+        title: "Sale".to_owned(),
+        starts_at_ms: 0,
+        ends_at_ms: i64::MAX,
+        phase: Phase::Open,
+        epoch: Epoch(1),
+        currency: Currency::default(),
+        ticket_required: false,
+        retention: Retention::default(),
+        skus: vec![sku()],
     }
 }

@@ -6,11 +6,16 @@ use actix_web::{HttpRequest, Resource, Route, guard};
 use utoipa::OpenApi;
 
 use super::openapi;
-use crate::http::buyers::views::ProblemView;
-use crate::http::buyers::{buy, demo_page, mine, orders, payments, requests, sales, storefront};
+use super::openapi::problem_view::ProblemView;
+use crate::http::buyers::{
+    buy, demo_page, events, mine, orders, payments, requests, sales, storefront, tickets,
+};
 use crate::http::middleware::problem::{Problem, ProblemCode};
 use crate::http::middleware::watch::{trace_of, watch};
-use crate::http::operators::{dead_letters, health, ops, order_events, sales as admin_sales};
+use crate::http::operators::{
+    audits, bulk, dead_letters, health, ops, order_events, page, payments as admin_payments,
+    retention, sale_changes, sales as admin_sales, series, verbs,
+};
 
 /// The buy route.
 pub const BUY: &str = "/v1/buy/{path_id}";
@@ -39,9 +44,9 @@ pub struct RouteEntry {
     mount: fn(Route) -> Route,
 }
 
-/// Defines the route tables, and the OpenAPI document of their handlers.
+/// Defines the route tables, and of each the OpenAPI document of its handlers' annotations.
 macro_rules! tables {
-    ($($(#[$doc:meta])* $table:ident {
+    ($($(#[$doc:meta])* $table:ident described by $described:ident {
         $($method:literal $path:expr, $access:ident => $module:ident::$handler:ident,
             [$($code:ident)*];)+
     })+) => {
@@ -52,40 +57,40 @@ macro_rules! tables {
             access: RouteAccess::$access,
             refusals: &[$(ProblemCode::$code),*],
             mount: |route| route.to($module::$handler),
-        },)+];)+
+        },)+];
 
-        /// The OpenAPI document of the handlers' annotations.
         #[derive(OpenApi)]
-        #[openapi(
-            info(
-                title = "Floodgate",
-                description = "Sells a limited stock to a crowd. Ids are strings, times RFC 3339 \
-                    in UTC, money is in the currency's smallest unit. Errors are RFC 9457 problem \
-                    documents. Operators' and probes' paths are on the internal listener."
-            ),
-            paths($($($module::$handler,)+)+),
-            components(schemas(ProblemView))
-        )]
-        pub struct Described;
+        #[openapi(paths($($module::$handler,)+), components(schemas(ProblemView)))]
+        pub struct $described;)+
     };
 }
 
 tables! {
     /// The public listener: buyers. actix matches the paths in this order, each by a regular
     /// expression: the purchase, the hot path, comes first.
-    PUBLIC {
+    PUBLIC described by PublicPaths {
         "POST" BUY, Buyer => buy::buy, [
-            InvalidRequest RequestIdInvalid NotStarted UnknownSku SoldOut AlreadyPurchased
-            QuotaExceeded Barred Discarded Ended RequestIdReused Busy
+            InvalidRequest RequestIdInvalid TicketInvalid NotStarted UnknownSku SoldOut
+            AlreadyPurchased QuotaExceeded Barred Discarded CancelledByBuyer QueueTimeout Ended
+            RequestIdReused RateLimited Busy
         ];
         "GET" "/v1/sales", Open => sales::list, [InvalidRequest];
         "GET" "/v1/sales/{sale_id}", Open => sales::show, [UnknownSku];
         "GET" "/v1/sales/{sale_id}/mine", Buyer => mine::mine, [UnknownSku Busy];
         "POST" "/v1/sales/{sale_id}/request-ids", Buyer => requests::create, [
-            InvalidRequest UnknownSku
+            InvalidRequest UnknownSku RateLimited
+        ];
+        "POST" "/v1/sales/{sale_id}/challenges", Buyer => tickets::challenge, [
+            InvalidRequest UnknownSku RateLimited
+        ];
+        "POST" "/v1/sales/{sale_id}/tickets", Buyer => tickets::ticket, [
+            InvalidRequest ChallengeFailed UnknownSku RateLimited
         ];
         "GET" "/v1/requests/{request_id}", Buyer => requests::show, [NotFound Busy];
-        "GET" "/v1/requests/{request_id}/events", Buyer => requests::events, [NotFound Busy];
+        "DELETE" "/v1/requests/{request_id}", Buyer => requests::cancel, [
+            NotFound AlreadyDecided Busy
+        ];
+        "GET" "/v1/requests/{request_id}/events", Buyer => events::events, [NotFound Busy];
         "GET" "/v1/orders", Buyer => orders::mine, [InvalidRequest Busy];
         "DELETE" "/v1/orders/{request_id}", Buyer => payments::cancel, [NotFound NotPayable Busy];
         "POST" "/v1/orders/{request_id}/payment", Buyer => payments::pay, [
@@ -101,12 +106,18 @@ tables! {
         "GET" "/", Open => storefront::page, [];
         "GET" "/assets/{version}/{file}", Open => storefront::asset, [NotFound];
         "GET" "/problems/{code}", Open => storefront::problem, [NotFound];
-        "GET" "/openapi.json", Open => openapi::document, [];
+        "GET" "/openapi.json", Open => openapi::public_document, [];
         "GET" "/docs", Open => openapi::to_page, [];
         "GET" "/docs/{file:.*}", Open => openapi::page, [NotFound];
     }
     /// The internal listener: operators, probes, collectors.
-    INTERNAL {
+    INTERNAL described by InternalPaths {
+        "GET" "/ops", Open => page::to_page, [];
+        "GET" "/ops/", Open => page::page, [];
+        "GET" "/ops/assets/{version}/{file}", Open => page::asset, [NotFound];
+        "GET" "/openapi.json", Open => openapi::internal_document, [];
+        "GET" "/docs", Open => openapi::to_page, [];
+        "GET" "/docs/{file:.*}", Open => openapi::page, [NotFound];
         "GET" "/livez", Open => health::live, [];
         "GET" "/readyz", Open => health::ready, [NotReady];
         "GET" "/healthz", Open => health::healthz, [NotReady];
@@ -114,27 +125,69 @@ tables! {
         "GET" "/admin/v1/sales", Admin => admin_sales::list, [];
         "POST" "/admin/v1/sales", Admin => admin_sales::create, [InvalidRequest SaleExists Busy];
         "GET" "/admin/v1/sales/{sale_id}", Admin => admin_sales::show, [UnknownSku];
+        "PATCH" "/admin/v1/sales/{sale_id}", Admin => sale_changes::change, [
+            InvalidRequest UnknownSku SaleClosed Busy
+        ];
+        "POST" "/admin/v1/sales/{sale_id}/skus/{sku_id}/stock", Admin => sale_changes::stock, [
+            InvalidRequest UnknownSku SaleClosed ChangeConflict Busy
+        ];
         "POST" "/admin/v1/sales/{sale_id}/open", Admin => admin_sales::open, [
-            UnknownSku PhaseConflict LedgerBehind Busy
+            InvalidRequest UnknownSku PhaseConflict LedgerBehind Busy
         ];
         "POST" "/admin/v1/sales/{sale_id}/pause", Admin => admin_sales::pause, [
-            UnknownSku PhaseConflict LedgerBehind Busy
+            InvalidRequest UnknownSku PhaseConflict LedgerBehind Busy
         ];
         "POST" "/admin/v1/sales/{sale_id}/close", Admin => admin_sales::close, [
-            UnknownSku PhaseConflict LedgerBehind Busy
+            InvalidRequest UnknownSku PhaseConflict LedgerBehind Busy
         ];
         "POST" "/admin/v1/sales/{sale_id}/rebuild", Admin => admin_sales::rebuild, [
             InvalidRequest UnknownSku NoBuckets LedgerBehind Busy
         ];
+        "GET" "/admin/v1/sales/{sale_id}/archive", Admin => retention::open_ends, [
+            UnknownSku SalePurged Busy
+        ];
+        "POST" "/admin/v1/sales/{sale_id}/archive", Admin => retention::archive, [
+            InvalidRequest UnknownSku SaleUnfinished ArchiveDiffers SalePurged Busy
+        ];
+        "GET" "/admin/v1/sales/{sale_id}/archive/{table}", Admin => retention::rows, [
+            InvalidRequest UnknownSku NotFound SaleUnfinished SalePurged Busy
+        ];
+        "POST" "/admin/v1/sales/{sale_id}/purge", Admin => retention::purge, [
+            InvalidRequest UnknownSku SaleUnfinished ArchiveDiffers Busy
+        ];
         "GET" "/admin/v1/sales/{sale_id}/funnel", Admin => admin_sales::funnel, [UnknownSku];
+        "GET" "/admin/v1/sales/{sale_id}/buckets", Admin => admin_sales::buckets, [UnknownSku];
         "GET" "/admin/v1/actors", Admin => ops::actors, [];
         "GET" "/admin/v1/stats", Admin => ops::stats, [];
-        "POST" "/admin/v1/audit", Admin => ops::check, [InvalidRequest UnknownSku Busy];
+        "GET" "/admin/v1/series", Admin => series::list, [InvalidRequest];
+        "POST" "/admin/v1/audit", Admin => audits::check, [InvalidRequest UnknownSku Busy];
+        "POST" "/admin/v1/audits", Admin => audits::start, [InvalidRequest UnknownSku Busy];
+        "GET" "/admin/v1/audits/{audit_id}", Admin => audits::show, [NotFound];
+        "GET" "/admin/v1/repairs", Admin => audits::repairs, [InvalidRequest Busy];
         "GET" "/admin/v1/requests/{request_id}/trace", Admin => ops::trace, [
             InvalidRequest NotFound Busy
         ];
+        "GET" "/admin/v1/verbs", Admin => verbs::list, [InvalidRequest Busy];
         "GET" "/admin/v1/order-events", Admin => order_events::list, [InvalidRequest Busy];
-        "GET" "/admin/v1/dead-letters", Admin => dead_letters::list, [InvalidRequest Busy];
+        "GET" "/admin/v1/payments", Admin => admin_payments::list, [InvalidRequest Busy];
+        "POST" "/admin/v1/payments/{payment}/retry", Admin => admin_payments::retry, [
+            NotFound Busy
+        ];
+        "POST" "/admin/v1/payments/{payment}/resolve", Admin => admin_payments::resolve, [
+            InvalidRequest NotFound Busy
+        ];
+        "GET" "/admin/v1/dead-letters", Admin => dead_letters::list, [
+            InvalidRequest UnknownSku Busy
+        ];
+        "POST" "/admin/v1/dead-letters/replay", Admin => bulk::replay, [
+            InvalidRequest UnknownSku OtherCount Busy
+        ];
+        "POST" "/admin/v1/dead-letters/park", Admin => bulk::park, [
+            InvalidRequest UnknownSku OtherCount Busy
+        ];
+        "POST" "/admin/v1/dead-letters/discard", Admin => bulk::discard, [
+            InvalidRequest UnknownSku OtherCount Busy
+        ];
         "GET" "/admin/v1/dead-letters/{letter_id}", Admin => dead_letters::show, [
             UnknownLetter Busy
         ];
@@ -180,6 +233,8 @@ fn resource(table: &'static [RouteEntry], path: &'static str) -> Resource {
             web::route().guard(guard::Any(guard::Get()).or(guard::Head()))
         } else if entry.method == "DELETE" {
             web::route().guard(guard::Delete())
+        } else if entry.method == "PATCH" {
+            web::route().guard(guard::Patch())
         } else {
             web::route().guard(guard::Post())
         };
@@ -199,7 +254,7 @@ mod tests {
     #[test]
     fn mount_supports_every_method_of_the_tables() {
         for entry in PUBLIC.iter().chain(INTERNAL) {
-            let known = ["GET", "POST", "DELETE"];
+            let known = ["GET", "POST", "DELETE", "PATCH"];
             assert!(known.contains(&entry.method), "{} {}", entry.method, entry.path);
         }
     }
@@ -219,6 +274,19 @@ mod tests {
         assert!(PUBLIC.iter().all(|entry| entry.access != RouteAccess::Admin));
         let open: Vec<_> =
             INTERNAL.iter().filter(|e| e.access != RouteAccess::Admin).map(|e| e.path).collect();
-        assert_eq!(open, ["/livez", "/readyz", "/healthz"]);
+        assert_eq!(
+            open,
+            [
+                "/ops",
+                "/ops/",
+                "/ops/assets/{version}/{file}",
+                "/openapi.json",
+                "/docs",
+                "/docs/{file:.*}",
+                "/livez",
+                "/readyz",
+                "/healthz"
+            ]
+        );
     }
 }

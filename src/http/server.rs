@@ -2,23 +2,23 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use actix_web::dev::{Server, ServerHandle};
 use actix_web::web::{Data, PathConfig, QueryConfig};
-use actix_web::{App, HttpServer, web};
+use actix_web::{App, web};
+use rustls::ServerConfig;
+use tokio::signal::unix::Signal;
 
+use super::connection::{self, ListenOptions};
 use super::routes::{INTERNAL, PUBLIC, RouteEntry, mount};
+use super::secret_reload;
 use super::state::{HttpDeps, HttpState};
 use crate::config::Settings;
-use crate::db;
-use crate::http::buyers::auth::NoSecret;
 use crate::http::middleware::problem::Problem;
 use crate::http::middleware::watch::no_such_path;
 use crate::runtime::shutdown::spawn_server;
-
-/// Longest time for a client to send the head of a request.
-const HEAD_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Enough for probes, metrics collectors and operators.
 const INTERNAL_CONNECTIONS_MAX: usize = 256;
@@ -35,12 +35,6 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// The signing key or the process number could not be read from the ledger.
-    #[error("the ledger could not be read")]
-    Ledger(#[from] db::Error),
-    /// Authentication of buyers is not configured.
-    #[error(transparent)]
-    NoSecret(#[from] NoSecret),
 }
 
 fn remedy(error: &io::Error, key: &str) -> String {
@@ -75,6 +69,11 @@ impl Listeners {
         self.state.set_not_ready();
     }
 
+    /// Reads the secrets from their files again at each SIGHUP.
+    pub fn reload_secrets(&self, hangup: Signal) -> impl Future<Output = ()> + use<> {
+        secret_reload::at_each(hangup, self.state.clone())
+    }
+
     /// Graceful stop: accepts no new connections and finishes running requests. The public listener
     /// stops first, so that operators can observe.
     pub async fn stop(&self) {
@@ -89,13 +88,21 @@ impl Listeners {
 ///
 /// # Errors
 /// See [`Error`]; no listener is running then.
-pub async fn start(settings: &Settings, deps: HttpDeps) -> Result<Listeners, Error> {
-    let state = Data::new(HttpState::new(settings, deps).await?);
+pub fn start(settings: &Settings, deps: HttpDeps) -> Result<Listeners, Error> {
+    let state = Data::new(HttpState::new(settings, deps));
     let workers = settings.http.workers_effective();
-    let public = ("http.bind", settings.http.bind);
+    let public = ListenKey {
+        name: "http.bind",
+        address: settings.http.bind,
+        tls: settings.http.tls.clone(),
+    };
     let buyers = || bind(&state, PUBLIC, public, workers, settings.http.connections_max);
     let buyers = settings.role.sells().then(buyers).transpose()?;
-    let internal = ("internal.bind", settings.internal.bind);
+    let internal = ListenKey {
+        name: "internal.bind",
+        address: settings.internal.bind,
+        tls: settings.internal.tls.clone(),
+    };
     let (internal, operators) = bind(&state, INTERNAL, internal, 1, INTERNAL_CONNECTIONS_MAX)?;
     let (public, buyers) = buyers.unzip();
     let servers: Vec<Server> = buyers.into_iter().chain([operators]).collect();
@@ -104,11 +111,18 @@ pub async fn start(settings: &Settings, deps: HttpDeps) -> Result<Listeners, Err
     Ok(Listeners { public, internal, state, handles })
 }
 
+/// The address of a listener with its key, and its TLS.
+struct ListenKey {
+    name: &'static str,
+    address: SocketAddr,
+    tls: Option<Arc<ServerConfig>>,
+}
+
 /// Binds without serving, so that no request is served if the other address cannot be bound.
 fn bind(
     state: &Data<HttpState>,
     table: &'static [RouteEntry],
-    (key, address): (&'static str, SocketAddr),
+    ListenKey { name: key, address, tls }: ListenKey,
     workers: usize,
     connections_max: usize,
 ) -> Result<(SocketAddr, Server), Error> {
@@ -127,18 +141,20 @@ fn bind(
             .configure(|config| mount(table, config))
             .default_service(web::route().to(no_such_path))
     };
-    let server = HttpServer::new(app)
-        .workers(workers)
-        .backlog(settings.http.backlog)
-        .max_connections(connections_max.div_ceil(workers.max(1)))
-        .keep_alive(Duration::from_millis(settings.http.keep_alive_ms))
-        .client_request_timeout(HEAD_DEADLINE)
-        .shutdown_timeout(settings.shutdown.deadline_ms.div_ceil(1000))
-        .disable_signals()
-        .bind(address)
-        .map_err(|source| Error::Bind { address, key, source })?;
-    let address = server.addrs().first().copied().unwrap_or(address);
-    Ok((address, server.run()))
+    let bound = |source| Error::Bind { address, key, source };
+    let listener = connection::listen(address, settings.http.backlog).map_err(bound)?;
+    let address = listener.local_addr().unwrap_or(address);
+    let options = ListenOptions {
+        name: key,
+        tls,
+        malformed: state.deps.metrics.http_malformed.clone(),
+        workers,
+        connections_max,
+        keep_alive: Duration::from_millis(settings.http.keep_alive_ms),
+        shutdown_timeout_s: settings.shutdown.deadline_ms.div_ceil(1000),
+    };
+    let server = connection::serve(listener, options, app).map_err(bound)?;
+    Ok((address, server))
 }
 
 #[cfg(test)]

@@ -2,29 +2,41 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use actix_web::HttpRequest;
 use actix_web::web::Data;
+use arc_swap::ArcSwap;
 use secrecy::ExposeSecret;
 
-use super::server::Error;
 use crate::actors::{ActorSystem, GateHandle};
 use crate::config::Settings;
 use crate::db::{self, Ledger};
+use crate::domain::{BuyerId, Sku};
+use crate::http::admission::challenge::Challenges;
+use crate::http::admission::{Admission, LimitedCall};
 use crate::http::buyers::auth::BuyerAuth;
 use crate::http::buyers::meter::BuyMeter;
 use crate::http::buyers::request_tokens::RequestTokens;
 use crate::http::buyers::sales::SalePages;
+use crate::http::middleware::problem::Problem;
 use crate::http::operators::auth::AdminAuth;
+use crate::http::operators::health::StorePings;
+use crate::http::signing::Signer;
+use crate::limits::SharedLimits;
 use crate::observe::metrics::Metrics;
 use crate::payment::Payments;
 use crate::runtime::clock::SharedClock;
+use crate::runtime::shutdown::Shutdown;
+use crate::services::audit::AuditService;
 use crate::services::catalog::Catalog;
 use crate::services::dead_letters::DeadLetterService;
 use crate::services::order_feed::OrderFeed;
 use crate::services::orders::OrderService;
+use crate::services::requests::RequestService;
 use crate::services::sales::SalesService;
 use crate::stock::Stock;
+use crate::tickets::TicketUses;
 use crate::tier::Pipeline;
 
 /// The components that the handlers call.
@@ -32,6 +44,7 @@ pub struct HttpDeps {
     pub catalog: Arc<Catalog>,
     pub gates: GateHandle,
     pub sales: SalesService,
+    pub requests: RequestService,
     pub orders: OrderService,
     pub order_feed: OrderFeed,
     /// The payment provider, if there is one.
@@ -39,9 +52,15 @@ pub struct HttpDeps {
     /// Not read on the path of a purchase.
     pub ledger: Arc<dyn Ledger>,
     pub stock: Arc<dyn Stock>,
+    pub ticket_uses: Arc<dyn TicketUses>,
+    /// Only where the limits are shared.
+    pub shared_limits: Option<Arc<dyn SharedLimits>>,
     /// Outbox and broker, in tier `pipeline`.
     pub pipeline: Option<Pipeline>,
     pub actors: Arc<ActorSystem>,
+    pub signer: Signer,
+    pub tokens: Arc<RequestTokens>,
+    pub shutdown: Shutdown,
     pub metrics: Arc<Metrics>,
     pub clock: SharedClock,
 }
@@ -54,40 +73,100 @@ pub struct HttpState {
     pub deps: HttpDeps,
     pub settings: Settings,
     pub dead_letters: DeadLetterService,
-    pub tokens: RequestTokens,
-    pub buyer_auth: BuyerAuth,
-    pub admin_auth: AdminAuth,
+    pub audits: AuditService,
+    pub signer: Signer,
+    pub tokens: Arc<RequestTokens>,
+    pub challenges: Challenges,
+    pub admission: Admission,
+    pub buyer_auth: ArcSwap<BuyerAuth>,
+    pub admin_auth: ArcSwap<AdminAuth>,
     pub buy_meter: BuyMeter,
+    pub store_pings: StorePings,
     pub sale_pages: SalePages,
     pub started_at: Instant,
     ready: AtomicBool,
 }
 
 impl HttpState {
-    /// Reads the signing key and takes a process number from the ledger.
-    ///
-    /// # Errors
-    /// The ledger's error, or a missing secret for authentication of buyers.
-    pub async fn new(settings: &Settings, deps: HttpDeps) -> Result<Self, Error> {
+    pub fn new(settings: &Settings, deps: HttpDeps) -> Self {
         let dead_letters = DeadLetterService::new(
             Arc::clone(&deps.ledger),
-            Arc::clone(&deps.stock),
+            deps.requests.clone(),
             Arc::clone(&deps.clock),
             deps.pipeline.as_ref(),
             settings.amqp.queues,
         );
-        Ok(Self {
+        let audits = AuditService {
+            ledger: Arc::clone(&deps.ledger),
+            stock: Arc::clone(&deps.stock),
+            pipeline: deps.pipeline.clone(),
+            sales: deps.sales.clone(),
+            clock: Arc::clone(&deps.clock),
+            metrics: Arc::clone(&deps.metrics),
+            recheck: Duration::from_millis(settings.reconciler.recheck_ms),
+            jobs: Arc::default(),
+        };
+        Self {
             dead_letters,
-            tokens: tokens(settings, deps.ledger.as_ref()).await?,
-            buyer_auth: BuyerAuth::new(&settings.auth)?,
-            admin_auth: AdminAuth::new(&settings.admin, &settings.internal),
+            audits,
+            tokens: Arc::clone(&deps.tokens),
+            challenges: Challenges::new(deps.signer.clone(), settings.tickets.clone()),
+            signer: deps.signer.clone(),
+            admission: Admission::new(
+                settings,
+                deps.shared_limits.clone(),
+                &deps.metrics,
+                deps.clock.now(),
+            ),
+            buyer_auth: ArcSwap::from_pointee(BuyerAuth::new(&settings.auth)),
+            admin_auth: ArcSwap::from_pointee(AdminAuth::new(&settings.admin, &settings.internal)),
             buy_meter: BuyMeter::new(&deps.metrics),
+            store_pings: StorePings::default(),
             sale_pages: SalePages::new(settings.http.sales_refresh_ms),
             started_at: deps.clock.now(),
             settings: settings.clone(),
             ready: AtomicBool::new(true),
             deps,
-        })
+        }
+    }
+
+    /// The buyer that the credentials of a request name.
+    ///
+    /// # Errors
+    /// `unauthenticated`.
+    pub fn buyer(&self, request: &HttpRequest) -> Result<BuyerId, Problem> {
+        self.buyer_auth.load().buyer(request.headers(), self.deps.clock.wall_ms())
+    }
+
+    /// Counts a limited call and authenticates its buyer.
+    ///
+    /// # Errors
+    /// `rate-limited` or `unauthenticated`.
+    pub fn admit(&self, request: &HttpRequest, call: LimitedCall) -> Result<BuyerId, Problem> {
+        let now = self.deps.clock.now();
+        self.admission.check_address(request, call, now)?;
+        let buyer = self.buyer(request)?;
+        self.admission.check_buyer(buyer, call, now)?;
+        Ok(buyer)
+    }
+
+    /// Counts an admitted call together with other processes, if the limits are shared and one of
+    /// these SKUs has units left as far as this process knows: a crowd that comes too late costs
+    /// Redis nothing.
+    ///
+    /// # Errors
+    /// `rate-limited`.
+    pub async fn admit_shared(
+        &self,
+        request: &HttpRequest,
+        call: LimitedCall,
+        buyer: BuyerId,
+        skus: &[Arc<Sku>],
+    ) -> Result<(), Problem> {
+        if skus.iter().all(|sku| self.deps.stock.is_sold_out(sku.no)) {
+            return Ok(());
+        }
+        self.admission.check_shared(request, buyer, call).await
     }
 
     /// Whether this process accepts purchases: false during shutdown.
@@ -95,20 +174,33 @@ impl HttpState {
         self.ready.load(Ordering::Acquire)
     }
 
-    /// `/readyz` fails from now on.
+    /// `/readyz` fails from now on, and event streams end.
     pub fn set_not_ready(&self) {
         self.ready.store(false, Ordering::Release);
+        self.deps.actors.streams.close();
     }
 }
 
-async fn tokens(settings: &Settings, ledger: &dyn Ledger) -> Result<RequestTokens, db::Error> {
-    let auth = &settings.auth;
-    let key = match &auth.signing_key {
-        Some(key) => key.expose_secret().as_bytes().to_vec(),
-        None => ledger.secret("request-ids").await?,
-    };
+async fn signing_key(settings: &Settings, ledger: &dyn Ledger) -> Result<Vec<u8>, db::Error> {
+    match &settings.auth.signing_key {
+        Some(key) => Ok(key.expose_secret().as_bytes().to_vec()),
+        None => ledger.secret("request-ids").await,
+    }
+}
+
+/// The signer and the request ids of this process: reads the signing key, and takes a process
+/// number from the ledger.
+///
+/// # Errors
+/// The ledger's.
+pub async fn tokens(
+    settings: &Settings,
+    ledger: &dyn Ledger,
+) -> Result<(Signer, RequestTokens), db::Error> {
+    let key = signing_key(settings, ledger).await?;
     // A counter in the ledger: concurrent processes get different numbers.
     let process = ledger.next_token("process").await?.rem_euclid(1 << 16);
     let process = u16::try_from(process).unwrap_or_default();
-    Ok(RequestTokens::new(&key, process, auth.request_id_ttl_s.saturating_mul(1000)))
+    let ttl_ms = settings.auth.request_id_ttl_s.saturating_mul(1000);
+    Ok((Signer::new(&key), RequestTokens::new(&key, process, ttl_ms)))
 }

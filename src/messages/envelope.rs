@@ -1,9 +1,12 @@
 //! The message format between outbox and consumers: a versioned envelope of order intents.
 //!
-//! The body equals the outbox entry: packed intents of [`intent::INTENT_BYTES`] bytes, one after
-//! the other. All other data is in the headers, so that a message can be checked, traced and
-//! replayed without decoding its body. Golden files in `tests/it/wire/` hold the bytes of every
-//! version.
+//! The body equals the outbox entry: packed intents, one after the other, each with the code that
+//! proves its origin. All other data is in the headers, so that a message can be checked, traced
+//! and replayed without decoding its body. Golden files in `tests/it/wire/` hold the bytes of every
+//! version. The version of a message is that of its intents.
+
+use std::slice::Chunks;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
@@ -12,10 +15,13 @@ use crate::broker::{Delivery, Headers, Message, Route};
 use crate::domain::named::named_enum;
 use crate::domain::{OrderIntent, RequestId};
 use crate::redis::scripts::intent;
-use crate::redis::scripts::intent::INTENT_BYTES;
+use crate::redis::scripts::intent::{IntentKey, IntentOrigin};
 
-/// The version that this release writes and reads.
-pub const VERSION: i64 = 1;
+/// The version that this release writes; it reads the one before, too.
+pub const VERSION: i64 = intent::VERSION as i64;
+
+/// The version without codes.
+const UNSIGNED: i64 = intent::UNSIGNED as i64;
 
 /// The content type of every envelope.
 pub const CONTENT_TYPE: &str = "application/vnd.floodgate.intents";
@@ -39,6 +45,10 @@ named_enum! {
         Body => "body",
         /// The bytes of one intent cannot be decoded.
         Intent => "intent",
+        /// No process of this installation wrote the intent.
+        Forged => "forged",
+        /// The request arrived outside the sale's window.
+        Window => "window",
         /// No sale has the SKU.
         Sku => "sku",
         /// The intent contradicts the sale, or itself.
@@ -67,6 +77,16 @@ pub type DecodedIntents = Vec<Result<OrderIntent, MalformedEnvelope>>;
 /// The bytes of the unreadable intents of an outbox entry, and the first error.
 pub type UnreadableIntents = (Bytes, MalformedEnvelope);
 
+/// Reads the messages of one installation.
+#[derive(Debug, Clone)]
+pub struct EnvelopeReader {
+    /// Messages of other installations are refused.
+    pub installation: Arc<str>,
+    pub key: IntentKey,
+    /// Whether intents without a code are accepted.
+    pub accepts_unsigned: bool,
+}
+
 /// The headers of an envelope with this body.
 ///
 /// # Errors
@@ -91,7 +111,7 @@ pub fn encode(
 ) -> (Option<(Headers, Bytes)>, Option<UnreadableIntents>) {
     let (mut intents, mut readable, mut unreadable) = (Vec::new(), Vec::new(), Vec::new());
     let mut error_text = entry.is_empty().then_some("empty".to_owned());
-    for bytes in entry.chunks(INTENT_BYTES) {
+    for bytes in intent::split(entry) {
         match intent::unpack(bytes) {
             Ok(intent) => {
                 intents.push(intent);
@@ -104,19 +124,26 @@ pub fn encode(
         }
     }
     let body = || if error_text.is_none() { entry.clone() } else { readable.concat().into() };
-    let message = headers_of(&intents, installation, sent_at_ms).map(|headers| (headers, body()));
+    let version = intent::version_of(entry).into();
+    let headers = headers_of(&intents, version, installation, sent_at_ms);
+    let message = headers.map(|headers| (headers, body()));
     let malformed = |what| MalformedEnvelope::new(EnvelopeFlaw::Body, format!("an entry: {what}"));
     let unreadable = error_text.map(|what| (unreadable.concat().into(), malformed(what)));
     (message, unreadable)
 }
 
 /// The headers of an envelope of these intents; `None`: no intents.
-fn headers_of(intents: &[OrderIntent], installation: &str, sent_at_ms: i64) -> Option<Headers> {
+fn headers_of(
+    intents: &[OrderIntent],
+    version: i64,
+    installation: &str,
+    sent_at_ms: i64,
+) -> Option<Headers> {
     let first = intents.first()?;
     Some(Headers {
         message_id: format!("{}-{}", first.request, intents.len()),
         content_type: Some(CONTENT_TYPE.to_owned()),
-        version: Some(VERSION),
+        version: Some(version),
         installation: Some(installation.to_owned()),
         epoch: intents.iter().map(|intent| intent.epoch.0).max(),
         traceparent: traceparent(first),
@@ -132,55 +159,81 @@ fn traceparent(first: &OrderIntent) -> Option<String> {
     Some(format!("00-{trace}-{:016x}-01", first.request.get()))
 }
 
-/// Decodes the intents of a message.
-///
-/// # Errors
-/// The whole message cannot be used: foreign content type, other installation, unsupported version,
-/// or a body that is too long, empty or cut.
-pub fn decode(
-    headers: &Headers,
-    body: &Bytes,
-    installation: &str,
-) -> Result<DecodedIntents, MalformedEnvelope> {
-    if let Some((flaw, what)) = flaw_of(headers, body.len(), installation) {
-        return Err(MalformedEnvelope::new(flaw, what));
+impl EnvelopeReader {
+    /// Decodes the intents of a message, and verifies that a process of this installation wrote
+    /// them.
+    ///
+    /// # Errors
+    /// The whole message cannot be used: foreign content type, other installation, unsupported
+    /// version, or a body that is too long, empty or cut.
+    pub fn decode(
+        &self,
+        headers: &Headers,
+        body: &Bytes,
+    ) -> Result<DecodedIntents, MalformedEnvelope> {
+        if let Some((flaw, what)) = self.flaw_of(headers, body.len()) {
+            return Err(MalformedEnvelope::new(flaw, what));
+        }
+        let decoded = |bytes: &[u8]| {
+            let intent = intent::unpack(bytes).map_err(|error| {
+                MalformedEnvelope::new(EnvelopeFlaw::Intent, format!("an intent: {error}"))
+            })?;
+            if self.key.origin(bytes) == IntentOrigin::Forged {
+                let what =
+                    format!("request {}: no gate of this installation wrote it", intent.request);
+                return Err(MalformedEnvelope::new(EnvelopeFlaw::Forged, what));
+            }
+            Ok(intent)
+        };
+        Ok(intents_of(headers, body).map(decoded).collect())
     }
-    let broken =
-        |error| MalformedEnvelope::new(EnvelopeFlaw::Intent, format!("an intent: {error}"));
-    Ok(body.chunks(INTENT_BYTES).map(|bytes| intent::unpack(bytes).map_err(broken)).collect())
+
+    /// Why a whole message cannot be used; `None`: its intents can be decoded.
+    fn flaw_of(&self, headers: &Headers, length: usize) -> Option<(EnvelopeFlaw, String)> {
+        let Headers { content_type, version, installation: owner, .. } = headers;
+        Some(match (content_type.as_deref(), *version, owner.as_deref()) {
+            (None, ..) => {
+                (EnvelopeFlaw::Foreign, format!("no content type; {CONTENT_TYPE} was expected"))
+            }
+            (Some(other), ..) if other != CONTENT_TYPE => {
+                (EnvelopeFlaw::Foreign, format!("content type {other:?}, not {CONTENT_TYPE}"))
+            }
+            (_, None, _) => (EnvelopeFlaw::Version, "no version".to_owned()),
+            (_, Some(newer), _) if newer > VERSION => {
+                let remedy = "upgrade the consumers, then replay";
+                let what = format!("version {newer} is newer than {VERSION}: {remedy}");
+                (EnvelopeFlaw::Version, what)
+            }
+            (_, Some(unknown), _) if unknown != VERSION && unknown != UNSIGNED => {
+                (EnvelopeFlaw::Version, format!("unknown version {unknown}"))
+            }
+            (.., None) => (EnvelopeFlaw::Installation, "no installation".to_owned()),
+            (.., Some(other)) if *other != *self.installation => {
+                (EnvelopeFlaw::Installation, format!("it belongs to installation {other:?}"))
+            }
+            (_, Some(UNSIGNED), _) if !self.accepts_unsigned => {
+                let what = "version 1 does not show who wrote it: if it is of the version before \
+                            an upgrade, set consumer.accept_unsigned = true, then replay";
+                (EnvelopeFlaw::Version, what.to_owned())
+            }
+            _ if length > BODY_BYTES_MAX => {
+                let what =
+                    format!("{length} bytes are more than the {BODY_BYTES_MAX} of any envelope");
+                (EnvelopeFlaw::Body, what)
+            }
+            (_, Some(version), _)
+                if length == 0 || !length.is_multiple_of(intent::bytes_of(version)) =>
+            {
+                (EnvelopeFlaw::Body, format!("{length} bytes are no whole number of intents"))
+            }
+            _ => return None,
+        })
+    }
 }
 
-/// Why a whole message cannot be used; `None`: its intents can be decoded.
-fn flaw_of(headers: &Headers, length: usize, installation: &str) -> Option<(EnvelopeFlaw, String)> {
-    let Headers { content_type, version, installation: owner, .. } = headers;
-    Some(match (content_type.as_deref(), *version, owner.as_deref()) {
-        (None, ..) => {
-            (EnvelopeFlaw::Foreign, format!("no content type; {CONTENT_TYPE} was expected"))
-        }
-        (Some(other), ..) if other != CONTENT_TYPE => {
-            (EnvelopeFlaw::Foreign, format!("content type {other:?}, not {CONTENT_TYPE}"))
-        }
-        (_, None, _) => (EnvelopeFlaw::Version, "no version".to_owned()),
-        (_, Some(newer), _) if newer > VERSION => {
-            let remedy = "upgrade the consumers, then replay";
-            (EnvelopeFlaw::Version, format!("version {newer} is newer than {VERSION}: {remedy}"))
-        }
-        (_, Some(unknown), _) if unknown != VERSION => {
-            (EnvelopeFlaw::Version, format!("unknown version {unknown}"))
-        }
-        (.., None) => (EnvelopeFlaw::Installation, "no installation".to_owned()),
-        (.., Some(other)) if other != installation => {
-            (EnvelopeFlaw::Installation, format!("it belongs to installation {other:?}"))
-        }
-        _ if length > BODY_BYTES_MAX => {
-            let what = format!("{length} bytes are more than the {BODY_BYTES_MAX} of any envelope");
-            (EnvelopeFlaw::Body, what)
-        }
-        _ if length == 0 || !length.is_multiple_of(INTENT_BYTES) => {
-            (EnvelopeFlaw::Body, format!("{length} bytes are no whole number of intents"))
-        }
-        _ => return None,
-    })
+/// The packed intents of a message; the last one may be cut.
+fn intents_of<'b>(headers: &Headers, body: &'b [u8]) -> Chunks<'b, u8> {
+    body.chunks(intent::bytes_of(headers.version.unwrap_or(VERSION)))
 }
 
 /// The dead letter of a whole message: its body and headers. A missing message id is replaced by a
@@ -202,7 +255,8 @@ pub fn dead_letter_of_intent(
     attempts: u32,
     reason: &str,
 ) -> Message {
-    let bytes = delivery.body.chunks(INTENT_BYTES).nth(position).unwrap_or_default();
+    let mut intents = intents_of(&delivery.headers, &delivery.body);
+    let bytes = intents.nth(position).unwrap_or_default();
     let bytes = delivery.body.slice_ref(bytes);
     let mut headers = dead_letter_headers(delivery, queue, reason);
     headers.attempts = attempts;
@@ -244,6 +298,5 @@ pub fn requests_in(body: &[u8]) -> Vec<RequestId> {
 
 /// The readable intents of a body, for display and logs; unchecked.
 pub fn intents_in(body: &[u8]) -> Vec<OrderIntent> {
-    let whole = body.chunks_exact(INTENT_BYTES);
-    whole.filter_map(|bytes| intent::unpack(bytes).ok()).collect()
+    intent::split(body).filter_map(|bytes| intent::unpack(bytes).ok()).collect()
 }

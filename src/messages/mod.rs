@@ -24,6 +24,7 @@ use crate::db::ErrorClass;
 use crate::domain::{BucketNo, Loan, OrderIntent, PlaceOutcome, RequestStatus, Reservation};
 use crate::runtime::permits::Permit;
 
+pub mod due_hint;
 pub mod envelope;
 
 /// Reserves units of the gate's bucket.

@@ -16,7 +16,9 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
 use crate::db::ErrorClass;
-use crate::domain::{DeadLetterCounts, DeadLetterOrigin, DeadLetterState, Refusal};
+use crate::domain::{
+    AuditVerdict, DeadLetterCounts, DeadLetterOrigin, DeadLetterState, Refusal, RepairOutcome,
+};
 use crate::messages::envelope::EnvelopeFlaw;
 use crate::runtime::progress::ChildReport;
 use crate::stock;
@@ -45,6 +47,7 @@ labels! {
     ReasonLabel { reason: &'static str }
     OrderQueue { queue: u16 }
     OriginLabel { origin: &'static str }
+    RepairLabels { verdict: &'static str, outcome: &'static str }
     StateLabel { state: &'static str }
     ErrorClassLabel { class: &'static str }
     KindLabel { kind: &'static str }
@@ -89,7 +92,18 @@ metrics! {
     http_request_duration: Family<RouteLabel, Histogram, fn() -> Histogram>
         = "floodgate_http_request_duration_seconds", "Request to answer",
         Family::new_with_constructor(request_durations);
+    http_malformed: Counter
+        = "floodgate_http_malformed", "Connections ended by what is no HTTP or no TLS";
     buy: Family<OutcomeLabel, Counter> = "floodgate_buy", "Purchases by outcome";
+    admin_refused: Counter = "floodgate_admin_refused", "Operators' calls refused";
+    rate_limited: Family<ReasonLabel, Counter> = "floodgate_rate_limited", "Calls refused";
+    /// Keys of limits whose count was lost, because the table was full.
+    limits_forgotten: Counter = "floodgate_limits_forgotten", "Counts lost";
+    /// Calls that passed because the shared limits did not answer.
+    limits_not_shared: Counter = "floodgate_limits_not_shared", "Calls not counted together";
+    event_streams: Gauge = "floodgate_event_streams", "Open event streams";
+    event_streams_refused: Family<ReasonLabel, Counter>
+        = "floodgate_event_streams_refused", "Event streams refused, by limit";
     stock_left: Family<SaleSku, Gauge> = "floodgate_stock_left", "Units left";
     gate_batch_size: Histogram = "floodgate_gate_batch_size", "Reservations per step",
         batch_sizes();
@@ -101,6 +115,8 @@ metrics! {
         commit_durations();
     orders_placed: Counter = "floodgate_orders_placed", "Orders committed";
     ledger_refused: Family<ReasonLabel, Counter> = "floodgate_ledger_refused", "Intents refused";
+    /// Requests that failed before the ledger decided them; a repeat after an error counts again.
+    requests_ended: Family<ReasonLabel, Counter> = "floodgate_requests_ended", "Ended undecided";
     ledger_errors: Family<ErrorClassLabel, Counter> = "floodgate_ledger_errors", "Failed calls";
     ledger_breaker: Gauge = "floodgate_ledger_breaker_open", "1 while it is open";
     stock_errors: Family<ErrorClassLabel, Counter> = "floodgate_stock_errors", "Failed calls";
@@ -116,6 +132,7 @@ metrics! {
     rescued_entries: Counter = "floodgate_rescued_entries", "Entries reclaimed";
     reconcile_matched: Counter = "floodgate_reconcile_matched", "Results written";
     reconcile_republished: Counter = "floodgate_reconcile_republished", "Lost requests";
+    repairs: Family<RepairLabels, Counter> = "floodgate_repairs", "Of audits and the reconciler";
     reconcile_blocked: Family<ReasonLabel, Gauge>
         = "floodgate_reconcile_blocked", "Buckets skipped";
     order_changes_settled: Counter = "floodgate_order_changes_settled", "Changes of orders";
@@ -125,10 +142,23 @@ metrics! {
     events_published: Counter = "floodgate_events_published", "Order events in the broker";
     events_waiting: Gauge = "floodgate_events_waiting", "Order events not published";
     orders_timed_out: Counter = "floodgate_orders_timed_out", "Unpaid orders ended";
+    orders_ended_by_hint: Counter
+        = "floodgate_orders_ended_by_hint", "Unpaid orders ended, of delay queues";
+    due_hints: Family<OutcomeLabel, Counter>
+        = "floodgate_due_hints", "Messages to delay queues, by outcome";
     clock_not_trusted: Gauge = "floodgate_clock_not_trusted", "1 while no order ends unpaid";
     payments_in_doubt: Gauge = "floodgate_payments_in_doubt", "Due, provider does not answer";
+    secret_reloads: Family<OutcomeLabel, Counter>
+        = "floodgate_secret_reloads", "Secrets read again at SIGHUP, by outcome";
+    webhooks_rejected: Family<ReasonLabel, Counter>
+        = "floodgate_webhooks_rejected", "By the check that failed";
     refunds_done: Counter = "floodgate_refunds_done", "Refunds that the provider made";
     refunds_failed: Counter = "floodgate_refunds_failed", "Refunds given up";
+    payment_messages: Family<OutcomeLabel, Counter>
+        = "floodgate_payment_messages", "Payment events from the queue, by outcome";
+    late_payments: Family<OutcomeLabel, Counter>
+        = "floodgate_late_payments", "Money of timed-out orders, by outcome";
+    retakes_waiting: Gauge = "floodgate_retakes_waiting", "Late money without a decision";
     consumer_deliveries: Counter = "floodgate_consumer_deliveries", "Messages delivered";
     consumer_redelivered: Counter = "floodgate_consumer_redelivered", "Redeliveries";
     consumer_poison: Family<ReasonLabel, Counter>
@@ -182,6 +212,12 @@ impl Metrics {
     }
 
     /// Counts a dead letter that was stored in the ledger, or opened again.
+    /// Counts a repair.
+    pub fn repair(&self, verdict: AuditVerdict, outcome: RepairOutcome) {
+        let labels = RepairLabels { verdict: verdict.name(), outcome: outcome.name() };
+        self.repairs.get_or_create(&labels).inc();
+    }
+
     pub fn dead_letter(&self, origin: DeadLetterOrigin) {
         self.dead_letters_stored.get_or_create(&OriginLabel { origin: origin.name() }).inc();
     }
@@ -204,6 +240,11 @@ impl Metrics {
     /// Counts an intent that the ledger refused.
     pub fn ledger_refused(&self, refusal: &Refusal) {
         self.ledger_refused.get_or_create(&ReasonLabel { reason: refusal.code() }).inc();
+    }
+
+    /// Counts a SIGHUP: secrets `replaced`, or `kept`.
+    pub fn secrets_reloaded(&self, outcome: &'static str) {
+        self.secret_reloads.get_or_create(&OutcomeLabel { outcome }).inc();
     }
 
     /// Counts a failed call to the ledger.

@@ -32,6 +32,8 @@ fn the_table_of_metrics_lists_every_metric_and_no_other() {
     metrics.http_requests.get_or_create(&RouteStatus { route: "/", status: 200 }).inc();
     metrics.http_request_duration.get_or_create(&RouteLabel { route: "/" }).observe(1.0);
     metrics.buy.get_or_create(&OutcomeLabel { outcome: "placed" }).inc();
+    metrics.rate_limited.get_or_create(&ReasonLabel { reason: "buyer-second" }).inc();
+    metrics.event_streams_refused.get_or_create(&ReasonLabel { reason: "buyer" }).inc();
     metrics.stock_left("s".to_owned(), "k".to_owned(), 1);
     metrics.ledger_refused(&Refusal::SoldOut);
     metrics.dead_letter(DeadLetterOrigin::Relay);
@@ -42,6 +44,13 @@ fn the_table_of_metrics_lists_every_metric_and_no_other() {
     metrics.relay_failures.get_or_create(&KindLabel { kind: "dead" }).inc();
     metrics.consumer_poison(EnvelopeFlaw::Body);
     metrics.consumer_in_flight(0, 1);
+    metrics.repair(AuditVerdict::Leak, RepairOutcome::Compensated);
+    metrics.requests_ended.get_or_create(&ReasonLabel { reason: "queue-timeout" }).inc();
+    metrics.webhooks_rejected.get_or_create(&ReasonLabel { reason: "signature" }).inc();
+    metrics.secrets_reloaded("kept");
+    metrics.due_hints.get_or_create(&OutcomeLabel { outcome: "published" }).inc();
+    metrics.payment_messages.get_or_create(&OutcomeLabel { outcome: "applied" }).inc();
+    metrics.late_payments.get_or_create(&OutcomeLabel { outcome: "applied" }).inc();
     metrics.reconcile_blocked.get_or_create(&ReasonLabel { reason: "outbox" }).set(0);
 
     let text = metrics.exposition();

@@ -10,6 +10,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, fmt};
 
+use super::repeats::{Limited, RepeatLimit};
 use crate::config::{LogFormat, LogSettings};
 
 /// A global subscriber is set already.
@@ -24,13 +25,16 @@ pub struct Error;
 /// Logging was set up before.
 pub fn init(settings: &LogSettings) -> Result<(), Error> {
     let colours = std::io::stderr().is_terminal();
-    subscriber(settings, std::io::stderr, colours).try_init().map_err(|_twice| Error)?;
+    let repeats = RepeatLimit::default();
+    repeats.start_reporting();
+    subscriber(settings, repeats, std::io::stderr, colours).try_init().map_err(|_twice| Error)?;
     std::panic::set_hook(Box::new(log_panic));
     Ok(())
 }
 
 fn subscriber<W>(
     settings: &LogSettings,
+    repeats: RepeatLimit,
     writer: W,
     colours: bool,
 ) -> impl Subscriber + Send + Sync + 'static
@@ -47,7 +51,7 @@ where
         LogFormat::Text if colours => lines.boxed(),
         LogFormat::Text => lines.with_ansi(false).boxed(),
     };
-    tracing_subscriber::registry().with(lines.with_filter(filter))
+    tracing_subscriber::registry().with(Limited { lines, limit: repeats }.with_filter(filter))
 }
 
 fn log_panic(panic: &PanicHookInfo<'_>) {
@@ -69,7 +73,8 @@ mod tests {
     fn logged(filter: &str, format: LogFormat, work: impl FnOnce()) -> String {
         let lines = tempfile::NamedTempFile::new().unwrap();
         let settings = LogSettings { filter: filter.to_owned(), format };
-        let subscriber = subscriber(&settings, lines.reopen().unwrap(), false);
+        let subscriber =
+            subscriber(&settings, RepeatLimit::default(), lines.reopen().unwrap(), false);
         tracing::subscriber::with_default(subscriber, work);
         std::fs::read_to_string(lines.path()).unwrap()
     }

@@ -21,7 +21,8 @@ use serde::{Deserialize, Serialize};
 
 use super::signature::is_event_id;
 use super::{SignatureError, WebhookVerifier};
-use crate::domain::{AttemptKey, Money, OrderKey, PaymentEvent, PaymentReport, SkuNo};
+use crate::config::PaymentSettings;
+use crate::domain::{AttemptKey, Money, PaymentEvent, PaymentReport};
 
 /// Longest id of a payment.
 const PAYMENT_ID_CHARS_MAX: usize = 128;
@@ -34,6 +35,20 @@ pub enum EventError {
     /// The signature is valid, and the body cannot be read.
     #[error("{0}")]
     Body(String),
+}
+
+impl EventError {
+    /// The failed check, for metrics.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Signature(SignatureError::TooLarge) => "size",
+            Self::Signature(SignatureError::Header(_)) => "header",
+            Self::Signature(SignatureError::Time) => "time",
+            Self::Signature(SignatureError::Signature) => "signature",
+            Self::Body(_) => "body",
+        }
+    }
 }
 
 /// The body of a webhook.
@@ -69,6 +84,11 @@ impl WebhookReader {
         Self { verifier, provider }
     }
 
+    /// Accepts these secrets from now on. Without configured secrets nothing changes.
+    pub fn replace_secrets(&self, settings: &PaymentSettings) {
+        self.verifier.replace_secrets(settings);
+    }
+
     /// Verifies the raw body, then parses it; `None`: an event without a meaning here.
     ///
     /// # Errors
@@ -79,7 +99,24 @@ impl WebhookReader {
         body: &'w [u8],
         now_ms: i64,
     ) -> Result<Option<PaymentEvent>, EventError> {
-        let signed = self.verifier.verify(header, body, now_ms)?;
+        let signed = self.verifier.verify(header, body, now_ms, false)?;
+        self.parse(signed.id, signed.body).map_err(EventError::Body)
+    }
+
+    /// As [`Self::read`], for an event that may have waited in a queue.
+    ///
+    /// # Errors
+    /// The first check that failed.
+    pub fn read_queued(
+        &self,
+        headers: &[(String, String)],
+        body: &[u8],
+        now_ms: i64,
+    ) -> Result<Option<PaymentEvent>, EventError> {
+        let header = |wanted: &str| {
+            headers.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.as_str())
+        };
+        let signed = self.verifier.verify(header, body, now_ms, true)?;
         self.parse(signed.id, signed.body).map_err(EventError::Body)
     }
 
@@ -106,8 +143,8 @@ impl WebhookReader {
             return Err("data.amount and data.refunded_total cannot be negative".to_owned());
         }
         let money = Money { amount: data.amount, currency: data.currency.parse()? };
-        let attempt =
-            data.attempt.map(|text| read_attempt(&text).ok_or("data.attempt is malformed"));
+        let malformed = |_: String| "data.attempt is malformed";
+        let attempt = data.attempt.map(|text| text.parse().map_err(malformed));
         let report = match head.r#type.as_str() {
             "failed" => PaymentReport::Closed,
             "refunded" => PaymentReport::Refunded { received: money, total: data.refunded_total },
@@ -126,17 +163,7 @@ impl WebhookReader {
 /// An attempt, as the provider is given it.
 #[must_use]
 pub fn attempt_text(attempt: AttemptKey) -> String {
-    let OrderKey { sku, buyer, request } = attempt.order;
-    format!("{sku}-{buyer}-{request}-{}", attempt.no)
-}
-
-fn read_attempt(text: &str) -> Option<AttemptKey> {
-    let mut parts = text.split('-');
-    let mut next = || parts.next();
-    let sku = SkuNo(next()?.parse().ok()?);
-    let order = OrderKey { sku, buyer: next()?.parse().ok()?, request: next()?.parse().ok()? };
-    let attempt = AttemptKey { order, no: next()?.parse().ok()? };
-    (attempt_text(attempt) == text).then_some(attempt)
+    attempt.to_string()
 }
 
 #[cfg(test)]
@@ -145,7 +172,7 @@ mod tests {
 
     use super::*;
     use crate::config::Settings;
-    use crate::domain::{BuyerId, RequestId};
+    use crate::domain::{BuyerId, OrderKey, RequestId, SkuNo};
 
     fn reader() -> WebhookReader {
         let settings = Settings::for_test("sqlite://x.db").payment;

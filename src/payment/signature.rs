@@ -6,7 +6,9 @@
 //!   commas.
 
 use std::fmt::Write;
+use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, KeyInit, Mac};
@@ -57,10 +59,23 @@ struct VerifierKey {
     until_ms: Option<i64>,
 }
 
+fn keys_of(secrets: &[WebhookSecret], profile: WebhookProfile) -> Vec<VerifierKey> {
+    // HMAC takes keys of every length.
+    let keys = secrets.iter().filter_map(|secret| {
+        let keyed = HmacSha256::new_from_slice(&secret.key(profile)?).ok()?;
+        Some(VerifierKey { keyed, until_ms: secret.until_ms })
+    });
+    keys.collect()
+}
+
+fn valid(keys: &[VerifierKey], now_ms: i64) -> impl Iterator<Item = &VerifierKey> {
+    keys.iter().filter(move |key| key.until_ms.is_none_or(|until_ms| now_ms < until_ms))
+}
+
 /// Verifies webhooks, and signs those of the demo provider.
 pub struct WebhookVerifier {
     profile: WebhookProfile,
-    keys: Vec<VerifierKey>,
+    keys: ArcSwap<Vec<VerifierKey>>,
     tolerance_s: u64,
 }
 
@@ -74,17 +89,20 @@ impl WebhookVerifier {
             [] => fallback.as_slice(),
             configured => configured,
         };
-        // HMAC takes keys of every length.
-        let keys = secrets.iter().filter_map(|secret| {
-            let keyed = HmacSha256::new_from_slice(&secret.key(profile)?).ok()?;
-            Some(VerifierKey { keyed, until_ms: secret.until_ms })
-        });
-        let tolerance_s = u64::from(settings.webhook_tolerance_s);
-        Self { profile, keys: keys.collect(), tolerance_s }
+        let keys = ArcSwap::from_pointee(keys_of(secrets, profile));
+        Self { profile, keys, tolerance_s: u64::from(settings.webhook_tolerance_s) }
+    }
+
+    /// Accepts these secrets from now on; without configured secrets nothing changes.
+    pub fn replace_secrets(&self, settings: &PaymentSettings) {
+        if !settings.webhook_keys.is_empty() {
+            self.keys.store(Arc::new(keys_of(&settings.webhook_keys, self.profile)));
+        }
     }
 
     /// Checks size, headers, time and signature, in this order. `header` returns the value of a
-    /// header that the webhook has once.
+    /// header that the webhook has once. `may_be_old`: it may have waited in a queue, so that only
+    /// a time in the future is refused; what a replay of it could do, the id of its event prevents.
     ///
     /// # Errors
     /// The first check that failed.
@@ -93,6 +111,7 @@ impl WebhookVerifier {
         header: impl Fn(&str) -> Option<&'w str>,
         body: &'w [u8],
         now_ms: i64,
+        may_be_old: bool,
     ) -> Result<SignedWebhook<'w>, SignatureError> {
         if body.len() > BODY_BYTES_MAX {
             return Err(SignatureError::TooLarge);
@@ -120,7 +139,9 @@ impl WebhookVerifier {
                 (None, timestamp, signatures.collect())
             }
         };
-        if now_ms.div_euclid(1000).abs_diff(timestamp) > self.tolerance_s {
+        let now_s = now_ms.div_euclid(1000);
+        let may_be_old = may_be_old && timestamp <= now_s;
+        if now_s.abs_diff(timestamp) > self.tolerance_s && !may_be_old {
             return Err(SignatureError::Time);
         }
         if !self.is_signed(&signatures, id, timestamp, body, now_ms) {
@@ -140,7 +161,7 @@ impl WebhookVerifier {
         now_ms: i64,
     ) -> bool {
         let mut is_signed = false;
-        for key in self.valid_keys(now_ms) {
+        for key in valid(&self.keys.load(), now_ms) {
             let mac = signed_text(key.keyed.clone(), id, timestamp, body);
             for signature in signatures {
                 is_signed |= mac.clone().verify_slice(signature).is_ok();
@@ -149,16 +170,13 @@ impl WebhookVerifier {
         is_signed
     }
 
-    fn valid_keys(&self, now_ms: i64) -> impl Iterator<Item = &VerifierKey> {
-        self.keys.iter().filter(move |key| key.until_ms.is_none_or(|until_ms| now_ms < until_ms))
-    }
-
     /// The headers of a webhook of this process: its id and signatures, one for each valid key.
     #[must_use]
     pub fn sign(&self, id: &str, body: &[u8], now_ms: i64) -> Vec<(&'static str, String)> {
         let timestamp = now_ms.div_euclid(1000);
         let signed_id = (self.profile == WebhookProfile::Standard).then_some(id);
-        let macs = self.valid_keys(now_ms).map(|key| {
+        let keys = self.keys.load();
+        let macs = valid(&keys, now_ms).map(|key| {
             signed_text(key.keyed.clone(), signed_id, timestamp, body).finalize().into_bytes()
         });
         match self.profile {

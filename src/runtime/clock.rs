@@ -86,6 +86,12 @@ impl Clock for ManualClock {
     }
 }
 
+/// The time of tokio's timers, which tests pause; for code that only sets such timers.
+#[must_use]
+pub fn now_of_timers() -> tokio::time::Instant {
+    tokio::time::Instant::now()
+}
+
 /// Monotonic time, for tools without a [`Clock`].
 #[must_use]
 #[expect(clippy::disallowed_methods, reason = "the one place that reads the monotonic clock")]

@@ -1,11 +1,13 @@
 //! Shared parts of all actors and services: clock and its guard, shutdown, backoff, permits, the
-//! ledger's circuit breaker, progress, single flight, fault injection.
+//! ledger's circuit breaker, progress, single flight, fault injection, message authentication
+//! codes.
 
 pub mod backoff;
 pub mod breaker;
 pub mod clock;
 pub mod clock_guard;
 pub mod fault_injection;
+pub mod mac;
 pub mod permits;
 pub mod progress;
 pub mod shutdown;

@@ -28,6 +28,25 @@ impl Shutdown {
             token.run_until_cancelled(task).await;
         });
     }
+
+    /// Runs a background task on this thread until it ends or the shutdown begins.
+    #[expect(clippy::disallowed_methods, reason = "ends with the shutdown")]
+    pub fn spawn_here(&self, task: impl Future<Output = ()> + 'static) {
+        let token = self.token.clone();
+        drop(actix_rt::spawn(async move {
+            token.run_until_cancelled(task).await;
+        }));
+    }
+}
+
+/// Runs a task to its end, also if the caller stops waiting. `None`: it panicked. A shutdown does
+/// not wait for a task without a caller: each of its steps must be repairable.
+pub async fn run_to_end<T: Send + 'static>(
+    task: impl Future<Output = T> + Send + 'static,
+) -> Option<T> {
+    #[expect(clippy::disallowed_methods, reason = "the steps of the task belong together")]
+    let task = tokio::spawn(task);
+    task.await.ok()
 }
 
 /// Runs an HTTP server on this thread until it is stopped through its handle.

@@ -54,27 +54,35 @@ impl Catalog {
         Some((listed, sku))
     }
 
+    /// The sale with this number.
+    #[must_use]
+    pub fn of_no(&self, no: i32) -> Option<Arc<CatalogSale>> {
+        self.index.load().in_order.iter().find(|entry| entry.sale.no == no).cloned()
+    }
+
     /// All sales, oldest first.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<CatalogSale>> {
         self.index.load().in_order.clone()
     }
 
-    /// Inserts the sale or replaces the entry with its number. An older version than the entry's is
-    /// ignored: reads of the ledger may arrive out of order.
+    /// Inserts the sale or replaces the entry with its number. An older epoch or phase than the
+    /// entry's is ignored: a change of phase and a read of the ledger may arrive out of order.
     pub fn put(&self, sale: &Sale) {
         let listed = Arc::new(CatalogSale {
             sale: sale.clone(),
             skus: sale.skus.iter().cloned().map(Arc::new).collect(),
         });
-        // Epoch and phase only grow.
-        let version = |sale: &Sale| (sale.epoch, sale.phase);
+        // Epoch and phase only grow, and a purge has no way back.
+        let version = |sale: &Sale| (sale.epoch, sale.phase, sale.retention.is_purged());
         self.index.rcu(|old| {
             let mut in_order = old.in_order.clone();
-            match in_order.iter_mut().find(|entry| entry.sale.no == sale.no) {
+            let at = in_order.partition_point(|entry| entry.sale.no < sale.no);
+            match in_order.get_mut(at).filter(|entry| entry.sale.no == sale.no) {
                 Some(entry) if version(&entry.sale) > version(sale) => return Arc::clone(old),
                 Some(entry) => *entry = Arc::clone(&listed),
-                None => in_order.push(Arc::clone(&listed)),
+                // Another process may have created an older sale that is read only now.
+                None => in_order.insert(at, Arc::clone(&listed)),
             }
             Arc::new(CatalogIndex {
                 by_id: in_order
@@ -94,20 +102,21 @@ impl Catalog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{Currency, Epoch, Phase, samples};
+    use crate::domain::{Epoch, Phase, samples};
 
     fn sale(epoch: i64, phase: Phase) -> Sale {
-        Sale {
-            no: 1,
-            id: "sale".parse().unwrap(),
-            title: "Sale".to_owned(),
-            starts_at_ms: 0,
-            ends_at_ms: 1,
-            phase,
-            epoch: Epoch(epoch),
-            currency: Currency::default(),
-            skus: vec![samples::sku()],
+        Sale { epoch: Epoch(epoch), phase, ..samples::sale() }
+    }
+
+    #[test]
+    fn sales_are_listed_oldest_first_in_whichever_order_they_are_read() {
+        let catalog = Catalog::default();
+        for no in [2, 3, 1] {
+            let id = format!("sale-{no}").parse().unwrap();
+            catalog.put(&Sale { no, id, ..sale(0, Phase::Draft) });
         }
+        let listed: Vec<i32> = catalog.all().iter().map(|entry| entry.sale.no).collect();
+        assert_eq!(listed, [1, 2, 3]);
     }
 
     #[test]

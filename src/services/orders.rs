@@ -12,8 +12,8 @@ use std::sync::Arc;
 use crate::config::PaymentSettings;
 use crate::db::{self, Ledger};
 use crate::domain::{
-    Actor, CancelOutcome, DueRefund, OpenPayment, Order, OrderKey, Payment, PaymentEvent,
-    PaymentOutcome, PaymentRecorded, PaymentReport, PaymentTerms, StartedPayment,
+    Actor, ByOperator, CancelOutcome, DueRefund, OpenPayment, Order, OrderKey, OrderState, Payment,
+    PaymentEvent, PaymentOutcome, PaymentRecorded, PaymentReport, PaymentTerms, StartedPayment,
 };
 use crate::payment::{
     FindAnswer, PaymentStart, Payments, Refund, RefundAnswer, StartAnswer, StopAnswer, attempt_text,
@@ -269,17 +269,67 @@ impl OrderService {
     pub async fn record(&self, event: PaymentEvent) -> Result<PaymentRecorded, db::Error> {
         let (event_id, payment_id) = (event.event_id.clone(), event.payment_id.clone());
         let recorded = self.ledger.record_payment(event).await?;
-        if let PaymentRecorded::Recorded(outcome, _) = &recorded {
-            let outcome_name = outcome.name();
-            match outcome {
-                PaymentOutcome::Mismatch | PaymentOutcome::Unmatched => {
-                    let outcome = outcome_name;
-                    tracing::error!(event_id, payment_id, outcome, "payment: money not expected");
-                }
-                _ => tracing::info!(event_id, payment_id, outcome = outcome_name, "payment: event"),
-            }
-            (self.changed)();
+        self.tell(&event_id, &payment_id, &recorded);
+        Ok(recorded)
+    }
+
+    /// Records a report again that no attempt was known for; `None`: there is no such report.
+    ///
+    /// # Errors
+    /// The ledger's: the report is still unmatched.
+    pub async fn match_event(
+        &self,
+        provider: String,
+        event_id: String,
+    ) -> Result<Option<PaymentRecorded>, db::Error> {
+        let recorded = self.ledger.match_event(provider, event_id.clone()).await?;
+        if let Some(recorded) = &recorded {
+            let found = match recorded {
+                PaymentRecorded::Recorded(_, Some(found)) => found.1.started.as_ref(),
+                _ => None,
+            };
+            self.tell(&event_id, found.map_or("", |started| &started.payment_id), recorded);
         }
         Ok(recorded)
+    }
+
+    /// Resolves a report that no attempt is known for: an operator has settled its money elsewhere.
+    /// `false`: it is resolved already; `None`: there is no such report, or it has had its effect.
+    ///
+    /// # Errors
+    /// The ledger's.
+    pub async fn resolve_event(
+        &self,
+        provider: String,
+        event_id: String,
+        by: ByOperator,
+    ) -> Result<Option<bool>, db::Error> {
+        self.ledger.resolve_event(provider, event_id, by).await
+    }
+
+    /// Asks the provider about an open attempt that no deadline brings up: an order that waits for
+    /// it keeps it, any other is stopped.
+    ///
+    /// # Errors
+    /// See [`OrderError`]. A repeat continues what did not finish.
+    pub async fn follow_up(&self, order: &Order, payment: &Payment) -> Result<(), OrderError> {
+        if order.state == OrderState::Paying {
+            self.inquire(payment).await
+        } else {
+            self.stop(order, payment).await
+        }
+    }
+
+    fn tell(&self, event_id: &str, payment_id: &str, recorded: &PaymentRecorded) {
+        let PaymentRecorded::Recorded(outcome, _) = recorded else { return };
+        let outcome_name = outcome.name();
+        match outcome {
+            PaymentOutcome::Mismatch | PaymentOutcome::Unmatched => {
+                let outcome = outcome_name;
+                tracing::error!(event_id, payment_id, outcome, "payment: money not expected");
+            }
+            _ => tracing::info!(event_id, payment_id, outcome = outcome_name, "payment: event"),
+        }
+        (self.changed)();
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 use crate::db::{self, AuditRow, Ledger, Visitor};
-use crate::domain::{BucketKey, BucketNo, Epoch, LoaderToken, OrderIntent, Phase, RequestId, Sku};
+use crate::domain::{BucketKey, BucketNo, Epoch, OrderIntent, Phase, RequestId, Sku};
 use crate::services::sales::SalesError;
 use crate::stock::Stock;
 
@@ -21,23 +21,12 @@ const CHUNK: usize = 1024;
 /// Chunks buffered between the ledger's thread and the stock.
 const CHUNKS_MAX: usize = 4;
 
-/// Name of the token sequence in the ledger.
-const LOADER: &str = "loader";
-
 /// Rows that were loaded into the buckets of a SKU.
 #[derive(Debug)]
 pub struct RebuildCounts {
     pub num_orders: u64,
     /// Requests of the loaded orders and failures, sorted.
     requests: Vec<RequestId>,
-}
-
-/// A fencing token for one load.
-///
-/// # Errors
-/// The ledger's.
-pub async fn next_loader_token(ledger: &dyn Ledger) -> Result<LoaderToken, db::Error> {
-    Ok(LoaderToken(ledger.next_token(LOADER).await?))
 }
 
 /// Loads one SKU and opens its buckets. `queued` are accepted requests that the ledger may not have
@@ -51,7 +40,7 @@ pub async fn load_sku(
     sku: &Arc<Sku>,
     queued: Vec<OrderIntent>,
 ) -> Result<RebuildCounts, SalesError> {
-    let loader = next_loader_token(ledger).await?;
+    let loader = ledger.begin_load(sku.no).await?;
     let counts = ledger.ledger_size(sku.no).await?;
     let num_rows = counts.num_orders + counts.num_failures + queued.len() as u64;
     let mut loading = stock.load(Arc::clone(sku), num_rows, loader).await?;
@@ -70,7 +59,10 @@ pub async fn load_sku(
         for row in rows {
             match row {
                 // A negative number is a violation that the audit reports; nothing is left to sell.
-                AuditRow::Sku(facts, _) => available = u32::try_from(facts.available).unwrap_or(0),
+                AuditRow::Sku(facts, _) => {
+                    available = u32::try_from(facts.available).unwrap_or(0);
+                    loading.stock_change(facts.history.change_no);
+                }
                 AuditRow::Order(order) => orders.push(order),
             }
         }

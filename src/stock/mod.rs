@@ -16,7 +16,8 @@ use async_trait::async_trait;
 use crate::domain::invariants::GateFacts;
 use crate::domain::{
     BookSnapshot, BucketKey, BucketNo, BuyerId, Epoch, Failure, LoaderToken, Loan, Order,
-    OrderIntent, Phase, Policy, RequestId, RequestStatus, Reservation, Sku, SkuNo, Verdict,
+    OrderIntent, Phase, Policy, RequestId, RequestStatus, Reservation, Sku, SkuNo, StockChange,
+    Verdict, Withdrawal,
 };
 use crate::redis::executor::CallError;
 use crate::redis::scripts::Error as ScriptError;
@@ -90,6 +91,8 @@ pub enum BucketHealth {
     /// At least one intact bucket is in another phase or opening; `latest` is the latest pair of
     /// all buckets.
     OtherPhase { latest: (Epoch, Phase) },
+    /// At least one bucket lacks changes of the SKU's stock after this number.
+    OtherStock { change_no: i32 },
     /// At least one bucket is not loaded.
     Missing,
     /// At least one bucket must not be used: it belongs to another server or ledger, or is damaged.
@@ -109,6 +112,8 @@ pub trait Loading: Send {
     async fn queued(&mut self, rows: Vec<OrderIntent>) -> Result<(), Error>;
     async fn orders(&mut self, rows: Vec<Order>) -> Result<(), Error>;
     async fn failures(&mut self, rows: Vec<Failure>) -> Result<(), Error>;
+    /// The last change of the stock that the published units contain; without this call none.
+    fn stock_change(&mut self, no: i32);
     /// Publishes the buckets with `available` units distributed evenly, in the given phase of an
     /// opening, or in a later one that was set during the load.
     async fn publish(
@@ -147,6 +152,13 @@ pub struct QueuedPage {
     pub damage: Option<String>,
 }
 
+/// Hints that requests have results, from any process. Each may be lost.
+#[async_trait]
+pub trait ResultHints: Send {
+    /// The next requests with results; `None`: no more hints come.
+    async fn next(&mut self) -> Option<Vec<RequestId>>;
+}
+
 /// Counts the units of every bucket.
 #[async_trait]
 pub trait Stock: Send + Sync {
@@ -174,6 +186,30 @@ pub trait Stock: Send + Sync {
     /// another process loaded it.
     async fn set_phase(&self, sku: &Arc<Sku>, phase: Phase, epoch: Epoch) -> Result<(), Error>;
 
+    /// Deletes all that is stored of a SKU, of which nothing is queued. Nothing creates it again
+    /// once the ledger refuses its loads.
+    async fn purge(&self, sku: &Arc<Sku>) -> Result<(), Error>;
+
+    /// Adds the units of a change of the stock to the buckets, in equal shares. Each bucket adds
+    /// its share once, after every earlier change; one that lacks an earlier change adds nothing.
+    async fn change_stock(&self, sku: &Arc<Sku>, change: StockChange) -> Result<(), Error>;
+
+    /// Takes up to `units` free units out of the buckets: they are not sold any more. They stay
+    /// lent until [`Self::end_withdrawal`]. If the ledger counts units, it decides how many it has.
+    ///
+    /// # Errors
+    /// `Unavailable` while an earlier withdrawal is open. Buckets with an abandoned withdrawal
+    /// become [`BucketHealth::Distrusted`], and their load frees the units.
+    async fn withdraw(&self, sku: SkuNo, units: u32) -> Result<Withdrawal, Error>;
+
+    /// Ends a withdrawal, once: the units are gone if the ledger recorded it, free otherwise.
+    async fn end_withdrawal(
+        &self,
+        sku: SkuNo,
+        withdrawal: &Withdrawal,
+        is_recorded: bool,
+    ) -> Result<(), Error>;
+
     /// Decides a batch in order as one atomic step. Returns one verdict for each reservation.
     async fn reserve(
         &self,
@@ -189,7 +225,7 @@ pub trait Stock: Send + Sync {
     /// Records refusals of the ledger. The units return to the bucket, once, if the ledger still
     /// has them. A refusal of a request unknown to the bucket is recorded without moving units. An
     /// accepted request stays unsettled until the ledger has decided it. If the ledger counts
-    /// units, the refused requests are deleted.
+    /// units, requests that it decided are deleted.
     async fn release(&self, bucket: BucketKey, refused: Vec<Failure>) -> Result<(), Error>;
 
     /// Intents requested before `asked_before_ms` without a ledger decision, accepted by any
@@ -254,6 +290,11 @@ pub trait Stock: Send + Sync {
         Ok(())
     }
 
+    /// Begins to receive hints of results from now on. `None`: this stock has none.
+    async fn result_hints(&self) -> Result<Option<Box<dyn ResultHints>>, Error> {
+        Ok(None)
+    }
+
     /// Checks that the store answers and is still the server that was connected to; otherwise its
     /// connections are closed. Nothing, if there is no server.
     async fn ping(&self) -> Result<(), Error> {
@@ -286,6 +327,12 @@ impl<T> SkuIndex<T> {
         self.0.load().get(&sku).cloned().ok_or(Error::NotLoaded(sku))
     }
 
+    fn remove(&self, sku: SkuNo) {
+        self.change(|skus| {
+            skus.remove(&sku);
+        });
+    }
+
     fn change(&self, change: impl Fn(&mut HashMap<SkuNo, Arc<T>>)) {
         self.0.rcu(|old| {
             let mut new = HashMap::clone(old);
@@ -301,7 +348,10 @@ fn sum_facts(policy: Policy, counts_units: bool, all: &[BookSnapshot]) -> GateFa
     if policy.quota().is_some() {
         facts.num_buyers = Some(all.iter().map(|counts| counts.num_buyers as u64).sum());
     }
-    for counts in all {
+    facts.change_no = all.iter().map(|counts| counts.change_no).min().unwrap_or(0);
+    for (bucket, counts) in (0..).map(BucketNo).zip(all) {
+        let open_loan = counts.open_loan.map(|loan| (bucket, loan));
+        facts.open_loan = facts.open_loan.or(open_loan);
         facts.left += u64::from(counts.available) + u64::from(counts.lent_units);
         facts.num_unsettled += counts.num_unsettled as u64;
         facts.num_ordered += counts.num_ordered as u64;

@@ -104,7 +104,8 @@ export const sale = (saleId) => timed(`v1/sales/${id(saleId)}`);
 export const mine = (saleId) => call("GET", `v1/sales/${id(saleId)}/mine`);
 export const requestId = (saleId, sku) =>
   call("POST", `v1/sales/${id(saleId)}/request-ids`, { sku_id: sku });
-export const challenge = (saleId) => call("POST", `v1/sales/${id(saleId)}/challenges`);
+export const challenge = (saleId, kind) =>
+  call("POST", `v1/sales/${id(saleId)}/challenges`, { kind });
 export const ticket = (saleId, challenge_id, answer) =>
   call("POST", `v1/sales/${id(saleId)}/tickets`, { challenge_id, answer });
 export const buy = (pathId, sku, { quantity, request_id }) =>

@@ -96,6 +96,15 @@ export default {
   "challenge.answer": "Your answer",
   "challenge.wrong": "That was not it. Here is another one.",
   "challenge.new": "Another question",
+  "challenge.work": "Let my device work instead",
+  "challenge.arithmetic": "Show me a question instead",
+  "challenge.working":
+    "Your device is looking for a number. That takes a few seconds; there is nothing for " +
+    "you to do.",
+  "challenge.tries": "{tries} tried; about {expected} are needed",
+  "challenge.expired": "The time for that one is over. Here is another one.",
+  "challenge.busy": "Too many tries just now. It goes on by itself in a moment.",
+  "challenge.none": "Your browser cannot do this work.",
   "orders.title": "My orders",
   "orders.none": "You have no orders yet.",
   "orders.more": "Older orders",

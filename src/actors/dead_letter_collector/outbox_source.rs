@@ -80,7 +80,7 @@ impl OutboxSource {
         key: BucketKey,
         pending: &mut Vec<PendingDeadLetter<Key>>,
     ) -> Result<(), outbox::Error> {
-        let Pipeline { outbox, installation, .. } = &self.deps.pipeline;
+        let Pipeline { outbox, reader, .. } = &self.deps.pipeline;
         let mut capacity = self.deps.capacity(pending.len());
         if capacity == 0 {
             return Ok(());
@@ -92,7 +92,7 @@ impl OutboxSource {
             };
             if capacity > 0 && !pending.iter().any(is_same) {
                 capacity -= 1;
-                let dead_letter = headers::from_outbox_entry(&entry, installation);
+                let dead_letter = headers::from_outbox_entry(&entry, reader);
                 pending.push(PendingDeadLetter::new(dead_letter, (key, entry)));
             }
         }

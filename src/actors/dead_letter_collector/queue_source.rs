@@ -81,8 +81,8 @@ impl QueueSource {
                     Err(_elapsed) => break,
                 },
             };
-            let (installation, now_ms) = (&deps.pipeline.installation, deps.clock.wall_ms());
-            let dead_letter = headers::from_delivery(&delivery, installation, now_ms);
+            let (reader, now_ms) = (&deps.pipeline.reader, deps.clock.wall_ms());
+            let dead_letter = headers::from_delivery(&delivery, reader, now_ms);
             pending.push(PendingDeadLetter::new(dead_letter, delivery.tag));
             // Only the first delivery is waited for.
             wait = Duration::ZERO;

@@ -1,5 +1,6 @@
 //! Subscribes, receives and validates deliveries, and refreshes the catalog for unknown SKUs.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use actix::{AsyncContext, Context};
@@ -9,9 +10,9 @@ use super::submission::{InFlightIntent, Submission};
 use super::{Arc, Delivery, Operation, OrderConsumer, Subscription, SubscriptionState};
 use crate::actors::supervisor::supervised::spawn_step;
 use crate::broker::{Acknowledger, Error, Source};
-use crate::domain::{Epoch, Sku, SkuNo};
+use crate::domain::{DRAIN_MAX_MS, Epoch, Sale, Sku, SkuNo, window_fault};
 use crate::messages::envelope;
-use crate::messages::envelope::{DecodedIntents, EnvelopeFlaw, MalformedEnvelope};
+use crate::messages::envelope::{DecodedIntents, EnvelopeFlaw, EnvelopeReader, MalformedEnvelope};
 
 /// Longest wait for a delivery; the end of the read shows progress to the supervisor.
 const READ_TIMEOUT: Duration = Duration::from_millis(200);
@@ -115,8 +116,8 @@ impl OrderConsumer {
         batch: &mut Vec<InFlightIntent>,
     ) {
         let catalog = &self.deps.catalog;
-        let validation = validate(&delivery, &self.deps.installation, is_fresh, |no| {
-            catalog.of_sku(no).map(|(listed, sku)| (sku, listed.sale.epoch))
+        let validation = validate(&delivery, &self.deps.reader, is_fresh, |no| {
+            catalog.of_sku(no).map(|(listed, sku)| KnownSku::new(sku, &listed.sale))
         });
         let (queue, metrics) = (self.deps.queue, Arc::clone(&self.deps.metrics));
         match validation {
@@ -209,32 +210,58 @@ async fn next_deliveries(
     Ok(deliveries)
 }
 
+/// A SKU of the catalog.
+#[derive(Debug, Clone)]
+pub struct KnownSku {
+    pub sku: Arc<Sku>,
+    /// The latest epoch of its sale.
+    pub latest: Epoch,
+    /// The window of its sale, epoch milliseconds.
+    pub window: Range<i64>,
+}
+
+impl KnownSku {
+    #[must_use]
+    pub fn new(sku: Arc<Sku>, sale: &Sale) -> Self {
+        Self { sku, latest: sale.epoch, window: sale.starts_at_ms..sale.ends_at_ms }
+    }
+}
+
 /// Validates the intents of one delivery against the catalog, because the ledger trusts the price,
-/// slot and quota of an intent: a lookup for every row would be too expensive. `lookup` returns a
-/// SKU of the catalog and the latest epoch of its sale. `is_fresh`: the catalog was read from the
-/// ledger after the delivery arrived, so that a SKU or epoch it lacks does not exist. `None`: an
-/// intent has a SKU or an epoch that the catalog lacks: refresh the catalog and validate again.
+/// slot and quota of an intent: a lookup for every row would be too expensive. `is_fresh`: the
+/// catalog was read from the ledger after the delivery arrived, so that a SKU or epoch it lacks
+/// does not exist, and its windows are the present ones. `None`: refresh the catalog and validate
+/// again.
 ///
 /// # Errors
 /// The whole delivery is malformed.
 pub fn validate(
     delivery: &Delivery,
-    installation: &str,
+    reader: &EnvelopeReader,
     is_fresh: bool,
-    lookup: impl Fn(SkuNo) -> Option<(Arc<Sku>, Epoch)>,
+    lookup: impl Fn(SkuNo) -> Option<KnownSku>,
 ) -> Result<Option<DecodedIntents>, MalformedEnvelope> {
-    let mut intents = envelope::decode(&delivery.headers, &delivery.body, installation)?;
+    let mut intents = reader.decode(&delivery.headers, &delivery.body)?;
     for decoded in &mut intents {
         let Ok(intent) = decoded else { continue };
         intent.published_at_ms = delivery.headers.sent_at_ms;
         let found = lookup(intent.sku);
-        if !is_fresh && found.as_ref().is_none_or(|(_, epoch)| intent.epoch > *epoch) {
+        let may_be_newer = |known: &KnownSku| {
+            intent.epoch > known.latest || !known.window.contains(&intent.placed_at_ms)
+        };
+        if !is_fresh && found.as_ref().is_none_or(may_be_newer) {
             return Ok(None);
         }
         let flaw = match found {
             None => Some((EnvelopeFlaw::Sku, format!("no sale has sku {}", intent.sku))),
-            Some((sku, epoch)) => {
-                intent.contradiction(&sku, epoch).map(|what| (EnvelopeFlaw::Content, what))
+            Some(KnownSku { sku, latest, window }) => {
+                let drained = window.start.saturating_sub(DRAIN_MAX_MS)
+                    ..window.end.saturating_add(DRAIN_MAX_MS);
+                let contradiction = intent.contradiction(&sku, latest);
+                contradiction.map(|what| (EnvelopeFlaw::Content, what)).or_else(|| {
+                    let late = window_fault(&drained, intent.placed_at_ms);
+                    late.map(|what| (EnvelopeFlaw::Window, what))
+                })
             }
         };
         if let Some((flaw, what)) = flaw {

@@ -4,10 +4,12 @@ use super::*;
 use crate::domain::{
     BucketNo, BuyerId, OrderIntent, Policy, RequestId, Reservation, TraceId, samples,
 };
-use crate::redis::scripts::intent::pack_into;
+use crate::redis::scripts::intent::{IntentKey, pack, pack_into};
 
 const OURS: &str = "0badcafe";
 const SENT_AT_MS: i64 = 1_800_000_000_020;
+const STARTS_MS: i64 = 1_800_000_000_000;
+const ENDS_MS: i64 = STARTS_MS + 10_000;
 
 fn sku(policy: Policy, buckets: u16) -> Arc<Sku> {
     let sample = samples::sku();
@@ -21,6 +23,7 @@ fn intent(sku: &Sku, request: u64, buyer: u64, quantity: u32) -> OrderIntent {
         sku: sku.no,
         bucket: BucketNo::home_of(buyer, sku.buckets),
         epoch: Epoch(2),
+        terms: sku.terms(),
         buyer,
         quantity,
         asked_at_ms: 1_800_000_000_000,
@@ -29,10 +32,15 @@ fn intent(sku: &Sku, request: u64, buyer: u64, quantity: u32) -> OrderIntent {
     reservation.intent(sku)
 }
 
+fn reader() -> EnvelopeReader {
+    let key = IntentKey::new(&[7; 32]);
+    EnvelopeReader { installation: OURS.into(), key, accepts_unsigned: false }
+}
+
 fn delivery(intents: &[OrderIntent]) -> Delivery {
     let mut body = Vec::new();
     for intent in intents {
-        pack_into(intent, &mut body);
+        pack_into(intent, &reader().key, &mut body);
     }
     let headers = envelope::headers(&body, OURS, SENT_AT_MS).unwrap();
     Delivery { tag: 1, headers, routing_key: "0".to_owned(), num_previous: 0, body: body.into() }
@@ -40,8 +48,9 @@ fn delivery(intents: &[OrderIntent]) -> Delivery {
 
 /// Validates with a catalog that has this SKU, in epoch 3.
 fn validated(sku: &Arc<Sku>, delivery: &Delivery, is_fresh: bool) -> Option<DecodedIntents> {
-    let lookup = |no| (no == sku.no).then(|| (Arc::clone(sku), Epoch(3)));
-    validate(delivery, OURS, is_fresh, lookup).expect("no intent of it is decoded")
+    let known = KnownSku { sku: Arc::clone(sku), latest: Epoch(3), window: STARTS_MS..ENDS_MS };
+    let lookup = |no| (no == sku.no).then(|| known.clone());
+    validate(delivery, &reader(), is_fresh, lookup).expect("no intent of it is decoded")
 }
 
 /// The flaw of a delivery of this intent alone.
@@ -108,4 +117,38 @@ fn an_unknown_sku_or_epoch_is_poison_only_after_a_catalog_refresh() {
         let intents = validated(&sku, &both, true).unwrap();
         assert!(matches!(&intents[..], [Ok(_), Err(_)]), "{intents:?}");
     }
+}
+
+#[test]
+fn an_intent_outside_the_window_is_poison_after_a_catalog_refresh_and_a_drain() {
+    let sku = sku(Policy::Unlimited { max_quantity: 5 }, 4);
+    let at = |placed_at_ms| OrderIntent { placed_at_ms, ..intent(&sku, 1, 2, 3) };
+    for (inside, is_read_again) in [
+        (STARTS_MS, false),
+        (ENDS_MS - 1, false),
+        (ENDS_MS, true),
+        (ENDS_MS + DRAIN_MAX_MS - 1, true),
+        (STARTS_MS - DRAIN_MAX_MS, true),
+    ] {
+        let delivery = delivery(&[at(inside)]);
+        assert_eq!(validated(&sku, &delivery, false).is_none(), is_read_again, "{inside}");
+        assert!(validated(&sku, &delivery, true).unwrap()[0].is_ok(), "{inside}");
+    }
+    for outside in [ENDS_MS + DRAIN_MAX_MS, STARTS_MS - DRAIN_MAX_MS - 1, 0] {
+        let malformed = flaw(&sku, &at(outside));
+        assert_eq!(malformed.flaw, EnvelopeFlaw::Window, "{malformed}");
+        assert!(malformed.what.contains("the window is"), "{malformed}");
+    }
+}
+
+#[test]
+fn a_forged_intent_is_poison_and_its_neighbours_are_valid() {
+    let sku = sku(Policy::Unlimited { max_quantity: 5 }, 4);
+    let (valid, forged) = (intent(&sku, 1, 2, 3), intent(&sku, 2, 3, 3));
+    let forged = pack(&forged, &IntentKey::new(b"another key"));
+    let body = [pack(&valid, &reader().key), forged, pack(&valid, &reader().key)].concat();
+    let delivery = Delivery { body: body.into(), ..delivery(&[valid]) };
+    let intents = validated(&sku, &delivery, false).unwrap();
+    let flaws: Vec<_> = intents.iter().map(|it| it.as_ref().err().map(|err| err.flaw)).collect();
+    assert_eq!(flaws, [None, Some(EnvelopeFlaw::Forged), None]);
 }

@@ -33,6 +33,7 @@ use crate::broker::{
 use crate::config::ConsumerSettings;
 use crate::db::Ledger;
 use crate::domain::OrderIntent;
+use crate::messages::envelope::EnvelopeReader;
 use crate::messages::{Quiet, Stop, reply};
 use crate::observe::metrics::Metrics;
 use crate::runtime::backoff::Backoff;
@@ -51,7 +52,7 @@ mod submission;
 mod watermark;
 
 use ack_window::AckWindow;
-pub use deliveries::validate;
+pub use deliveries::{KnownSku, validate};
 use retry_queue::RetryQueue;
 use submission::Submission;
 
@@ -76,8 +77,7 @@ pub struct ConsumerDeps {
     pub breaker: Breaker,
     /// Receives the watermark of this consumer.
     pub watermarks: Arc<dyn Watermarks>,
-    /// Messages of other installations are poison.
-    pub installation: Arc<str>,
+    pub reader: EnvelopeReader,
     pub settings: ConsumerSettings,
     /// Dead letters published and not confirmed.
     pub confirm_window: usize,

@@ -10,7 +10,7 @@ use crate::config::RelaySettings;
 use crate::domain::{BucketKey, BucketNo, SkuNo, samples};
 use crate::messages::envelope::requests_in;
 use crate::outbox::OutboxEntry;
-use crate::redis::scripts::intent::pack;
+use crate::redis::scripts::intent::{IntentKey, pack};
 use crate::runtime::backoff::Backoff;
 use crate::runtime::clock::now_monotonic;
 
@@ -46,7 +46,10 @@ fn bucket(no: u16) -> BucketKey {
 }
 
 fn entry(no: u64) -> OutboxEntry {
-    OutboxEntry { id: no.to_be_bytes().into(), bytes: pack(&samples::intent(no)).into() }
+    OutboxEntry {
+        id: no.to_be_bytes().into(),
+        bytes: pack(&samples::intent(no), &IntentKey::new(&[7; 32])).into(),
+    }
 }
 
 fn entries(nos: std::ops::Range<u64>) -> Vec<OutboxEntry> {

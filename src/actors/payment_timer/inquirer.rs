@@ -13,10 +13,11 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 
-use super::TimerDeps;
+use super::{TimerDeps, doubts, is_due};
 use crate::actors::periodic::Task;
 use crate::db;
 use crate::domain::{AttemptKey, DueOrder, OrderKey, OrderState, Payment};
+use crate::runtime::clock_guard::SteadyTime;
 use crate::services::orders::OrderError;
 
 /// Wait until the provider is asked again.
@@ -30,7 +31,7 @@ pub struct PaymentInquirer(pub Arc<TimerDeps>);
 
 /// The answers of earlier passes, of orders that are still `paying`.
 #[derive(Debug, Default)]
-pub struct Asked(RefCell<HashMap<AttemptKey, Ask>>);
+pub struct Asked(RefCell<HashMap<AttemptKey, Ask>>, doubts::Doubts);
 
 #[derive(Debug, Clone, Copy)]
 struct Ask {
@@ -54,32 +55,32 @@ impl Task for PaymentInquirer {
     const FAILURE: &'static str = "open payments not looked at, retrying";
 
     async fn run(&self, asked: &Asked) -> Result<(), db::Error> {
-        while let Some(now_ms) = self.0.now_ms().await? {
-            if !self.pass(asked, now_ms).await? {
+        while let Some(now) = self.0.now().await? {
+            if !self.pass(asked, &now).await? {
                 break;
             }
         }
-        Ok(())
+        doubts::follow_up(&self.0, &asked.1).await
     }
 }
 
 impl PaymentInquirer {
     /// Asks about one batch; returns whether there may be more.
-    async fn pass(&self, asked: &Asked, now_ms: i64) -> Result<bool, db::Error> {
+    async fn pass(&self, asked: &Asked, now: &SteadyTime) -> Result<bool, db::Error> {
         let settings = &self.0.settings;
         let half_window_ms = i64::from(settings.paying_window_s) * 500;
         // Those that wait for their next question hide no others.
         let num_waiting = u32::try_from(asked.0.borrow().len()).unwrap_or(u32::MAX);
         let waiting_max = settings.batch.saturating_mul(BATCHES_WAITING_MAX);
         let limit = settings.batch.saturating_add(num_waiting.min(waiting_max));
-        let until_ms = now_ms.saturating_add(half_window_ms);
+        let until_ms = now.wall_ms().saturating_add(half_window_ms);
         let paying = self.0.ledger.due_orders(OrderState::Paying, until_ms, limit).await?;
-        let mut questions = self.questions(asked, &paying, now_ms);
+        let mut questions = self.questions(asked, &paying, now);
         let batch = usize::try_from(settings.batch).unwrap_or(usize::MAX);
         let is_full = questions.len() >= batch;
         questions.truncate(batch);
         let (any_answered, first_error) = self.ask(asked, &questions).await;
-        self.end_late(asked, &paying, now_ms).await?;
+        self.end_late(asked, &paying, now).await?;
         match first_error {
             Some(error) => Err(error),
             None => Ok(is_full && any_answered),
@@ -91,7 +92,7 @@ impl PaymentInquirer {
         &self,
         asked: &Asked,
         paying: &'a [DueOrder],
-        now_ms: i64,
+        time: &SteadyTime,
     ) -> Vec<Question<'a>> {
         let mut asked = asked.0.borrow_mut();
         let open: HashSet<AttemptKey> =
@@ -100,7 +101,7 @@ impl PaymentInquirer {
         let now = self.0.clock.now();
         let question = |due: &'a DueOrder| {
             let payment = due.open.as_ref()?;
-            let to_stop = is_due(due, now_ms);
+            let to_stop = is_due(&due.order, time);
             let waits = asked
                 .get(&payment.key)
                 .is_some_and(|ask| ask.next > now && (ask.to_stop || !to_stop));
@@ -163,19 +164,20 @@ impl PaymentInquirer {
         &self,
         asked: &Asked,
         paying: &[DueOrder],
-        now_ms: i64,
+        now: &SteadyTime,
     ) -> Result<(), db::Error> {
         let extension_max_ms = i64::from(self.0.settings.extension_max_s) * 1_000;
         let mut late: Vec<OrderKey> = Vec::new();
         let mut num_in_doubt = 0;
-        for due in paying.iter().filter(|due| is_due(due, now_ms)) {
+        for due in paying.iter().filter(|due| is_due(&due.order, now)) {
             let open = due.open.as_ref().map(|payment| payment.key);
             let is_in_doubt = open.is_none_or(|attempt| {
                 asked.0.borrow().get(&attempt).is_some_and(|ask| ask.to_stop)
             });
             num_in_doubt += i64::from(is_in_doubt);
             let limit_ms = due.order.pay_by_ms.map(|at| at.saturating_add(extension_max_ms));
-            if is_in_doubt && limit_ms.is_some_and(|limit_ms| limit_ms <= now_ms) {
+            let passed_ms = now.since(due.order.placed_at_ms);
+            if is_in_doubt && limit_ms.is_some_and(|limit_ms| limit_ms <= passed_ms) {
                 late.push(due.order.key());
             }
         }
@@ -185,8 +187,4 @@ impl PaymentInquirer {
         self.0.metrics.payments_in_doubt.set(num_in_doubt - num_ended);
         Ok(())
     }
-}
-
-fn is_due(due: &DueOrder, now_ms: i64) -> bool {
-    due.order.due_ms.is_some_and(|due_ms| due_ms <= now_ms)
 }

@@ -3,10 +3,14 @@
 //! Ends the orders that were not paid by their deadline: their units return to the stock.
 //!
 //! Each pass reads the due orders and ends them in batches; at once again while a batch was full.
-//! [`inquirer`] stops the payments of due orders that are `paying`, [`refunds`] pays back money of
-//! ended orders. All run in every process that maintains; two at once end each order once, because
-//! the ledger compares versions. Limits: orders per batch. On error and on crash: the orders are
-//! still due, and the next pass ends them. May repeat: everything.
+//! [`inquirer`] stops the payments of due orders that are `paying`, [`retaker`] buys again with
+//! late money, [`refunds`] pays back money of ended orders. All run in every process that
+//! maintains; two at once end each order once, because the ledger compares versions. Limits: orders
+//! per batch. On error and on crash: the orders are still due, and the next pass ends them. May
+//! repeat: everything.
+//!
+//! Where the broker has delay queues, [`hint_publisher`] and [`hint_consumer`] let it say when to
+//! end which orders, and the passes leave due orders to it for a moment.
 //!
 //! Nothing ends while the clock is not trusted ([`TrustedTime`]).
 
@@ -16,17 +20,31 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::periodic::Task;
 use crate::config::PaymentSettings;
 use crate::db::{self, Ledger};
-use crate::domain::OrderState;
+use crate::domain::{Order, OrderState};
 use crate::observe::metrics::Metrics;
 use crate::runtime::clock::SharedClock;
-use crate::runtime::clock_guard::ClockGuard;
+use crate::runtime::clock_guard::{ClockGuard, SteadyTime};
 use crate::services::orders::OrderService;
 
+mod doubts;
+pub mod hint_consumer;
+pub mod hint_publisher;
 pub mod inquirer;
 pub mod refunds;
+pub mod repurchase;
+pub mod retaker;
 
+pub use hint_consumer::HintConsumer;
+pub use hint_publisher::HintPublisher;
 pub use inquirer::PaymentInquirer;
 pub use refunds::RefundWorker;
+pub use retaker::Retaker;
+
+/// Time from the deadline of an order in which a hint of it is expected.
+const HINT_LAG_MS: i64 = 2_000;
+
+/// Most batches of orders or refunds that a run reads again because it could not do them.
+const BATCHES_LEFT_MAX: u32 = 10;
 
 /// What the tasks of this folder share.
 pub struct TimerDeps {
@@ -36,6 +54,8 @@ pub struct TimerDeps {
     pub time: TrustedTime,
     pub clock: SharedClock,
     pub metrics: Arc<Metrics>,
+    /// How long a due order is left to the hints of the broker.
+    sweep_lag_ms: i64,
 }
 
 impl TimerDeps {
@@ -50,26 +70,35 @@ impl TimerDeps {
         let guard = ClockGuard::new(Arc::clone(&clock), settings.clock_skew_max_ms);
         let is_trusted = AtomicBool::new(true);
         let time = TrustedTime { guard, is_trusted };
-        Self { orders, ledger, settings: settings.clone(), time, clock, metrics }
+        let has_hints = !settings.delay_queues_s.is_empty();
+        let sweep_lag_ms = if has_hints { HINT_LAG_MS } else { 0 };
+        let settings = settings.clone();
+        Self { orders, ledger, settings, time, clock, metrics, sweep_lag_ms }
     }
 
-    /// The time, epoch milliseconds; `None` while the clock is not trusted.
-    pub(super) async fn now_ms(&self) -> Result<Option<i64>, db::Error> {
+    /// The time; `None` while the clock is not trusted.
+    pub(super) async fn now(&self) -> Result<Option<SteadyTime>, db::Error> {
         let asked = self.time.guard.read();
         let checked = self.time.guard.check(asked, self.ledger.time_ms().await?);
         let was_trusted = self.time.is_trusted.swap(checked.is_ok(), Ordering::SeqCst);
         self.metrics.clock_not_trusted.set(i64::from(checked.is_err()));
-        match checked {
+        match &checked {
             Err(fault) if was_trusted => {
                 tracing::warn!(%fault, "payment timer: no order ends until the clock is right");
             }
-            Ok(()) if !was_trusted => {
-                tracing::warn!("payment timer: the clock is right again");
+            Ok(_) if !was_trusted => {
+                tracing::warn!("payment timer: the clock is trusted again");
             }
             _ => {}
         }
-        Ok(checked.is_ok().then(|| self.clock.wall_ms()))
+        Ok(checked.ok())
     }
+}
+
+/// Whether the deadline of the order has passed. A step of the clock after the order was placed
+/// does not count as time to pay.
+fn is_due(order: &Order, now: &SteadyTime) -> bool {
+    order.due_ms.is_some_and(|due_ms| due_ms <= now.since(order.placed_at_ms))
 }
 
 /// The clock, compared with the ledger's. Outlives the incarnations of the actors: a clock that
@@ -90,16 +119,23 @@ impl Task for PaymentTimer {
 
     async fn run(&self, (): &()) -> Result<(), db::Error> {
         let deps = &self.0;
-        while let Some(now_ms) = deps.now_ms().await? {
-            let batch = deps.settings.batch;
-            let due = deps.ledger.due_orders(OrderState::PendingPayment, now_ms, batch).await?;
-            let is_full = due.len() >= usize::try_from(batch).unwrap_or(usize::MAX);
-            let num_ended =
-                deps.orders.end_due(due.iter().map(|due| due.order.key()).collect()).await?;
+        let batch = deps.settings.batch;
+        // Orders that cannot be ended, or not yet, are the oldest again and hide no others.
+        let mut num_left = 0;
+        while let Some(now) = deps.now().await? {
+            let limit = batch.saturating_add(num_left);
+            let until_ms = now.wall_ms() - deps.sweep_lag_ms;
+            let due = deps.ledger.due_orders(OrderState::PendingPayment, until_ms, limit).await?;
+            let is_full = due.len() >= usize::try_from(limit).unwrap_or(usize::MAX);
+            let orders = due.iter().map(|due| &due.order).filter(|order| is_due(order, &now));
+            let num_ended = deps.orders.end_due(orders.map(Order::key).collect()).await?;
             deps.metrics.orders_timed_out.inc_by(num_ended as u64);
-            if !is_full || num_ended == 0 {
+            let left = u32::try_from(due.len().saturating_sub(num_ended)).unwrap_or(u32::MAX);
+            let left = left.min(batch.saturating_mul(BATCHES_LEFT_MAX));
+            if !is_full || (num_ended == 0 && left <= num_left) {
                 break;
             }
+            num_left = left;
         }
         Ok(())
     }

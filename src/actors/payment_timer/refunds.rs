@@ -5,16 +5,17 @@
 //! Limits: refunds per batch, half of `payment.calls_max` calls at once. On error and on crash: the
 //! refund is still due. May repeat: everything, because the provider knows the id.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::TimerDeps;
+use super::{BATCHES_LEFT_MAX, TimerDeps};
 use crate::actors::periodic::Task;
 use crate::config::PaymentSettings;
 use crate::db;
-use crate::domain::{DueRefund, RefundResult};
+use crate::domain::{AttemptKey, DueRefund, RefundResult};
 use crate::payment::RefundAnswer;
 use crate::runtime::backoff::doubled;
 
@@ -36,13 +37,28 @@ impl Task for RefundWorker {
     async fn run(&self, (): &()) -> Result<(), db::Error> {
         let (deps, settings) = (&self.0, &self.0.settings);
         let at_once = (settings.calls_max / 2).max(1);
+        let left_max = settings.batch.saturating_mul(BATCHES_LEFT_MAX);
+        // Refunds whose result cannot be stored are due again and hide no others.
+        let mut left: HashSet<AttemptKey> = HashSet::new();
         loop {
-            let due = deps.ledger.due_refunds(deps.clock.wall_ms(), settings.batch).await?;
+            let num_left = u32::try_from(left.len()).unwrap_or(u32::MAX);
+            let limit = settings.batch.saturating_add(num_left);
+            let mut due = deps.ledger.due_refunds(deps.clock.wall_ms(), limit).await?;
+            let is_full = due.len() >= usize::try_from(limit).unwrap_or(usize::MAX);
+            due.retain(|due| !left.contains(&due.key));
             for chunk in due.chunks(at_once) {
                 let refunds = join_all(chunk.iter().map(|due| self.refund(due))).await;
-                refunds.into_iter().collect::<Result<(), _>>()?;
+                for (due, stored) in chunk.iter().zip(refunds) {
+                    match stored {
+                        Err(error) if error.class() == db::ErrorClass::Bug => {
+                            tracing::error!(refund = %due.key, %error, "refund: result not stored");
+                            left.insert(due.key);
+                        }
+                        stored => stored?,
+                    }
+                }
             }
-            if due.len() < usize::try_from(settings.batch).unwrap_or(usize::MAX) {
+            if !is_full || due.is_empty() || num_left > left_max {
                 return Ok(());
             }
         }

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use crate::domain::RequestId;
+use crate::domain::{OrderIntent, RequestId};
 
 /// Wait after the first copy, and the longest wait, milliseconds.
 const WAIT_MIN_MS: i64 = 5_000;
@@ -22,6 +22,10 @@ pub(super) struct RecentCopies(HashMap<RequestId, CopyWait>);
 
 #[derive(Debug, Clone, Copy)]
 struct CopyWait {
+    /// `None`: its end is recorded.
+    intent: Option<OrderIntent>,
+    /// When its end was last looked up.
+    looked_up_at_ms: i64,
     wait_ms: i64,
     /// Earliest time of the next copy.
     next_at_ms: i64,
@@ -33,13 +37,37 @@ impl RecentCopies {
         self.0.get(&request).is_none_or(|copy| now_ms >= copy.next_at_ms)
     }
 
-    /// Records a published copy of each request.
-    pub(super) fn record(&mut self, requests: impl Iterator<Item = RequestId>, now_ms: i64) {
+    /// The requests whose end is not recorded yet, at most `max`: those that were looked up longest
+    /// ago.
+    pub(super) fn unrecorded(&mut self, max: usize, now_ms: i64) -> Vec<OrderIntent> {
+        let mut open: Vec<_> = self.0.values_mut().filter(|copy| copy.intent.is_some()).collect();
+        open.sort_unstable_by_key(|copy| copy.looked_up_at_ms);
+        open.truncate(max);
+        let looked_up = open.into_iter().filter_map(|copy| {
+            copy.looked_up_at_ms = now_ms;
+            copy.intent
+        });
+        looked_up.collect()
+    }
+
+    /// Marks the ends of requests as recorded.
+    pub(super) fn set_recorded(&mut self, requests: impl Iterator<Item = RequestId>) {
         for request in requests {
+            if let Some(copy) = self.0.get_mut(&request) {
+                copy.intent = None;
+            }
+        }
+    }
+
+    /// Records a published copy of each request.
+    pub(super) fn record(&mut self, intents: impl Iterator<Item = OrderIntent>, now_ms: i64) {
+        for intent in intents {
+            let request = intent.request;
             let doubled_ms = self.0.get(&request).map(|copy| copy.wait_ms.saturating_mul(2));
             let wait_ms = doubled_ms.unwrap_or(WAIT_MIN_MS).min(WAIT_MAX_MS);
             let next_at_ms = now_ms.saturating_add(wait_ms);
-            self.0.insert(request, CopyWait { wait_ms, next_at_ms });
+            let (intent, looked_up_at_ms) = (Some(intent), now_ms);
+            self.0.insert(request, CopyWait { intent, looked_up_at_ms, wait_ms, next_at_ms });
         }
     }
 
@@ -57,9 +85,26 @@ impl RecentCopies {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::samples::intent;
 
     fn id(request: u64) -> RequestId {
         RequestId::new(request).unwrap()
+    }
+
+    #[test]
+    fn an_end_is_recorded_once() {
+        let mut copies = RecentCopies::default();
+        copies.record((1..=3).map(intent), 0);
+        let looked_up = |copies: &mut RecentCopies, now_ms| {
+            let found = copies.unrecorded(2, now_ms).into_iter().map(|one| one.request);
+            found.collect::<Vec<_>>()
+        };
+        let first = looked_up(&mut copies, 1);
+        assert_eq!(first.len(), 2);
+        let second = looked_up(&mut copies, 2);
+        assert!(!first.contains(&second[0]), "the one that was not looked up yet is the first");
+        copies.set_recorded((1..=3).map(id));
+        assert!(looked_up(&mut copies, 3).is_empty());
     }
 
     #[test]
@@ -68,7 +113,7 @@ mod tests {
         let mut waits = Vec::new();
         for _ in 0..8 {
             assert!(copies.can_republish(id(1), now_ms));
-            copies.record([id(1)].into_iter(), now_ms);
+            copies.record([intent(1)].into_iter(), now_ms);
             let begun_ms = now_ms;
             while !copies.can_republish(id(1), now_ms) {
                 now_ms += 1_000;
@@ -83,12 +128,12 @@ mod tests {
     #[test]
     fn old_copies_are_pruned() {
         let mut copies = RecentCopies::default();
-        copies.record((1..=10).map(id), 0);
+        copies.record((1..=10).map(intent), 0);
         copies.prune(WAIT_MIN_MS + WAIT_MAX_MS - 1);
         assert_eq!(copies.0.len(), 10);
         copies.prune(WAIT_MIN_MS + WAIT_MAX_MS);
         assert!(copies.0.is_empty());
-        copies.record((1..=20_001).map(id), 0);
+        copies.record((1..=20_001).map(intent), 0);
         copies.prune(0);
         assert!(copies.0.is_empty(), "all are removed above the limit");
     }

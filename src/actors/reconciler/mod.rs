@@ -3,7 +3,7 @@
 //! Compares the requests that buckets call `queued` with the ledger and repairs differences: writes
 //! missing results to the bucket, and publishes lost requests again (`bucket_walk` defines when a
 //! request is lost). Consumer and ledger decide a copy like every other delivery, even if its sale
-//! is closed.
+//! is closed. A request that was queued for longer than its SKU allows is ended, wherever it is.
 //!
 //! A lease selects one process of the installation. Limits: pages and lookups of one pass, after
 //! which the next pass resumes; copies of one request. On error: the bucket is skipped and counted
@@ -21,10 +21,12 @@ use crate::lease;
 use crate::observe::metrics::{Metrics, ReasonLabel};
 use crate::runtime::clock::SharedClock;
 use crate::services::catalog::Catalog;
+use crate::services::requests::RequestService;
 use crate::tier::{Backends, Pipeline};
 
 mod bucket_walk;
 mod copies;
+mod ends;
 mod pass;
 mod republishing;
 
@@ -38,6 +40,7 @@ pub struct Reconciler {
     pub backends: Backends,
     pub pipeline: Pipeline,
     pub catalog: Arc<Catalog>,
+    pub requests: RequestService,
     /// Unique name of this process start, the holder of the lease.
     pub holder: Arc<str>,
     pub settings: Arc<Settings>,

@@ -7,6 +7,7 @@ use std::fmt;
 
 use super::bucket_walk::{BucketWalk, OldestQueued};
 use super::copies::RecentCopies;
+use super::ends::record_ends;
 use super::republishing::republish;
 use super::{Blocked, Reconciler};
 use crate::broker::Route;
@@ -105,13 +106,12 @@ impl Pass {
                         unknown.insert(deps.pipeline.watermarks.of_queue(queue).await).clone()
                     }
                 },
-                Route::Dead | Route::Events => Ok(None),
+                _ => Ok(None),
             };
             let (bucket, copies, budget) = (*bucket, &mut self.copies, &mut budget);
             let pass = BucketPass { deps, bucket, watermark, copies, budget, obstacle: None };
             pass.run(progress).await;
         }
-        self.copies.prune(deps.clock.wall_ms());
         deps.metrics.reconcile_matched.inc_by(budget.matched as u64);
         deps.metrics.reconcile_republished.inc_by(budget.republished as u64);
         if budget.matched > 0 {
@@ -120,6 +120,8 @@ impl Pass {
         if budget.republished > 0 {
             tracing::warn!(num = budget.republished, "lost requests published again");
         }
+        record_ends(deps, &mut self.copies).await;
+        self.copies.prune(deps.clock.wall_ms());
     }
 }
 
@@ -165,7 +167,9 @@ impl BucketPass<'_> {
             if let Some(error) = page.damage {
                 self.block(Blocked::Records, error);
             }
-            let (oldest, due) = self.due(page.intents);
+            let mut queued = page.intents;
+            self.end_expired(&mut queued).await;
+            let (oldest, due) = self.due(queued);
             progress.walk.record_oldest(oldest);
             if oldest > OldestQueued::Recent {
                 self.check_consumer(&progress.walk);
@@ -207,6 +211,18 @@ impl BucketPass<'_> {
             }
             Err(error) => self.block(Blocked::Outbox, error),
         }
+    }
+
+    /// Ends the requests that were queued for longer than their SKU allows, and removes them.
+    async fn end_expired(&mut self, queued: &mut Vec<OrderIntent>) {
+        let deps = self.deps;
+        let Some((_, sku)) = deps.catalog.of_sku(self.bucket.sku) else { return };
+        let num_queued = queued.len();
+        if let Err(error) = deps.requests.end_expired(&sku, queued).await {
+            self.block(Blocked::Ledger, error);
+        }
+        let num_ended = num_queued - queued.len();
+        self.budget.lookups = self.budget.lookups.saturating_sub(num_ended);
     }
 
     /// The requests to look up: queued for more than `reconciler.after_ms` and accepted before the
@@ -301,8 +317,7 @@ impl BucketPass<'_> {
         let is_declared = &mut self.budget.topology_declared;
         let (confirmed, failure) = republish(self.deps, self.bucket, &lost, is_declared).await;
         if confirmed > 0 {
-            let requests = lost.iter().map(|intent| intent.request);
-            self.copies.record(requests, self.deps.clock.wall_ms());
+            self.copies.record(lost.iter().copied(), self.deps.clock.wall_ms());
         }
         self.budget.republished += confirmed;
         if let Some(error) = failure {

@@ -63,7 +63,7 @@ fn message(
 ) -> Result<Message, MalformedEnvelope> {
     let mut body = Vec::with_capacity(envelope.len() * intent::INTENT_BYTES);
     for lost_intent in envelope {
-        intent::pack_into(lost_intent, &mut body);
+        intent::pack_into(lost_intent, &deps.pipeline.reader.key, &mut body);
     }
     Ok(Message {
         route: Route::orders_of(bucket, deps.settings.amqp.queues),

@@ -110,6 +110,9 @@ impl GateHandle {
         let Some(refusal) = self.sale_refusal(listed, reservation.sku, now_ms) else {
             return Ok(None);
         };
+        if listed.sale.retention.is_purged() {
+            return Ok(Some(refusal));
+        }
         let Some(sku) = listed.skus.iter().find(|sku| sku.no == reservation.sku) else {
             return Ok(Some(refusal));
         };
@@ -173,7 +176,11 @@ impl GateHandle {
                 Ok(Some(answer)) => return answer,
                 // The sale has another epoch.
                 Ok(None) => {
-                    if let Some((listed, _)) = self.catalog.of_sku(reservation.sku) {
+                    if let Some((listed, sku)) = self.catalog.of_sku(reservation.sku) {
+                        // The buyer has not seen other terms: the next request has them.
+                        if sku.terms() != reservation.terms {
+                            break;
+                        }
                         reservation.epoch = listed.sale.epoch;
                     }
                     tokio::task::yield_now().await;
@@ -184,7 +191,7 @@ impl GateHandle {
         if may_be_accepted { BuyAnswer::Unknown } else { BuyAnswer::Busy }
     }
 
-    /// The status of a request of `buyer`; `None`: it was not accepted.
+    /// The status of a request of `buyer`; `None`: it was not accepted, or the sale is purged.
     ///
     /// # Errors
     /// The stock's error when it cannot be read. `NotLoaded` when this process has no gates of a
@@ -195,7 +202,7 @@ impl GateHandle {
         request: RequestId,
         buyer: BuyerId,
     ) -> Result<Option<StoredRequest>, stock::Error> {
-        if !self.directory.has(sku.no) && self.is_unsold(sku).await? {
+        if self.is_purged(sku) || !self.directory.has(sku.no) && self.is_unsold(sku).await? {
             return Ok(None);
         }
         let bucket = BucketNo::home_of(buyer, sku.buckets);
@@ -207,11 +214,15 @@ impl GateHandle {
     /// # Errors
     /// As [`Self::status`].
     pub async fn owned(&self, sku: &Arc<Sku>, buyer: BuyerId) -> Result<u32, stock::Error> {
-        if !self.directory.has(sku.no) && self.is_unsold(sku).await? {
+        if self.is_purged(sku) || !self.directory.has(sku.no) && self.is_unsold(sku).await? {
             return Ok(0);
         }
         let bucket = BucketNo::home_of(buyer, sku.buckets);
         self.stock.owned(BucketKey { sku: sku.no, bucket }, buyer).await
+    }
+
+    fn is_purged(&self, sku: &Sku) -> bool {
+        self.catalog.of_sku(sku.no).is_some_and(|(listed, _)| listed.sale.retention.is_purged())
     }
 
     /// Whether no process has sold a SKU without gates here: a draft in this process's catalog, and
@@ -223,7 +234,9 @@ impl GateHandle {
         match self.stock.health(sku, phase, epoch).await? {
             BucketHealth::Missing if phase == Phase::Draft => Ok(true),
             BucketHealth::Missing | BucketHealth::Distrusted { .. } => Err(not_loaded),
-            BucketHealth::Ready | BucketHealth::OtherPhase { .. } => Ok(false),
+            BucketHealth::Ready
+            | BucketHealth::OtherPhase { .. }
+            | BucketHealth::OtherStock { .. } => Ok(false),
         }
     }
 }

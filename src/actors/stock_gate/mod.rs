@@ -34,6 +34,7 @@ use crate::observe::metrics::Metrics;
 use crate::runtime::backoff::Backoff;
 use crate::runtime::breaker::Breaker;
 use crate::runtime::clock::SharedClock;
+use crate::services::requests::RequestService;
 use crate::stock::{self, Stock};
 
 pub use handle::{GateDirectory, GateHandle};
@@ -68,6 +69,7 @@ pub struct GateDeps {
     pub dispatch: Dispatch,
     /// The sibling gates.
     pub directory: Arc<GateDirectory>,
+    pub requests: RequestService,
     pub settings: GateSettings,
     /// Open while the ledger fails.
     pub breaker: Breaker,

@@ -77,8 +77,9 @@ impl StockGate {
 
     /// Reads the intents accepted before `asked_before_ms` that have no outcome, and submits those
     /// that this gate is not submitting already. They were left by a gate or process that crashed,
-    /// by a lost answer, or by a ledger that was unavailable. With an outbox, relays and the orphan
-    /// rescuer do this.
+    /// by a lost answer, or by a ledger that was unavailable. Those that were queued for longer
+    /// than the SKU allows are ended instead. With an outbox, relays and the orphan rescuer do
+    /// this, and the reconciler ends requests.
     ///
     /// `i64::MAX` is the first pass of a gate, which also finishes transfers to its bucket.
     pub(super) fn resubmit_unsettled(&mut self, ctx: &mut Context<Self>, asked_before_ms: i64) {
@@ -104,10 +105,7 @@ impl StockGate {
         spawn_step(self, ctx, work, |gate, ctx, unsettled| {
             gate.in_progress.resubmitting = false;
             match unsettled {
-                Ok(mut intents) => {
-                    intents.retain(|intent| !gate.submitting.contains(&intent.request));
-                    gate.submit(ctx, intents);
-                }
+                Ok(intents) => gate.end_expired(ctx, intents),
                 // A bucket that is not loaded has no unsettled intents.
                 Err(stock::Error::NotLoaded(_)) => {}
                 Err(error) => {
@@ -115,6 +113,34 @@ impl StockGate {
                 }
             }
         });
+    }
+
+    /// Ends the intents that were queued for too long, and resubmits the others. Those that cannot
+    /// be ended, because the ledger is away, wait for the next pass; the ledger writer reports it.
+    fn end_expired(&mut self, ctx: &mut Context<Self>, mut intents: Vec<OrderIntent>) {
+        if self.deps.sku.queue_timeout_s == 0 {
+            self.submit_others(ctx, intents);
+            return;
+        }
+        self.in_progress.resubmitting = true;
+        let (requests, sku) = (self.deps.requests.clone(), Arc::clone(&self.deps.sku));
+        let work = async move {
+            let ended = requests.end_expired(&sku, &mut intents).await;
+            (intents, ended)
+        };
+        spawn_wait(self, ctx, work, |gate, ctx, (intents, ended)| {
+            gate.in_progress.resubmitting = false;
+            if let Err(error) = ended {
+                gate.deps.metrics.ledger_error(error.class());
+            }
+            gate.submit_others(ctx, intents);
+        });
+    }
+
+    /// Submits the intents that this gate is not submitting already.
+    fn submit_others(&mut self, ctx: &mut Context<Self>, mut intents: Vec<OrderIntent>) {
+        intents.retain(|intent| !self.submitting.contains(&intent.request));
+        self.submit(ctx, intents);
     }
 }
 

@@ -83,9 +83,7 @@ impl RabbitConnection {
         new_queues: &Arc<NewQueues>,
     ) -> Result<Arc<Self>, Error> {
         let limit = options.connect_timeout;
-        let mut uri = options.uri.clone();
-        uri.query.heartbeat.get_or_insert(options.heartbeat_s);
-        let connected = open(&uri, role.client_name(), limit).await;
+        let connected = open(options, role.client_name(), limit).await;
         let (inner, shutdown_guard) =
             connected.map_err(|error| Error::unavailable(error.reason))?;
         let connection = Arc::new(Self {

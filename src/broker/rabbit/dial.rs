@@ -6,14 +6,17 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapin::tcp::{AsyncTcpStream, OwnedTLSConfig};
+use lapin::tcp::AsyncTcpStream;
 use lapin::types::LongString;
 use lapin::uri::{AMQPScheme, AMQPUri};
 use lapin::{Connection, ConnectionProperties, ErrorKind};
 use parking_lot::Mutex;
+use tokio_util::compat::TokioAsyncReadCompatExt;
 
-use super::error_message;
 use super::health::BrokerHealthError;
+use super::runtime_kit::current;
+use super::{RabbitOptions, error_message};
+use crate::net::{MaybeTls, Trust, explain};
 
 /// Shuts the socket down when dropped.
 ///
@@ -39,10 +42,27 @@ impl Drop for ShutdownGuard {
     }
 }
 
+/// Opens and, for `amqps`, encrypts a connection to the broker. `socket_cell` gets its socket.
+pub(super) async fn dial(
+    uri: &AMQPUri,
+    trust: Option<&Trust>,
+    socket_cell: &Mutex<Option<TcpStream>>,
+) -> io::Result<MaybeTls<tokio::net::TcpStream>> {
+    let (host, port) = (uri.authority.host.as_str(), uri.authority.port);
+    let connection = tokio::net::TcpStream::connect((host, port)).await?;
+    let socket: OwnedFd = connection.as_fd().try_clone_to_owned()?;
+    *socket_cell.lock() = Some(socket.into());
+    match (&uri.scheme, trust) {
+        (AMQPScheme::AMQP, _) => Ok(MaybeTls::Plain(connection)),
+        (AMQPScheme::AMQPS, Some(trust)) => trust.secure(host, connection).await,
+        (AMQPScheme::AMQPS, None) => Err(io::Error::other("no authority is trusted")),
+    }
+}
+
 /// Connects within `limit`. `name` is the connection name that the broker lists. Must run on the
 /// runtime that drives the connection.
 pub(super) async fn open(
-    uri: &AMQPUri,
+    options: &RabbitOptions,
     name: &str,
     limit: Duration,
 ) -> Result<(Connection, ShutdownGuard), BrokerHealthError> {
@@ -51,38 +71,26 @@ pub(super) async fn open(
             ErrorKind::ProtocolError(answer) => Some(answer.get_id()),
             _ => None,
         };
-        BrokerHealthError { code, reason: error_message(error) }
+        let reason = explain(error_message(error), "amqp.ca_file", "amqp.url");
+        BrokerHealthError { code, reason }
     };
     let guard = ShutdownGuard::default();
     let socket_cell = guard.0.clone();
-    let runtime = lapin::runtime::default_runtime().map_err(|error| health_error(&error))?;
+    let mut uri = options.uri.clone();
+    uri.query.heartbeat.get_or_insert(options.heartbeat_s);
+    let trust = options.trust.clone();
     let properties = ConnectionProperties::default()
         .with_connection_name(LongString::from(name))
         .with_client_property("product".into(), "floodgate".into())
         .with_client_property("version".into(), env!("CARGO_PKG_VERSION").into());
     let connecting = Connection::connector(
-        uri.clone(),
-        runtime,
-        async move |uri, runtime| {
-            let (host, port) = (uri.authority.host, uri.authority.port);
-            let dial = async {
-                let addresses: Vec<_> =
-                    tokio::net::lookup_host((host.as_str(), port)).await?.collect();
-                AsyncTcpStream::connect(&runtime, addresses).await
-            };
-            let stream = tokio::time::timeout(limit, dial)
-                .await
-                .map_err(|_elapsed| io::Error::from(io::ErrorKind::TimedOut))??;
-            if let AsyncTcpStream::Plain(plain) = &stream {
-                let socket: OwnedFd = plain.get_ref().as_fd().try_clone_to_owned()?;
-                *socket_cell.lock() = Some(socket.into());
-            }
-            Ok(match uri.scheme {
-                AMQPScheme::AMQP => stream,
-                AMQPScheme::AMQPS => {
-                    stream.into_tls(&host, OwnedTLSConfig::default().as_ref()).await?
-                }
-            })
+        uri,
+        current(),
+        async move |uri, _runtime| {
+            let dialing = dial(&uri, trust.as_ref(), &socket_cell);
+            let dialed = tokio::time::timeout(limit, dialing).await;
+            let dialed = dialed.map_err(|_elapsed| io::Error::from(io::ErrorKind::TimedOut))??;
+            Ok(AsyncTcpStream::Plain(dialed.compat()))
         },
         properties,
     );

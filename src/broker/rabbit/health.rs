@@ -17,10 +17,9 @@ use lapin::options::{
 use lapin::protocol::connection::AMQPMethod;
 use lapin::protocol::{AMQPClass, parse_class};
 use lapin::types::{AMQPValue, FieldTable};
-use lapin::uri::{AMQPScheme, AMQPUri};
 use lapin::{BasicProperties, Channel, Confirmation, Connection, Event, ExchangeKind};
+use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::super::{Error, Topology};
@@ -37,8 +36,8 @@ const START_BYTES_MAX: usize = 64 * 1024;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BrokerFacts {
     pub connect_time: Duration,
-    /// Product and version, such as `RabbitMQ 3.10.8`; `None` with TLS, or if the broker does not
-    /// report them.
+    /// Product and version, such as `RabbitMQ 3.10.8`; `None` if the broker does not report
+    /// them.
     pub version: Option<String>,
     pub exchanges: Vec<TopologyPart>,
     pub queues: Vec<TopologyPart>,
@@ -89,12 +88,9 @@ pub struct BrokerHealthError {
 pub async fn read(options: &RabbitOptions) -> Result<BrokerFacts, BrokerHealthError> {
     let limit = options.connect_timeout;
     let started_at = now_monotonic();
-    let (connection, shutdown_guard) = dial::open(&options.uri, "floodgate-doctor", limit).await?;
+    let (connection, shutdown_guard) = dial::open(options, "floodgate-doctor", limit).await?;
     let connect_time = now_monotonic().duration_since(started_at);
-    let version = match options.uri.scheme {
-        AMQPScheme::AMQP => timeout(limit, server_version(&options.uri)).await.ok().flatten(),
-        AMQPScheme::AMQPS => None,
-    };
+    let version = timeout(limit, server_version(options)).await.ok().flatten();
     let parts = timeout(limit, parts(&connection, &options.topology)).await;
     let (exchanges, queues) =
         parts.map_err(|_elapsed| unreadable(format!("no answer within {limit:?}")))??;
@@ -110,8 +106,10 @@ pub async fn read(options: &RabbitOptions) -> Result<BrokerFacts, BrokerHealthEr
 
 /// Product and version from the broker's first frame, which the client library does not expose;
 /// `None` if the broker does not send them.
-async fn server_version(uri: &AMQPUri) -> Option<String> {
-    let mut socket = TcpStream::connect((&*uri.authority.host, uri.authority.port)).await.ok()?;
+async fn server_version(options: &RabbitOptions) -> Option<String> {
+    let socket_cell = Mutex::default();
+    let dialed = dial::dial(&options.uri, options.trust.as_ref(), &socket_cell).await;
+    let mut socket = dialed.ok()?;
     socket.write_all(PROTOCOL_HEADER).await.ok()?;
     let mut head = [0; FRAME_HEAD_BYTES];
     socket.read_exact(&mut head).await.ok()?;

@@ -25,6 +25,7 @@ use lapin::uri::AMQPUri;
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use super::{Error, Topology};
+use crate::net::Trust;
 use crate::runtime::backoff::Backoff;
 use crate::runtime::single_flight::SingleFlight;
 
@@ -36,6 +37,7 @@ mod new_queues;
 mod publish_batch;
 mod publisher;
 mod quarantine;
+mod runtime_kit;
 mod subscriber;
 
 use connection::{ConnectionRole, RabbitConnection};
@@ -46,6 +48,8 @@ use quarantine::Quarantine;
 #[derive(Clone)]
 pub struct RabbitOptions {
     uri: AMQPUri,
+    /// For TLS.
+    pub trust: Option<Trust>,
     pub topology: Topology,
     /// Time limit for connecting, and for declaring the topology.
     pub connect_timeout: Duration,
@@ -67,6 +71,7 @@ impl RabbitOptions {
         let uri: AMQPUri = url.parse()?;
         Ok(Self {
             uri,
+            trust: None,
             topology,
             connect_timeout: Duration::from_secs(3),
             heartbeat_s: 10,

@@ -1,18 +1,106 @@
-//! One operation, applied to dead letters one by one.
+//! One operation on dead letters: one by one, or on all that a filter matches.
 
-use std::collections::HashSet;
-
+use clap::Args;
 use serde_json::{Value as Json, json};
 
-use super::render::render_results;
-use super::{dead_letters, get_page, next_cursor, note_next_cursor, operation_failure};
+use super::filter::FilterArgs;
+use super::render::{render_list, render_results};
+use super::{dead_letters, next_cursor, note_next_cursor, operation_failure};
 use crate::cli::admin::{AdminClient, CALL_TIMEOUT, Error};
 use crate::cli::exit::{CommandFailure, Exit};
 use crate::cli::output::{Output, field};
 
+/// Dead letters in one call of a verb on all that match.
+const STEP: u64 = 50;
+
+/// Dead letters that a dry run shows.
+const SHOWN: &str = "50";
+
+/// The dead letters that a verb is for.
+#[derive(Debug, Args)]
+pub(super) struct Selection {
+    /// Their numbers
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    ids: Vec<String>,
+    /// All that match the filter
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    filter: FilterArgs,
+    /// With --all: how many match; another number changes nothing
+    #[arg(long, value_name = "NUMBER", requires = "all", conflicts_with = "dry_run")]
+    expected: Option<u64>,
+    /// With --all: show which match and how many, and change nothing
+    #[arg(long, requires = "all")]
+    dry_run: bool,
+    /// With --all: most dead letters of this run; `--cursor` continues
+    #[arg(long, value_name = "NUMBER", requires = "expected",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    max: Option<u64>,
+    /// With --all: cursor at the end of the previous run
+    #[arg(long, value_name = "CURSOR", requires = "all")]
+    cursor: Option<String>,
+}
+
+/// A verb with its text, as it is sent for one dead letter and for all that match.
+pub(super) struct Action<'a> {
+    pub(super) verb: &'static str,
+    /// The name of the text in the body for one dead letter; none: it takes no body.
+    pub(super) text_name: Option<&'static str>,
+    pub(super) text: Option<&'a str>,
+}
+
+impl Selection {
+    /// Runs the action on the selected dead letters and prints what was done.
+    pub(super) async fn run(
+        &self,
+        client: &AdminClient,
+        output: Output,
+        action: &Action<'_>,
+    ) -> anyhow::Result<Exit> {
+        if self.dry_run {
+            return self.show(client, output).await;
+        }
+        let mut run = Run::default();
+        let ended = match self.expected {
+            Some(expected) => run.all(client, self, action, expected).await,
+            None if self.all => {
+                let remedy = "--dry-run tells how many match; give that number";
+                Err(usage("--all needs --expected", remedy))
+            }
+            None if !self.filter.is_empty() => {
+                Err(usage("a filter selects nothing without --all", "give numbers or --all"))
+            }
+            None => {
+                let text = action.text_name.zip(action.text);
+                let body = text.map_or_else(|| json!({}), |(name, text)| json!({ name: text }));
+                run.each(client, &self.ids, action.verb, &body).await
+            }
+        };
+        run.end(output, ended)
+    }
+
+    /// Prints what would be changed.
+    async fn show(&self, client: &AdminClient, output: Output) -> anyhow::Result<Exit> {
+        let mut query = self.filter.query();
+        query.push(("limit", SHOWN));
+        query.extend(self.cursor.as_deref().map(|cursor| ("cursor", cursor)));
+        let page = client.ask(&["dead-letters"], &query, CALL_TIMEOUT).await;
+        let page = page.map_err(operation_failure)?;
+        output.data(&page, || render_list(&page))?;
+        let num = field(&page, "num_matching");
+        output.note(&format!("{num} match, nothing was changed: --expected {num} changes them"));
+        Ok(Exit::Done)
+    }
+}
+
+fn usage(message: &str, remedy: &str) -> CommandFailure {
+    CommandFailure::new(Exit::Unclear, message.to_owned(), remedy)
+}
+
 /// The results of one run over dead letters.
 #[derive(Debug, Default)]
-pub(super) struct Run {
+struct Run {
     num_requested: usize,
     results: Vec<Json>,
     /// The cursor for the next run, unless this run reached the last dead letter.
@@ -21,7 +109,7 @@ pub(super) struct Run {
 
 impl Run {
     /// Applies `verb` to each dead letter; stops at the first call without a usable answer.
-    pub(super) async fn each(
+    async fn each(
         &mut self,
         client: &AdminClient,
         ids: &[String],
@@ -53,50 +141,52 @@ impl Run {
         Ok(())
     }
 
-    /// Replays open dead letters until `max` of them were published or resolved. A page has no more
-    /// dead letters than may still be replayed: every one of it is tried, and its cursor is where
-    /// the next run goes on. A replay that fails again keeps its number or gets a newer one, so the
-    /// cursor is past it.
-    pub(super) async fn replay_open(
+    /// Applies the verb to all that match, step by step from the newest on. Each step tells how
+    /// many are left for the next one.
+    async fn all(
         &mut self,
         client: &AdminClient,
-        origin: Option<&str>,
-        max: u32,
-        from: Option<String>,
+        selection: &Selection,
+        action: &Action<'_>,
+        expected: u64,
     ) -> Result<(), CommandFailure> {
-        self.next_cursor = from;
-        let mut seen = HashSet::new();
-        loop {
-            let room = max.saturating_sub(self.num_replayed());
-            if room == 0 {
-                return Ok(());
-            }
+        let Some(reason) = action.text.filter(|text| !text.trim().is_empty()) else {
+            return Err(usage(
+                "a verb on all that match needs a reason",
+                "give --reason or --note",
+            ));
+        };
+        self.next_cursor.clone_from(&selection.cursor);
+        let (mut expected, mut room) = (expected, selection.max.unwrap_or(u64::MAX));
+        self.num_requested = usize::try_from(expected.min(room)).unwrap_or(usize::MAX);
+        while room > 0 {
+            let limit = room.min(STEP).to_string();
             let cursor = self.next_cursor.take();
-            let page = get_page(client, "open", origin, room, cursor.as_deref()).await?;
-            let ids = dead_letters(&page).iter().rev().map(|it| field(it, "id"));
-            let ids: Vec<String> = ids.filter(|id| seen.insert(id.clone())).collect();
-            self.each(client, &ids, "replay", &json!({})).await?;
-            self.next_cursor = next_cursor(&page).filter(|_| !ids.is_empty()).map(str::to_owned);
+            let mut query = selection.filter.query();
+            query.push(("limit", &limit));
+            query.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
+            let body = json!({ "expected": expected, "reason": reason });
+            let path = ["dead-letters", action.verb];
+            let step = client.post_to(&path, &query, &body, None).await;
+            let step = step.map_err(operation_failure)?;
+            self.results.extend(dead_letters(&step).iter().cloned());
+            if let Some(why) = step.get("stopped").and_then(Json::as_str) {
+                let remedy = "`floodgate doctor` checks broker and ledger; then begin again";
+                return Err(usage(&format!("stopped: {why}"), remedy));
+            }
+            self.next_cursor = next_cursor(&step).map(str::to_owned);
             if self.next_cursor.is_none() {
                 return Ok(());
             }
+            expected = step.get("num_left").and_then(Json::as_u64).unwrap_or(0);
+            room = room.saturating_sub(dead_letters(&step).len().max(1) as u64);
         }
-    }
-
-    fn num_replayed(&self) -> u32 {
-        let is_replayed =
-            |result: &&Json| matches!(&*field(result, "done"), "published" | "resolved");
-        let num = self.results.iter().filter(is_replayed).count();
-        u32::try_from(num).unwrap_or(u32::MAX)
+        Ok(())
     }
 
     /// Prints each result and the counts; the exit is [`Exit::Negative`] if any was refused, or
     /// that of the failure that stopped the run early.
-    pub(super) fn end(
-        self,
-        output: Output,
-        ended: Result<(), CommandFailure>,
-    ) -> anyhow::Result<Exit> {
+    fn end(self, output: Output, ended: Result<(), CommandFailure>) -> anyhow::Result<Exit> {
         let summary = self.summary();
         output.data(&summary, || render_results(&summary))?;
         note_next_cursor(output, self.next_cursor.as_deref());

@@ -1,30 +1,29 @@
 //! `floodgate dlq`: lists, shows, replays, parks and discards dead letters.
 
-use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
-use serde_json::{Value as Json, json};
+use serde_json::Value as Json;
 
-use super::admin::{AdminClient, CALL_TIMEOUT, Error, ServerArgs};
+use super::admin::{CALL_TIMEOUT, Error, ServerArgs};
 use super::common::Common;
 use super::exit::{CommandFailure, Exit};
 use super::output::{Output, list};
-use crate::domain::{DeadLetterOrigin, DeadLetterState};
 
 mod actions;
+mod filter;
 mod render;
 
-use actions::Run;
+use actions::{Action, Selection};
+use filter::FilterArgs;
 use render::{render_dead_letter, render_list};
-
-/// Upper limit of `--max`; the next run continues with `--cursor`.
-const REPLAY_MAX: u32 = 500;
 
 const EXAMPLES: &str = "\
 Examples:
   floodgate dlq list                           open dead letters, newest first
+  floodgate dlq list --sale spring --contains 'no sale has' --until 1h
   floodgate dlq show 17                        its reason, bytes and orders
   floodgate dlq replay 17 18                   publish them again
-  floodgate dlq replay --all --origin relay --max 100
+  floodgate dlq replay --all --origin relay --dry-run
+  floodgate dlq replay --all --origin relay --expected 40 --reason 'the queue is mended'
   floodgate dlq park 19 --note 'another party, see mail of 3 May'
   floodgate dlq discard 20 --reason 'the shop cancelled the event'
 ";
@@ -43,14 +42,11 @@ pub struct DlqArgs {
 enum Verb {
     /// List dead letters, newest first
     #[command(before_help = "Examples:\n  floodgate dlq list\n  \
-                             floodgate dlq list --state all --origin consumer --limit 200\n")]
+                             floodgate dlq list --state all --origin consumer --limit 200\n  \
+                             floodgate dlq list --sale spring --sku phone --since 2h\n")]
     List {
-        /// Only those in this state
-        #[arg(long, value_parser = PossibleValuesParser::new(states()), default_value = "open")]
-        state: String,
-        /// Only those that this component gave up
-        #[arg(long, value_parser = PossibleValuesParser::new(origins()))]
-        origin: Option<String>,
+        #[command(flatten)]
+        filter: FilterArgs,
         /// Most dead letters to show
         #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=500))]
         limit: u32,
@@ -67,32 +63,20 @@ enum Verb {
     },
     /// Publish dead letters again; a request that already has an order gets no second one
     #[command(before_help = "Examples:\n  floodgate dlq replay 17 18\n  \
-                             floodgate dlq replay --all --origin relay --max 100\n")]
+                             floodgate dlq replay --all --origin relay --dry-run\n  \
+                             floodgate dlq replay --all --expected 40 --reason 'mended'\n")]
     Replay {
-        /// Their numbers
-        #[arg(required_unless_present = "all", conflicts_with = "all")]
-        ids: Vec<String>,
-        /// Open ones, until --max are published: page by page from the newest, in each page the
-        /// oldest first
-        #[arg(long)]
-        all: bool,
-        /// With --all: only those that this component gave up
-        #[arg(long, value_parser = PossibleValuesParser::new(origins()), requires = "all")]
-        origin: Option<String>,
-        /// With --all: most dead letters to replay; refused ones do not count
-        #[arg(long, default_value_t = 100, requires = "all",
-              value_parser = clap::value_parser!(u32).range(1..=i64::from(REPLAY_MAX)))]
-        max: u32,
-        /// With --all: cursor at the end of the previous run
-        #[arg(long, value_name = "CURSOR", requires = "all")]
-        cursor: Option<String>,
+        #[command(flatten)]
+        selection: Selection,
+        /// With --all: why, recorded with who did it
+        #[arg(long, requires = "all")]
+        reason: Option<String>,
     },
     /// Set dead letters aside; they can still be replayed or discarded
     #[command(before_help = "Examples:\n  floodgate dlq park 19 --note 'a test of the shop'\n")]
     Park {
-        /// Their numbers
-        #[arg(required = true)]
-        ids: Vec<String>,
+        #[command(flatten)]
+        selection: Selection,
         /// Why, for other operators
         #[arg(long)]
         note: Option<String>,
@@ -102,30 +86,24 @@ enum Verb {
                              floodgate dlq discard 20 --reason 'the shop cancelled the event'\n  \
                              floodgate dlq discard 20 21 --json\n")]
     Discard {
-        /// Their numbers
-        #[arg(required = true)]
-        ids: Vec<String>,
+        #[command(flatten)]
+        selection: Selection,
         /// Why, for other operators
         #[arg(long)]
         reason: Option<String>,
     },
 }
 
-fn origins() -> [&'static str; 3] {
-    DeadLetterOrigin::ALL.map(DeadLetterOrigin::name)
-}
-
-fn states() -> Vec<&'static str> {
-    DeadLetterState::ALL.into_iter().map(DeadLetterState::name).chain(["all"]).collect()
-}
-
 /// Calls the running server.
 pub async fn run(args: &DlqArgs, common: &Common) -> anyhow::Result<Exit> {
     let (client, output) = args.server.connect(common)?;
-    let (ids, verb, body) = match &args.verb {
-        Verb::List { state, origin, limit, cursor } => {
-            let page =
-                get_page(&client, state, origin.as_deref(), *limit, cursor.as_deref()).await?;
+    let (selection, verb, text_name, text) = match &args.verb {
+        Verb::List { filter, limit, cursor } => {
+            let (mut query, limit) = (filter.query(), limit.to_string());
+            query.push(("limit", &limit));
+            query.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
+            let page = client.ask(&["dead-letters"], &query, CALL_TIMEOUT).await;
+            let page = page.map_err(operation_failure)?;
             output.data(&page, || render_list(&page))?;
             note_next_cursor(output, next_cursor(&page));
             return Ok(Exit::Done);
@@ -136,22 +114,12 @@ pub async fn run(args: &DlqArgs, common: &Common) -> anyhow::Result<Exit> {
             output.data(&dead_letter, || render_dead_letter(&dead_letter))?;
             return Ok(Exit::Done);
         }
-        Verb::Replay { all: true, origin, max, cursor, .. } => {
-            let mut run = Run::default();
-            let ended = run.replay_open(&client, origin.as_deref(), *max, cursor.clone()).await;
-            return run.end(output, ended);
-        }
-        Verb::Replay { ids, .. } => (ids, "replay", json!({})),
-        Verb::Park { ids, note } => (ids, "park", body("note", note.as_ref())),
-        Verb::Discard { ids, reason } => (ids, "discard", body("reason", reason.as_ref())),
+        Verb::Replay { selection, reason } => (selection, "replay", None, reason),
+        Verb::Park { selection, note } => (selection, "park", Some("note"), note),
+        Verb::Discard { selection, reason } => (selection, "discard", Some("reason"), reason),
     };
-    let mut run = Run::default();
-    let ended = run.each(&client, ids, verb, &body).await;
-    run.end(output, ended)
-}
-
-fn body(name: &str, text: Option<&String>) -> Json {
-    text.map_or_else(|| json!({}), |text| json!({ name: text }))
+    let action = Action { verb, text_name, text: text.as_deref() };
+    selection.run(&client, output, &action).await
 }
 
 fn note_next_cursor(output: Output, next: Option<&str>) {
@@ -160,29 +128,12 @@ fn note_next_cursor(output: Output, next: Option<&str>) {
     }
 }
 
-async fn get_page(
-    client: &AdminClient,
-    state: &str,
-    origin: Option<&str>,
-    limit: u32,
-    cursor: Option<&str>,
-) -> Result<Json, CommandFailure> {
-    let limit = limit.to_string();
-    let query: Vec<(&str, &str)> = [
-        ("state", Some(state).filter(|state| *state != "all")),
-        ("origin", origin),
-        ("limit", Some(limit.as_str())),
-        ("cursor", cursor),
-    ]
-    .into_iter()
-    .filter_map(|(name, value)| Some((name, value?)))
-    .collect();
-    client.ask(&["dead-letters"], &query, CALL_TIMEOUT).await.map_err(operation_failure)
-}
-
 /// The exit code and the next step for the operator.
 fn operation_failure(error: Error) -> CommandFailure {
     let remedy = match &error {
+        Error::Refused { code, .. } if code == "other-count" => {
+            "--dry-run shows those that match now; nothing of this step was changed"
+        }
         Error::Refused { status: 404, .. } => "`floodgate dlq list --state all` shows all of them",
         Error::Unknown { .. } => "`floodgate dlq list` shows what is open; repeats do no harm",
         Error::Unable { status: 503, .. } => {

@@ -27,7 +27,9 @@ pub(super) fn render_list(page: &Json) -> String {
         cells.iter().map(|cell| on_one_line(cell, CELL_CHARS)).collect()
     };
     let heading = ["ID", "STATE", "ORIGIN", "ATTEMPTS", "DEAD AT", "MESSAGE", "REASON"];
-    format!("{}\n{total}\n", table(&heading, dead_letters.iter().map(row)))
+    let matching = page.get("num_matching").and_then(Json::as_u64);
+    let matching = matching.map_or_else(String::new, |num| format!("{num} match; "));
+    format!("{}\n{matching}{total}\n", table(&heading, dead_letters.iter().map(row)))
 }
 
 pub(super) fn render_dead_letter(dead_letter: &Json) -> String {
@@ -92,7 +94,7 @@ pub(super) fn render_results(summary: &Json) -> String {
     .map(|(name, label)| format!("{} {label}", field(summary, name)))
     .collect();
     if counted.is_empty() {
-        return "nothing to do: no open dead letter".to_owned();
+        return "nothing was done".to_owned();
     }
     format!("{shown}{}\n", counted.join(", "))
 }

@@ -101,19 +101,30 @@ fn address(name: &'static str, key: &str, bind: SocketAddr, running: bool) -> Ch
 
 /// Warns of exposure that is allowed; forbidden exposure is a fault of the configuration.
 fn exposure(settings: &Settings) -> Check {
-    let open: Vec<String> = [("public", settings.http.bind), ("internal", settings.internal.bind)]
+    let Settings { http, internal, .. } = settings;
+    let listeners = [
+        ("public", http.bind, http.tls.is_some()),
+        ("internal", internal.bind, internal.tls.is_some()),
+    ];
+    let open: Vec<String> = listeners
         .iter()
-        .filter(|(_, bind)| !bind.ip().is_loopback())
-        .map(|(name, bind)| format!("{name} {bind}"))
+        .filter(|(_, bind, is_tls)| !bind.ip().is_loopback() && !is_tls)
+        .map(|(name, bind, _)| format!("{name} {bind}"))
         .collect();
+    let is_loopback = listeners.iter().all(|(_, bind, _)| bind.ip().is_loopback());
     check("exposure")
         .when(!open.is_empty())
         .warn(format!("reachable from other machines without TLS: {}", open.join(", ")))
-        .remedy("let only a proxy that speaks TLS, and the operators' network, reach them")
+        .remedy(
+            "let only a proxy that speaks TLS, and the operators' network, reach them, or set \
+             tls_cert_file and tls_key_file",
+        )
         .when(settings.auth.mode == AuthMode::Header)
         .warn("loopback only; X-Buyer-Id is not verified")
-        .remedy("for real buyers set auth.mode = \"jwt\" and auth.jwt_secret_file")
-        .ok("loopback only")
+        .remedy(
+            "for real buyers set auth.mode = \"jwt\" and auth.jwks_file or auth.jwt_secret_file",
+        )
+        .ok(if is_loopback { "loopback only" } else { "loopback or TLS only" })
 }
 
 #[cfg(test)]

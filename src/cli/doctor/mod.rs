@@ -11,10 +11,10 @@ use serde_json::json;
 use super::admin::AdminClient;
 use super::common::Common;
 use super::exit::Exit;
-use crate::config::{ConfigFault, LoadedSettings};
+use crate::config::{ConfigFault, ExposedSecret, LoadedSettings, Settings};
 
 mod ledger;
-mod machine;
+pub(super) mod machine;
 mod mysql;
 mod rabbit;
 mod redis;
@@ -126,7 +126,7 @@ pub async fn run(common: &Common) -> anyhow::Result<Exit> {
 
 async fn examine(common: &Common) -> Vec<Finding> {
     let checks = match LoadedSettings::read(&common.sources()) {
-        Ok(LoadedSettings { settings, faults, .. }) => {
+        Ok(LoadedSettings { settings, faults, exposed, .. }) => {
             // Whether a server answers at `internal.bind`; with port 0 that is not known.
             let running = match AdminClient::new(None, &settings) {
                 Ok(client) => client.is_alive().await,
@@ -134,6 +134,8 @@ async fn examine(common: &Common) -> Vec<Finding> {
             };
             [
                 configuration(&faults),
+                secrets(&exposed),
+                vec![encryption(&settings)],
                 sqlite::examine(&settings, running),
                 mysql::examine(&settings),
                 redis::examine(&settings).await,
@@ -161,6 +163,32 @@ fn configuration(faults: &[ConfigFault]) -> Vec<Check> {
         check("configuration").fail(detail).remedy(&fault.remedy)
     };
     faults.iter().map(fault).collect()
+}
+
+/// Secrets that others may read.
+fn secrets(exposed: &[ExposedSecret]) -> Vec<Check> {
+    if exposed.is_empty() {
+        return vec![check("secrets").ok("no other user can read them")];
+    }
+    let warn = |one: &ExposedSecret| check("secrets").warn(&one.what).remedy(one.remedy);
+    exposed.iter().map(warn).collect()
+}
+
+/// Servers beyond this machine without TLS.
+fn encryption(settings: &Settings) -> Check {
+    let links = settings.links();
+    let readable: Vec<_> = links.iter().filter(|link| link.is_readable()).collect();
+    let shown = readable.iter().map(|link| format!("{} ({})", link.key, link.hosts.join(", ")));
+    let remedies: Vec<_> = readable.iter().map(|link| link.remedy()).collect();
+    let num_encrypted = links.iter().filter(|link| link.is_encrypted).count();
+    check("encryption")
+        .when(!readable.is_empty())
+        .warn(format!(
+            "passwords and orders travel in plain text: {}",
+            shown.collect::<Vec<_>>().join("; ")
+        ))
+        .remedy(remedies.join("; "))
+        .ok(format!("{num_encrypted} of {} servers with TLS, the others on loopback", links.len()))
 }
 
 /// Compares the first number of a version, such as `RabbitMQ 3.10.8` or `10.11.6-MariaDB`.

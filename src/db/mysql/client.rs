@@ -22,6 +22,7 @@ use diesel_async::{
 };
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, Iter, TryStreamExt};
+use mysql_async::Conn;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout_at;
 
@@ -107,7 +108,12 @@ impl Client {
         let timed_out = || {
             ConnectionError::BadConnection(format!("no answer within {} ms", within.as_millis()))
         };
-        let opened = timeout_at(end.into(), AsyncMysqlConnection::establish(&session.url)).await;
+        let opening = async {
+            let opened = Conn::new(session.client.clone()).await;
+            let bad = |error: mysql_async::Error| ConnectionError::BadConnection(error.to_string());
+            AsyncMysqlConnection::try_from(opened.map_err(bad)?).await
+        };
+        let opened = timeout_at(end.into(), opening).await;
         let mut client = Self {
             inner: opened.map_err(|_elapsed| timed_out())??,
             session: Arc::clone(session),

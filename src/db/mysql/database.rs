@@ -232,6 +232,6 @@ fn open_quotas(claims: &[QuotaClaim]) -> String {
         let _written = write!(text, "{before}{sku_no},{buyer_id},0,{quota}");
         before = "),(";
     }
-    text.push_str(") ON DUPLICATE KEY UPDATE owned = owned");
+    text.push_str(") ON DUPLICATE KEY UPDATE quota = GREATEST(owned, VALUES(quota))");
     text
 }

@@ -21,6 +21,7 @@ use super::error::{cannot_open, explained};
 use super::migrate::{self, SchemaStatus};
 use super::sql::{Database, SqlLedger, WriteMode, WriterFence};
 use super::workers::{Connector, Workers};
+use crate::net::{self, Trust};
 use crate::runtime::clock::{SharedClock, SystemClock};
 
 mod client;
@@ -62,6 +63,8 @@ const REMEDIES: &[(&[&str], &str)] = &[
 pub struct MysqlOptions {
     /// `mysql://user:password@host:port/database`. Contains a password: must not be displayed.
     pub url: String,
+    /// Encrypts the connections: the authorities that the server's certificate may have.
+    pub trust: Option<Trust>,
     /// Number of writer threads.
     pub writers: usize,
     /// Number of reader threads.
@@ -93,6 +96,7 @@ impl MysqlOptions {
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
+            trust: None,
             writers: 4,
             readers: 2,
             job_queue_max: 1024,
@@ -193,5 +197,6 @@ fn explain(address: &str, error: Error) -> Error {
         Error::NoConnection { reason } | Error::CannotOpen { reason } => reason,
         other => return other,
     };
+    let message = net::explain(message, "ledger.ca_file", "ledger.url");
     explained(address, &message, REMEDIES)
 }

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use mysql_async::{Opts, OptsBuilder, SslOpts, UrlError};
+
 use super::MysqlOptions;
 use crate::db::Error;
 use crate::db::error::cannot_open;
@@ -19,8 +21,8 @@ pub(super) enum SessionAccess {
 
 /// The settings of a connection.
 pub(super) struct Session {
-    /// Contains the password: must not be displayed.
-    pub(super) url: String,
+    /// Contain the password: must not be displayed.
+    pub(super) client: Opts,
     /// Host, port and database, for messages.
     pub(super) address: String,
     pub(super) access: SessionAccess,
@@ -44,8 +46,14 @@ impl Session {
         };
         // A password may contain @: the address begins after the last one.
         let address = rest.rsplit_once('@').map_or(rest, |(_, address)| address);
+        // Without the library's message, which may quote a part of the password.
+        let invalid = |_| Error::CannotOpen {
+            reason: "ledger.url is not mysql://user:password@host:port/database with known \
+                     parameters; write characters such as ? and @ of a password as %3F and %40"
+                .to_owned(),
+        };
         Ok(Arc::new(Self {
-            url: with_defaults(&options.url),
+            client: client_options(options).map_err(invalid)?,
             address: address.split('?').next().unwrap_or_default().to_owned(),
             access,
             set_up: set_up(options, access),
@@ -56,6 +64,23 @@ impl Session {
             outages: Arc::default(),
         }))
     }
+}
+
+/// The options of the client library. Diesel needs its own cache of statements to be the only one,
+/// and counts the rows that an UPDATE finds.
+fn client_options(options: &MysqlOptions) -> Result<Opts, UrlError> {
+    let client = OptsBuilder::from_opts(Opts::from_url(&with_defaults(&options.url))?)
+        .stmt_cache_size(0)
+        .client_found_rows(true);
+    Ok(match &options.trust {
+        None => client.into(),
+        Some(trust) => {
+            let tls = SslOpts::default()
+                .with_root_certs(vec![trust.pem().to_vec().into()])
+                .with_disable_built_in_roots(true);
+            client.ssl_opts(tls).into()
+        }
+    })
 }
 
 /// Adds our default parameters in front of the operator's, which take precedence: no socket file,
@@ -112,22 +137,25 @@ mod tests {
 
     #[test]
     fn no_message_contains_the_password() {
-        for url in ["mysql://me:s3cret@db:3306/shop", "mysql://me:s3c?r@t@db:3306/shop?a=b"] {
-            assert_eq!(session(url).address, "db:3306/shop");
-        }
+        assert_eq!(session("mysql://me:s3cret@db:3306/shop").address, "db:3306/shop");
         assert_eq!(session("mysql://db/shop").address, "db/shop");
-        let error =
-            Session::new(&MysqlOptions::new("s3cret@db"), SessionAccess::Write).err().unwrap();
-        assert!(!error.to_string().contains("s3cret"), "{error}");
+        for url in ["s3cret@db", "mysql://me:a?s3cret@db:3306/shop", "mysql://db/x?p=s3cret"] {
+            let opened = Session::new(&MysqlOptions::new(url), SessionAccess::Write);
+            let error = opened.err().unwrap().to_string();
+            assert!(!error.contains("s3cret"), "{error}");
+        }
     }
 
     #[test]
     fn the_operators_parameters_follow_the_defaults() {
-        let session = session("mysql://me@db/shop?tcp_keepalive=1");
+        let ours = session("mysql://me@db/shop");
         assert_eq!(
-            session.url,
-            "mysql://me@db/shop?prefer_socket=false&tcp_keepalive=10000&tcp_keepalive=1"
+            (ours.client.prefer_socket(), ours.client.tcp_keepalive()),
+            (false, Some(10_000))
         );
+        let changed = session("mysql://me@db/shop?tcp_keepalive=1");
+        assert_eq!(changed.client.tcp_keepalive(), Some(1));
+        assert!(changed.client.ssl_opts().is_none());
     }
 
     #[test]

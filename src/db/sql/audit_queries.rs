@@ -86,7 +86,7 @@ trait AuditQueries {
     }
 
     /// The requests of orders that contradict their payments. Reads both tables along their primary
-    /// keys. Order state 1 is paid; the states of payments are numbered as in
+    /// keys. Order state 1 is paid, 2 timed out; the states of payments are numbered as in
     /// [`crate::domain::PaymentState`].
     fn wrong_money(&mut self, sku: i32, limit: i32) -> QueryResult<Vec<i64>> {
         let of_order = "p.sku_no = o.sku_no AND p.buyer_id = o.buyer_id \
@@ -101,6 +101,8 @@ trait AuditQueries {
                  AND COALESCE(p.received_currency, '') = p.currency AND EXISTS \
                    (SELECT 1 FROM orders o WHERE {of_order} AND o.state = 1) \
                WHEN 5 THEN p.refunded_total = COALESCE(p.received, -1) \
+               WHEN 6 THEN p.refunded_total < COALESCE(p.received, -1) AND EXISTS \
+                 (SELECT 1 FROM orders o WHERE {of_order} AND o.state = 2) \
                ELSE p.refunded_total < COALESCE(p.received, -1) END \
              LIMIT {limit}"
         );

@@ -6,7 +6,8 @@ use diesel::result::Error as Diesel;
 
 use super::statements::SkuAndBuyer;
 use super::{
-    AuditQueries, DeadLetterQueries, LifeQueries, OrderQueries, Queries, QuotaClaim, SaleQueries,
+    AuditQueries, DeadLetterQueries, LifeQueries, OrderQueries, PaymentQueries, Queries,
+    QuotaClaim, RepairQueries, RetentionQueries, SaleQueries, VerbQueries,
 };
 use crate::db::Error;
 use crate::db::migrate::MigratedDatabase;
@@ -19,9 +20,13 @@ pub trait Database:
     + Queries
     + OrderQueries
     + LifeQueries
+    + PaymentQueries
+    + RepairQueries
+    + RetentionQueries
     + SaleQueries
     + AuditQueries
     + DeadLetterQueries
+    + VerbQueries
     + MigratedDatabase
     + ScannedDatabase
     + Send
@@ -67,7 +72,7 @@ pub trait Database:
     fn insert_orders(&mut self, orders: &[NewOrder]) -> QueryResult<()>;
 
     /// Whether any of these requests has a recorded failure of any process, or any of these buyers
-    /// is barred. A concurrent transaction whose failure is not found here finds the orders of
+    /// has a bar. A concurrent transaction whose failure is not found here finds the orders of
     /// this one.
     fn any_refused(&mut self, requests: &[i64], buyers: &[SkuAndBuyer]) -> QueryResult<bool>;
 

@@ -1,7 +1,8 @@
 //! The rows of dead letters and the queries about them; see `rows` and `queries`.
 
-use diesel::dsl::{count_star, insert_into, update};
+use diesel::dsl::{count_star, insert_into, sql, update};
 use diesel::prelude::*;
+use diesel::sql_types::{Bool, Text};
 
 use super::queries::queries;
 use crate::db::Error;
@@ -10,7 +11,7 @@ use crate::db::rows::{narrow, readable, units, unstorable};
 use crate::db::schema::{dead_letters, dead_requests};
 use crate::domain::{
     DeadLetter, DeadLetterFilter, DeadLetterNo, DeadLetterOrigin, DeadLetterState,
-    DeadLetterTransition, NewDeadLetter,
+    DeadLetterTransition, DeadRequest, NewDeadLetter, RequestId,
 };
 
 /// A row of `dead_letters`, without digest and body.
@@ -82,6 +83,48 @@ fn final_states() -> impl Iterator<Item = i16> {
     states.map(DeadLetterState::to_db)
 }
 
+/// A query of dead letters with the conditions of a filter. A macro, because the type of a query
+/// differs per database.
+macro_rules! filtered {
+    ($query:ident, $filter:ident) => {{
+        let mut query = $query;
+        if let Some(state) = $filter.state {
+            query = query.filter(dead_letters::state.eq(state.to_db()));
+        }
+        if let Some(origin) = $filter.origin {
+            query = query.filter(dead_letters::origin.eq(origin.name()));
+        }
+        if let Some(reason) = &$filter.reason {
+            let contains = sql::<Bool>("INSTR(LOWER(dead_letters.reason), LOWER(");
+            query = query.filter(contains.bind::<Text, _>(reason).sql(")) > 0"));
+        }
+        if let Some(since_ms) = $filter.since_ms {
+            query = query.filter(dead_letters::dead_at_ms.ge(since_ms));
+        }
+        if let Some(until_ms) = $filter.until_ms {
+            query = query.filter(dead_letters::dead_at_ms.lt(until_ms));
+        }
+        if let Some(before) = $filter.before {
+            query = query.filter(dead_letters::letter_no.lt(before.0));
+        }
+        if $filter.has_requests() {
+            let mut with = dead_requests::table.select(dead_requests::letter_no).into_boxed();
+            if let Some(request) = $filter.request.map(RequestId::to_db) {
+                with = with.filter(dead_requests::request_id.eq(request));
+            }
+            if let Some(buyer) = $filter.buyer {
+                with = with.filter(dead_requests::buyer_id.eq(buyer.to_db()));
+            }
+            if let Some(skus) = &$filter.skus {
+                let numbers: Vec<i32> = skus.iter().map(|sku| sku.0).collect();
+                with = with.filter(dead_requests::sku_no.eq_any(numbers));
+            }
+            query = query.filter(dead_letters::letter_no.eq_any(with));
+        }
+        query
+    }};
+}
+
 queries! {
 /// The queries about dead letters.
 trait DeadLetterQueries {
@@ -119,39 +162,36 @@ trait DeadLetterQueries {
         insert_into(dead_letters::table).values(row).execute(self).map(drop)
     }
 
-    /// Writes pairs of request and dead letter.
-    fn insert_dead_requests(&mut self, rows: &[(i64, i64)]) -> QueryResult<()> {
-        let value = |(request, letter_no): &(i64, i64)| {
-            (dead_requests::request_id.eq(*request), dead_requests::letter_no.eq(*letter_no))
+    /// Writes the requests of a dead letter.
+    fn insert_dead_requests(&mut self, letter: i64, dead: &[DeadRequest]) -> QueryResult<()> {
+        let value = |dead: &DeadRequest| {
+            (
+                dead_requests::request_id.eq(dead.request.to_db()),
+                dead_requests::letter_no.eq(letter),
+                dead_requests::sku_no.eq(Some(dead.sku.0)),
+                dead_requests::buyer_id.eq(Some(dead.buyer.to_db())),
+            )
         };
-        let values: Vec<_> = rows.iter().map(value).collect();
+        let values: Vec<_> = dead.iter().map(value).collect();
         insert_into(dead_requests::table).values(values).execute(self).map(drop)
     }
 
     /// Dead letters that match the filter, newest first.
     fn dead_letter_page(
-        &mut self, filter: DeadLetterFilter, limit: u32
+        &mut self, filter: &DeadLetterFilter, limit: u32
     ) -> QueryResult<Vec<DeadLetterRow>> {
-        let mut page = dead_letters::table
+        let page = dead_letters::table
             .order(dead_letters::letter_no.desc())
             .limit(i64::from(limit))
             .select(DeadLetterRow::as_select())
             .into_boxed();
-        if let Some(state) = filter.state {
-            page = page.filter(dead_letters::state.eq(state.to_db()));
-        }
-        if let Some(origin) = filter.origin {
-            page = page.filter(dead_letters::origin.eq(origin.name()));
-        }
-        if let Some(before) = filter.before {
-            page = page.filter(dead_letters::letter_no.lt(before.0));
-        }
-        if let Some(request) = filter.request {
-            let with = dead_requests::table.filter(dead_requests::request_id.eq(request.to_db()));
-            let numbers = with.select(dead_requests::letter_no);
-            page = page.filter(dead_letters::letter_no.eq_any(numbers));
-        }
-        page.load(self)
+        filtered!(page, filter).load(self)
+    }
+
+    /// The number of dead letters that match the filter.
+    fn num_dead_letters(&mut self, filter: &DeadLetterFilter) -> QueryResult<i64> {
+        let all = dead_letters::table.select(count_star()).into_boxed();
+        filtered!(all, filter).get_result(self)
     }
 
     /// Open and parked dead letters with their bodies, in ascending order of their number.

@@ -45,7 +45,14 @@ impl<D: Database> DeadLetterStore for SqlLedger<D> {
         limit: u32,
     ) -> Result<Vec<DeadLetter>, Error> {
         self.read("reading dead letters", move |conn| {
-            convert_rows(conn.dead_letter_page(filter, limit)?)
+            convert_rows(conn.dead_letter_page(&filter, limit)?)
+        })
+        .await
+    }
+
+    async fn num_dead_letters(&self, filter: DeadLetterFilter) -> Result<u64, Error> {
+        self.read("counting dead letters", move |conn| {
+            Ok(conn.num_dead_letters(&filter)?.unsigned_abs())
         })
         .await
     }
@@ -158,10 +165,11 @@ fn store_one<D: Database>(
     if !inserted(conn.insert_dead_letter(letter, &row))? {
         return Ok(None);
     }
-    let requests: BTreeSet<i64> = letter.requests.iter().map(|id| id.to_db()).collect();
-    let rows: Vec<(i64, i64)> = requests.into_iter().map(|id| (id, row.letter_no)).collect();
-    for chunk in rows.chunks(IN_LIST_MAX) {
-        conn.insert_dead_requests(chunk)?;
+    let mut requests = letter.requests.clone();
+    requests.sort_unstable();
+    requests.dedup_by_key(|dead| dead.request);
+    for chunk in requests.chunks(IN_LIST_MAX) {
+        conn.insert_dead_requests(row.letter_no, chunk)?;
     }
     Ok(Some(StoreDeadLetterOutcome::New))
 }

@@ -1,8 +1,8 @@
-//! The queries about the life of orders: changes, events, payments, bars and cursors.
+//! The queries about the life of orders: changes, events, bars and cursors.
 
 use std::fmt::Write;
 
-use diesel::dsl::{exists, insert_into, insert_or_ignore_into, max, min, select, sql, update};
+use diesel::dsl::{insert_into, insert_or_ignore_into, min, sql, update};
 use diesel::prelude::*;
 use diesel::sql_query;
 use diesel::sql_types::{BigInt, Bool, Integer};
@@ -10,13 +10,11 @@ use diesel::sql_types::{BigInt, Bool, Integer};
 use super::Database;
 use super::queries::queries;
 use super::statements::{SkuAndBuyer, list, of_buyers};
-use crate::db::life_rows::{BarRow, OrderEventRow, PaymentEventRow, PaymentRow};
+use crate::db::life_rows::{BarRow, OrderEventRow};
 use crate::db::mysql::MysqlConnection;
 use crate::db::rows::{ORDER_COLUMNS, OrderColumns, OrderRow};
 use crate::db::sale_rows::SkuRow;
-use crate::db::schema::{
-    bars, cursors, order_events, orders, payment_events, payments, sales, skus,
-};
+use crate::db::schema::{bars, cursors, order_events, orders, sales, skus};
 
 queries! {
 /// The queries about the life of orders.
@@ -133,8 +131,18 @@ trait LifeQueries {
             .load(self)
     }
 
-    fn last_feed_no(&mut self) -> QueryResult<Option<i64>> {
-        order_events::table.select(max(order_events::feed_no)).first(self)
+    /// The rows of changes after a feed number, up to `until`; a placement has version 0.
+    fn changes_after(
+        &mut self, feed_no: i64, until: i64, limit: u32
+    ) -> QueryResult<Vec<OrderEventRow>> {
+        order_events::table
+            .filter(order_events::feed_no.gt(feed_no))
+            .filter(order_events::feed_no.le(until))
+            .filter(order_events::version.gt(0))
+            .order(order_events::feed_no)
+            .limit(i64::from(limit))
+            .select(OrderEventRow::as_select())
+            .load(self)
     }
 
     fn cursor(&mut self, name: &str) -> QueryResult<Option<i64>> {
@@ -147,51 +155,6 @@ trait LifeQueries {
         insert_or_ignore_into(cursors::table).values(new).execute(self)?;
         let row = cursors::table.find(name).filter(cursors::feed_no.lt(feed_no));
         update(row).set(cursors::feed_no.eq(feed_no)).execute(self).map(drop)
-    }
-
-    /// The attempts of the orders of these buyers with these request ids, oldest first.
-    fn payments_of(
-        &mut self, buyers: &[SkuAndBuyer], requests: &[i64]
-    ) -> QueryResult<Vec<PaymentRow>> {
-        payments::table
-            .filter(sql::<Bool>(&format!("({})", of_buyers(buyers))))
-            .filter(payments::request_id.eq_any(requests))
-            .order(payments::attempt_no)
-            .select(PaymentRow::as_select())
-            .load(self)
-    }
-
-    fn payment_by_id(
-        &mut self, provider: &str, payment_id: &str
-    ) -> QueryResult<Option<PaymentRow>> {
-        let row = payments::table.filter(payments::provider.eq(provider));
-        let row = row.filter(payments::payment_id.eq(payment_id));
-        row.select(PaymentRow::as_select()).first(self).optional()
-    }
-
-    fn insert_payment(&mut self, row: &PaymentRow) -> QueryResult<()> {
-        insert_into(payments::table).values(row).execute(self).map(drop)
-    }
-
-    fn update_payment(&mut self, row: &PaymentRow) -> QueryResult<()> {
-        update(payments::table.find(row.id())).set(row).execute(self).map(drop)
-    }
-
-    fn due_refunds(&mut self, until_ms: i64, limit: u32) -> QueryResult<Vec<PaymentRow>> {
-        payments::table
-            .filter(payments::refund_due_ms.le(until_ms))
-            .order(payments::refund_due_ms)
-            .limit(i64::from(limit))
-            .select(PaymentRow::as_select())
-            .load(self)
-    }
-
-    fn has_payment_event(&mut self, provider: &str, event: &str) -> QueryResult<bool> {
-        select(exists(payment_events::table.find((provider, event)))).get_result(self)
-    }
-
-    fn insert_payment_event(&mut self, row: &PaymentEventRow) -> QueryResult<()> {
-        insert_into(payment_events::table).values(row).execute(self).map(drop)
     }
 
     /// The SKUs that are in the same sale as one of these, each with that one.
@@ -209,10 +172,16 @@ trait LifeQueries {
         insert_or_ignore_into(bars::table).values(rows).execute(self).map(drop)
     }
 
-    /// SKU and buyer of the bars of these buyers.
-    fn barred(&mut self, buyers: &[SkuAndBuyer]) -> QueryResult<Vec<SkuAndBuyer>> {
+    /// SKU and buyer of the bars of these buyers, and the request that each does not apply to.
+    fn barred(&mut self, buyers: &[SkuAndBuyer]) -> QueryResult<Vec<(i32, i64, Option<i64>)>> {
         let rows = bars::table.filter(sql::<Bool>(&of_buyers(buyers)));
-        rows.select((bars::sku_no, bars::buyer_id)).load(self)
+        rows.select((bars::sku_no, bars::buyer_id, bars::exempt_id)).load(self)
+    }
+
+    /// Exempts a request from the bar that this order brought, if it brought one.
+    fn exempt(&mut self, id: (i32, i64), order: i64, request: i64) -> QueryResult<()> {
+        let bar = bars::table.find(id).filter(bars::request_id.eq(order));
+        update(bar).set(bars::exempt_id.eq(request)).execute(self).map(drop)
     }
 }
 }

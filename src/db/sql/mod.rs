@@ -18,13 +18,22 @@ mod order_life;
 mod order_queries;
 mod order_reader;
 mod order_writer;
+mod payment_follow_ups;
+mod payment_queries;
 mod payments;
 mod queries;
+mod repair_queries;
+mod repairs;
+mod retakes;
+mod retention;
+mod retention_queries;
+mod sale_changes;
 mod sale_queries;
 mod sales;
 pub(super) mod statements;
 mod tokens;
 mod transaction;
+mod verbs;
 
 pub use audit_queries::AuditQueries;
 pub use database::{Database, RowVisitor, ScannedDatabase};
@@ -32,9 +41,13 @@ pub use dead_letter_queries::DeadLetterQueries;
 pub use life_queries::LifeQueries;
 pub use order_queries::OrderQueries;
 pub use order_writer::QuotaClaim;
+pub use payment_queries::PaymentQueries;
 pub use queries::Queries;
+pub use repair_queries::RepairQueries;
+pub use retention_queries::RetentionQueries;
 pub use sale_queries::SaleQueries;
 pub use transaction::{TransactionEnd, WRITER, WriteMode, WriterFence, in_transaction};
+pub use verbs::VerbQueries;
 
 /// A ledger in an SQL database.
 pub struct SqlLedger<D> {
@@ -96,4 +109,14 @@ impl<D> std::fmt::Debug for SqlLedger<D> {
 
 fn convert_rows<R, T: TryFrom<R, Error = Error>>(rows: Vec<R>) -> Result<Vec<T>, Error> {
     rows.into_iter().map(T::try_from).collect()
+}
+
+/// Converts rows, and leaves out those that are not readable: one of them must not delay the others
+/// for ever. Each is logged.
+fn readable_rows<R, T>(
+    rows: impl IntoIterator<Item = R>,
+    convert: impl Fn(R) -> Result<T, Error>,
+) -> Vec<T> {
+    let log = |error: &Error| tracing::error!(%error, "ledger: row left out");
+    rows.into_iter().filter_map(|row| convert(row).inspect_err(log).ok()).collect()
 }

@@ -9,11 +9,11 @@ use super::statements::{IN_LIST_MAX, SkuAndBuyer};
 use super::{Database, TransactionEnd, WriterFence, in_transaction};
 use crate::db::life_rows::{BarRow, Cause, OrderEventRow};
 use crate::db::rows::{narrow, readable};
-use crate::db::sale_rows::{SkuRow, currency};
+use crate::db::sale_rows::{SkuHistories, SkuRow, currency};
 use crate::db::{Error, ErrorClass};
 use crate::domain::{
-    Actor, CancelOutcome, Currency, Order, OrderChange, OrderKey, OrderState, OrderTrigger, Sku,
-    lifecycle,
+    Actor, CancelOutcome, Currency, Order, OrderChange, OrderKey, OrderState, OrderTrigger,
+    RetentionState, Sku, lifecycle,
 };
 
 /// The sorted buyers of orders and their requests, for a condition on the primary key.
@@ -24,13 +24,18 @@ pub(super) fn condition(keys: impl Iterator<Item = OrderKey>) -> (Vec<SkuAndBuye
     (Vec::from_iter(buyers), keys.iter().map(|key| key.request.to_db()).collect())
 }
 
-/// The orders with these keys, at most [`IN_LIST_MAX`], locked until the transaction ends.
+/// The orders with these keys, at most [`IN_LIST_MAX`], locked until the transaction ends; without
+/// those of sealed sales, which do not change any more.
 pub(super) fn lock<D: Database>(conn: &mut D, keys: &[OrderKey]) -> Result<Vec<Order>, Error> {
     if keys.is_empty() {
         return Ok(Vec::new());
     }
     let (buyers, requests) = condition(keys.iter().copied());
-    super::convert_rows(conn.lock_orders(&buyers, &requests)?)
+    let mut orders: Vec<Order> = super::convert_rows(conn.lock_orders(&buyers, &requests)?)?;
+    let skus: BTreeSet<i32> = orders.iter().map(|order| order.sku.0).collect();
+    let sealed = conn.skus_from(RetentionState::Sealed, &Vec::from_iter(skus))?;
+    orders.retain(|order| !sealed.contains(&order.sku.0));
+    Ok(orders)
 }
 
 /// The orders with these keys, at most [`IN_LIST_MAX`].
@@ -50,7 +55,7 @@ pub(super) fn skus_of<D: Database>(
     let numbers: BTreeSet<i32> = orders.iter().map(|order| order.sku.0).collect();
     let rows = conn.skus_with_currency(&Vec::from_iter(numbers))?;
     let sku_of = |(row, code): (SkuRow, String)| -> Result<_, Error> {
-        let sku: Sku = row.try_into()?;
+        let sku = row.with_history(&SkuHistories::default())?;
         let currency = currency(&code, || format!("sale of sku {}", sku.no))?;
         Ok((sku.no.0, (sku, currency)))
     };
@@ -82,7 +87,7 @@ pub(super) fn change<D: Database>(
         let Some(change) = lifecycle::change(order, trigger, sku, *ended, cause.at_ms) else {
             continue;
         };
-        *ended += u32::from(!change.after.state.is_live());
+        *ended += u32::from(change.ends());
         changes.push(change);
     }
     write(conn, &changes, cause, &skus)?;
@@ -157,7 +162,8 @@ fn bar_buyers<D: Database>(conn: &mut D, changes: &[OrderChange], at_ms: i64) ->
     for order in barring() {
         let (buyer_id, request_id) = (order.buyer.to_db(), order.request.to_db());
         for (_, sku_no) in of_sales.iter().filter(|(one, _)| *one == order.sku.0) {
-            rows.insert(BarRow { sku_no: *sku_no, buyer_id, request_id, at_ms });
+            let exempt_id = None;
+            rows.insert(BarRow { sku_no: *sku_no, buyer_id, request_id, at_ms, exempt_id });
         }
     }
     for chunk in Vec::from_iter(rows).chunks(IN_LIST_MAX) {

@@ -11,25 +11,28 @@ use async_trait::async_trait;
 use super::order_changes::{cancel, condition, end_due, read};
 use super::payments::{open, record, refund_result, started};
 use super::statements::IN_LIST_MAX;
-use super::{Database, SqlLedger, TransactionEnd, convert_rows, in_transaction};
-use crate::db::life_rows::Cause;
+use super::{Database, SqlLedger, TransactionEnd, in_transaction, readable_rows};
+use crate::db::life_rows::{Cause, OrderEventRow};
 use crate::db::rows::unstorable;
 use crate::db::{Error, OrderChanges, Refunds};
 use crate::domain::{
-    Actor, AttemptKey, CancelOutcome, DueOrder, DueRefund, Money, OpenPayment, Order, OrderEvent,
-    OrderKey, OrderState, Payment, PaymentEvent, PaymentRecorded, PaymentState, PaymentTerms,
-    RefundResult, StartedPayment,
+    Actor, AttemptKey, CancelOutcome, DueOrder, DueRefund, FeedPage, ListedPayment, Money,
+    OpenPayment, Order, OrderEvent, OrderKey, OrderState, Payment, PaymentEvent, PaymentRecorded,
+    PaymentState, PaymentTerms, RefundResult, RetentionState, StartedPayment,
 };
 
 /// The counter of feed numbers. Its row is locked while events are numbered.
 const FEED: &str = "feed";
+
+/// Feed numbers that one read of changes looks at.
+const NUMBERS_PER_PAGE: i64 = 100_000;
 
 /// Orders that one transaction ends.
 const ENDED_PER_TRANSACTION: usize = IN_LIST_MAX;
 
 impl<D: Database> SqlLedger<D> {
     /// Runs a write transaction with the time at its beginning.
-    async fn write_at<T, F>(&self, operation: &'static str, job: F) -> Result<T, Error>
+    pub(super) async fn write_at<T, F>(&self, operation: &'static str, job: F) -> Result<T, Error>
     where
         T: Send + 'static,
         F: FnOnce(&mut D, i64) -> Result<TransactionEnd<T>, Error> + Send + 'static,
@@ -105,15 +108,15 @@ impl<D: Database> OrderChanges for SqlLedger<D> {
         limit: u32,
     ) -> Result<Vec<DueOrder>, Error> {
         self.read("reading due orders", move |conn| {
-            let orders: Vec<Order> =
-                convert_rows(conn.due_orders(state.to_db(), until_ms, limit)?)?;
+            let rows = conn.due_orders(state.to_db(), until_ms, limit)?;
+            let orders: Vec<Order> = readable_rows(rows, Order::try_from);
             let paying = |order: &&Order| order.state == OrderState::Paying;
             let paying: Vec<OrderKey> = orders.iter().filter(paying).map(Order::key).collect();
             let mut open: HashMap<OrderKey, Payment> = HashMap::new();
             for chunk in paying.chunks(IN_LIST_MAX) {
                 let (buyers, requests) = condition(chunk.iter().copied());
-                for row in conn.payments_of(&buyers, &requests)? {
-                    let payment = Payment::try_from(&row)?;
+                let rows = conn.payments_of(&buyers, &requests)?;
+                for payment in readable_rows(&rows, Payment::try_from) {
                     if payment.state == PaymentState::Started {
                         open.insert(payment.key.order, payment);
                     }
@@ -130,11 +133,24 @@ impl<D: Database> OrderChanges for SqlLedger<D> {
     }
 
     async fn events_after(&self, feed_no: i64, limit: u32) -> Result<Vec<OrderEvent>, Error> {
-        self.read("reading order events", move |conn| events(conn, feed_no, limit)).await
+        let mut after = feed_no;
+        // A page whose orders are all missing is not the end of the feed.
+        loop {
+            let page = move |conn: &mut D| events(conn, after, limit);
+            let FeedPage { events, read_to } = self.read("reading order events", page).await?;
+            if !events.is_empty() || read_to == after {
+                return Ok(events);
+            }
+            after = read_to;
+        }
+    }
+
+    async fn changes_after(&self, feed_no: i64, limit: u32) -> Result<FeedPage, Error> {
+        self.read("reading changes of orders", move |conn| changes(conn, feed_no, limit)).await
     }
 
     async fn last_feed_no(&self) -> Result<i64, Error> {
-        let last = |conn: &mut D| Ok(conn.last_feed_no()?.unwrap_or(0));
+        let last = |conn: &mut D| Ok(conn.token(FEED)?.unwrap_or(0));
         self.read("reading the last feed number", last).await
     }
 
@@ -155,10 +171,11 @@ impl<D: Database> Refunds for SqlLedger<D> {
     async fn due_refunds(&self, until_ms: i64, limit: u32) -> Result<Vec<DueRefund>, Error> {
         self.read("reading due refunds", move |conn| {
             let mut due = Vec::new();
-            for row in conn.due_refunds(until_ms, limit)? {
-                let attempts = u16::try_from(row.refund_attempts).unwrap_or(u16::MAX);
-                let Payment { key, provider, started, received, refunded_total, .. } =
-                    Payment::try_from(&row)?;
+            let rows = conn.due_refunds(until_ms, limit)?;
+            for ListedPayment { payment, refund_attempts: attempts, .. } in
+                readable_rows(&rows, |row| row.listed(None))
+            {
+                let Payment { key, provider, started, received, refunded_total, .. } = payment;
                 // Received money has both: its report names the payment.
                 let (Some(started), Some(received)) = (started, received) else { continue };
                 let money = Money { amount: received.amount - refunded_total, ..received };
@@ -197,9 +214,10 @@ fn number<D: Database>(conn: &mut D, limit: u32) -> Result<TransactionEnd<u32>, 
     Ok(if rows.is_empty() { TransactionEnd::RollBack(0) } else { TransactionEnd::Commit(numbered) })
 }
 
-fn events<D: Database>(conn: &mut D, after: i64, limit: u32) -> Result<Vec<OrderEvent>, Error> {
-    let mut keys = Vec::new();
+/// Events of all kinds.
+fn events<D: Database>(conn: &mut D, after: i64, limit: u32) -> Result<FeedPage, Error> {
     let rows = conn.events_after(after, limit)?;
+    let mut keys = Vec::new();
     for (at, row) in rows.iter().enumerate() {
         for (feed_no, key) in row.keys()? {
             // A reader may have stopped within a placement.
@@ -209,6 +227,31 @@ fn events<D: Database>(conn: &mut D, after: i64, limit: u32) -> Result<Vec<Order
         }
     }
     keys.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+    let read_to = keys.last().map_or(after, |(feed_no, ..)| *feed_no);
+    Ok(FeedPage { events: with_orders(conn, &rows, keys)?, read_to })
+}
+
+/// Events without placements. Reads a bounded part of the feed: it may consist of placements only.
+fn changes<D: Database>(conn: &mut D, after: i64, limit: u32) -> Result<FeedPage, Error> {
+    // Read first: what gets a number later is after it.
+    let last = conn.token(FEED)?.unwrap_or(0).min(after.saturating_add(NUMBERS_PER_PAGE));
+    let rows = conn.changes_after(after, last, limit)?;
+    let mut keys = Vec::with_capacity(rows.len());
+    for (at, row) in rows.iter().enumerate() {
+        keys.extend(row.keys()?.into_iter().map(|(feed_no, key)| (feed_no, key, at)));
+    }
+    let is_full = rows.len() >= usize::try_from(limit).unwrap_or(usize::MAX);
+    let end = keys.last().map_or(after, |(feed_no, ..)| *feed_no);
+    let read_to = if is_full { end } else { last.max(after) };
+    Ok(FeedPage { events: with_orders(conn, &rows, keys)?, read_to })
+}
+
+/// Events by feed number, key, and position of their row, each with its order.
+fn with_orders<D: Database>(
+    conn: &mut D,
+    rows: &[OrderEventRow],
+    keys: Vec<(i64, OrderKey, usize)>,
+) -> Result<Vec<OrderEvent>, Error> {
     let mut orders: HashMap<OrderKey, Order> = HashMap::new();
     for chunk in keys.chunks(IN_LIST_MAX) {
         let chunk: Vec<OrderKey> = chunk.iter().map(|(_, key, _)| *key).collect();
@@ -218,7 +261,7 @@ fn events<D: Database>(conn: &mut D, after: i64, limit: u32) -> Result<Vec<Order
     for (feed_no, key, at) in keys {
         if let (Some(order), Some(row)) = (orders.get(&key), rows.get(at)) {
             events.push(row.event(feed_no, *order)?);
-        } else {
+        } else if conn.skus_from(RetentionState::Purging, &[key.sku.0])?.is_empty() {
             tracing::error!(request = %key.request, feed_no, "event of a missing order");
         }
     }

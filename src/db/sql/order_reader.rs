@@ -10,6 +10,7 @@ use super::statements::IN_LIST_MAX;
 use super::{Database, SqlLedger, convert_rows};
 use crate::db::failure_rows::refusal_without_details;
 use crate::db::rows::units;
+use crate::db::sale_rows::SkuHistories;
 use crate::db::{
     Anomalies, AuditRow, CrossSkuAnomalies, Error, LedgerSize, OrderCursor, OrderReader,
     UnknownSku, Visitor,
@@ -17,7 +18,8 @@ use crate::db::{
 use crate::domain::book::gives_back;
 use crate::domain::invariants::{FailureFacts, SkuFacts};
 use crate::domain::{
-    BuyerId, Epoch, Failure, Order, OrderKey, OrderTimeline, Payment, RequestId, Sku, SkuNo,
+    BuyerId, Epoch, Failure, Order, OrderKey, OrderTimeline, Payment, PhaseHistory, RequestId, Sku,
+    SkuNo,
 };
 
 /// The maximum number of anomalies of one kind that are read; an audit lists fewer.
@@ -165,7 +167,9 @@ impl<D: Database> OrderReader for SqlLedger<D> {
 fn facts<D: Database>(conn: &mut D, sku: SkuNo) -> Result<Option<(SkuFacts, FailureFacts)>, Error> {
     let Some((row, sale)) = conn.sku_and_sale(sku.0)? else { return Ok(None) };
     let available = i64::from(row.available);
-    let Sku { initial, policy, .. } = row.try_into()?;
+    let changes = conn.stock_changes_after(sku.0, 0)?;
+    let histories = SkuHistories::new(conn.terms_rows_of(sku.0)?, changes);
+    let Sku { initial, policy, price, history, .. } = row.with_history(&histories)?;
     let by_reason = conn.with_audit_limit(|conn| conn.failed_units(sku.0))?;
     let given_back_units = by_reason
         .iter()
@@ -180,8 +184,11 @@ fn facts<D: Database>(conn: &mut D, sku: SkuNo) -> Result<Option<(SkuFacts, Fail
         initial,
         available,
         policy,
-        epoch: Epoch(sale.epoch),
-        opened_at_ms: sale.opened_at_ms,
+        price,
+        history,
+        starts_at_ms: sale.starts_at_ms,
+        ends_at_ms: sale.ends_at_ms,
+        phases: PhaseHistory::new(convert_rows(conn.phase_rows(sale.sale_no)?)?),
     };
     Ok(Some((facts, FailureFacts { given_back_units })))
 }

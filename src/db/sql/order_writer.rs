@@ -11,7 +11,9 @@ use super::{Database, SqlLedger, TransactionEnd, WriterFence, in_transaction};
 use crate::db::failure_rows::FailureRow;
 use crate::db::rows::{NewOrder, narrow, readable, units};
 use crate::db::{Error, OrderWriter};
-use crate::domain::{BuyerId, Examination, Failure, Order, OrderIntent, SkuNo};
+use crate::domain::{
+    BuyerId, Examination, Failure, Order, OrderIntent, OrderKey, RequestId, SkuNo,
+};
 
 /// Units that a batch takes from a buyer's quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,23 +67,47 @@ fn place<D: Database>(
     batch.sort_unstable_by_key(|intent| (intent.sku, intent.buyer, intent.slot));
     let orders = batch.iter().map(|intent| NewOrder::of(intent, now_ms));
     let orders = orders.collect::<Result<Vec<_>, _>>()?;
-    let requests: Vec<i64> = batch.iter().map(|intent| intent.request.to_db()).collect();
     let (Some(claims), Some(sums)) = (claims(&batch)?, sums(&batch)) else {
         // A sum that exceeds its column also exceeds the stock or the quota.
         return Ok(None);
     };
-    let buyers = sorted(batch.iter().map(of_buyer));
+    let keys = batch.iter().map(key_of).collect::<Vec<_>>();
     let placed = in_transaction(conn, fence, |conn| {
         // Writes orders and then reads failures, whereas `record_failures` writes failures and then
         // reads orders, so that one of two concurrent transactions reads the other's row. The stock
         // is last: its row is the one that every writer waits for.
         let is_clean = inserted(conn.insert_orders(&orders))?
-            && !conn.any_refused(&requests, &buyers)?
+            && !any_refused(conn, &keys)?
             && conn.take_quotas(&claims)?
             && conn.take_stocks(&sums)?;
         Ok(TransactionEnd::commit_if(is_clean))
     })?;
     Ok(placed.then_some(now_ms))
+}
+
+/// Whether any of these orders has a recorded failure of any process, or is of a barred buyer. A
+/// concurrent transaction whose failure is not found here finds the orders of this one.
+fn any_refused<D: Database>(conn: &mut D, keys: &[OrderKey]) -> Result<bool, Error> {
+    let requests: Vec<i64> = keys.iter().map(|key| key.request.to_db()).collect();
+    let buyers = sorted(keys.iter().map(|key| (key.sku.0, key.buyer.to_db())));
+    if !conn.any_refused(&requests, &buyers)? {
+        return Ok(false);
+    }
+    // Rare: what was found may be a bar that does not apply.
+    for chunk in buyers.chunks(IN_LIST_MAX) {
+        for (sku, buyer, exempt) in conn.barred(chunk)? {
+            let mut of_bar =
+                keys.iter().filter(|key| (key.sku.0, key.buyer.to_db()) == (sku, buyer));
+            if of_bar.any(|key| Some(key.request.to_db()) != exempt) {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(conn.any_refused(&requests, &[])?)
+}
+
+fn key_of(intent: &OrderIntent) -> OrderKey {
+    OrderKey { sku: intent.sku, buyer: intent.buyer, request: intent.request }
 }
 
 fn of_buyer(intent: &OrderIntent) -> SkuAndBuyer {
@@ -101,6 +127,8 @@ fn claims(batch: &[OrderIntent]) -> Result<Option<Vec<QuotaClaim>>, Error> {
             units: 0,
             quota,
         });
+        // Of two epochs in a batch, the limit was larger in one of them.
+        claim.quota = claim.quota.max(quota);
         let Some(sum) = claim.units.checked_add(units) else { return Ok(None) };
         claim.units = sum;
     }
@@ -175,10 +203,11 @@ fn examine<D: Database>(conn: &mut D, batch: &[OrderIntent]) -> Result<Examinati
             }
         }
         for chunk in buyers.chunks(IN_LIST_MAX) {
-            for (sku, buyer) in conn.barred(chunk)? {
+            for (sku, buyer, exempt) in conn.barred(chunk)? {
                 let name = || format!("bar of sku {sku}");
                 let id = readable(BuyerId::from_db(buyer), name, "buyer_id", buyer)?;
-                examination.barred.insert((SkuNo(sku), id));
+                let exempt = exempt.and_then(RequestId::from_db);
+                examination.barred.insert((SkuNo(sku), id), exempt);
             }
         }
         for chunk in quotas.chunks(IN_LIST_MAX) {

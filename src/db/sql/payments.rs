@@ -3,14 +3,16 @@
 
 use super::order_changes::{change, lock, skus_of};
 use super::transaction::inserted;
+use super::verbs::record_by;
 use super::{Database, TransactionEnd};
 use crate::db::Error;
-use crate::db::life_rows::{Cause, PaymentEventRow, PaymentRow};
+use crate::db::life_rows::Cause;
+use crate::db::payment_rows::{PaymentEventRow, PaymentRow};
 use crate::db::rows::{readable, unstorable};
 use crate::domain::{
-    Actor, AttemptKey, Money, OpenPayment, Order, OrderKey, OrderState, OrderTrigger, Payment,
-    PaymentEvent, PaymentOutcome, PaymentRecorded, PaymentReport, PaymentState, PaymentTerms,
-    RefundResult, StartedPayment, payment,
+    Actor, AttemptKey, ByOperator, Money, OpenPayment, Order, OrderKey, OrderState, OrderTrigger,
+    Payment, PaymentEvent, PaymentOutcome, PaymentRecorded, PaymentReport, PaymentState,
+    PaymentTerms, RefundResult, StartedPayment, UnmatchedEvent, VerbSubject, payment,
 };
 
 /// The attempts of an order, oldest first.
@@ -24,10 +26,19 @@ pub(super) fn open_attempt<D: Database>(
     conn: &mut D,
     order: &Order,
 ) -> Result<Option<Payment>, Error> {
-    let last = attempts(conn, order.key())?.pop();
-    let last = last.as_ref().map(Payment::try_from).transpose()?;
-    let is_paying = order.state == OrderState::Paying;
-    Ok(last.filter(|last| is_paying && last.state == PaymentState::Started))
+    if order.state != OrderState::Paying {
+        return Ok(None);
+    }
+    let all = attempts(conn, order.key())?;
+    let all = all.iter().map(Payment::try_from).collect::<Result<Vec<_>, _>>()?;
+    Ok(all.into_iter().rev().find(|payment| payment.state == PaymentState::Started))
+}
+
+/// The number of the next attempt of a locked order. Attempts that have moved to another order
+/// leave a gap.
+pub(super) fn next_no<D: Database>(conn: &mut D, key: OrderKey) -> Result<u16, Error> {
+    let largest = attempts(conn, key)?.iter().map(|row| row.id().3).max().unwrap_or(0);
+    Ok(u16::try_from(largest).unwrap_or(u16::MAX).saturating_add(1))
 }
 
 pub(super) fn open<D: Database>(
@@ -42,7 +53,7 @@ pub(super) fn open<D: Database>(
     if let Some(open) = open_attempt(conn, &order)? {
         return Ok(TransactionEnd::RollBack(OpenPayment::Open(order, open)));
     }
-    let no = u16::try_from(attempts(conn, key)?.len()).unwrap_or(u16::MAX).saturating_add(1);
+    let no = next_no(conn, key)?;
     let PaymentTerms { paying_window_ms, extension_max_ms, .. } = *terms;
     let opened = OrderTrigger::PaymentOpened { attempt: no, paying_window_ms, extension_max_ms };
     let cause = Cause { at_ms: now_ms, actor: &Actor::Buyer, reason: None, payment_id: None };
@@ -84,7 +95,7 @@ pub(super) fn started<D: Database>(
 }
 
 /// The order and the attempt with this key; the order is locked.
-fn locked_attempt<D: Database>(
+pub(super) fn locked_attempt<D: Database>(
     conn: &mut D,
     key: AttemptKey,
 ) -> Result<Option<(Order, PaymentRow, Payment)>, Error> {
@@ -106,30 +117,8 @@ pub(super) fn record<D: Database>(
     if conn.has_payment_event(&event.provider, &event.event_id)? {
         return Ok(TransactionEnd::RollBack(PaymentRecorded::Known));
     }
-    let by_id = conn.payment_by_id(&event.provider, &event.payment_id)?;
-    let by_id = by_id.as_ref().map(Payment::try_from).transpose()?;
-    let found = match by_id.map(|payment| payment.key).or(event.attempt) {
-        Some(key) => locked_attempt(conn, key)?.filter(|(_, _, payment)| is_of(event, payment)),
-        None => None,
-    };
-    let (recorded, order) = match found {
-        None => (PaymentRecorded::Recorded(PaymentOutcome::Unmatched, None), None),
-        Some((order, row, mut payment)) => {
-            payment.started.get_or_insert_with(|| StartedPayment {
-                payment_id: event.payment_id.clone(),
-                url: String::new(),
-            });
-            let (after, payment, outcome) =
-                add_report(conn, (order, row, &payment), &event.report, now_ms)?;
-            let found = Box::new((after, payment));
-            (PaymentRecorded::Recorded(outcome, Some(found)), Some(order.key()))
-        }
-    };
-    let outcome = match &recorded {
-        PaymentRecorded::Recorded(outcome, _) => *outcome,
-        PaymentRecorded::Known => PaymentOutcome::Unchanged,
-    };
-    let row = PaymentEventRow::of(event, order, outcome, now_ms)?;
+    let (recorded, order) = apply(conn, event, now_ms)?;
+    let row = PaymentEventRow::of(event, order, recorded.outcome(), now_ms)?;
     Ok(if inserted(conn.insert_payment_event(&row))? {
         TransactionEnd::Commit(recorded)
     } else {
@@ -137,10 +126,112 @@ pub(super) fn record<D: Database>(
     })
 }
 
-fn is_of(event: &PaymentEvent, payment: &Payment) -> bool {
-    let known = payment.started.as_ref();
-    payment.provider == event.provider
-        && known.is_none_or(|known| known.payment_id == event.payment_id)
+/// Records an unmatched report again.
+pub(super) fn match_again<D: Database>(
+    conn: &mut D,
+    provider: &str,
+    event_id: &str,
+    now_ms: i64,
+) -> Result<TransactionEnd<Option<PaymentRecorded>>, Error> {
+    let Some(row) = conn.payment_event(provider, event_id)? else {
+        return Ok(TransactionEnd::RollBack(None));
+    };
+    if !row.is_unmatched() {
+        return Ok(TransactionEnd::RollBack(Some(PaymentRecorded::Known)));
+    }
+    let UnmatchedEvent { event, .. } = row.try_into()?;
+    let (recorded, order) = apply(conn, &event, now_ms)?;
+    let Some(order) = order else { return Ok(TransactionEnd::RollBack(Some(recorded))) };
+    let (outcome, request) = (recorded.outcome().to_db(), order.request.to_db());
+    Ok(if conn.set_matched(provider, event_id, outcome, request)? {
+        TransactionEnd::Commit(Some(recorded))
+    } else {
+        TransactionEnd::RollBack(Some(PaymentRecorded::Known))
+    })
+}
+
+/// Resolves an unmatched report; see `FollowUps::resolve_event`.
+pub(super) fn resolve<D: Database>(
+    conn: &mut D,
+    provider: &str,
+    event_id: &str,
+    by: &ByOperator,
+    now_ms: i64,
+) -> Result<TransactionEnd<Option<bool>>, Error> {
+    if conn.set_resolved(provider, event_id, now_ms)? {
+        let (provider, event_id) = (provider.to_owned(), event_id.to_owned());
+        record_by(conn, &VerbSubject::Report { provider, event_id }, "resolve", Some(by), now_ms)?;
+        return Ok(TransactionEnd::Commit(Some(true)));
+    }
+    let row = conn.payment_event(provider, event_id)?;
+    let is_resolved = row.is_some_and(|row| row.is_resolved());
+    Ok(TransactionEnd::RollBack(is_resolved.then_some(false)))
+}
+
+/// Applies a report to its payment: the one with its id, else the attempt that it names. Returns
+/// the order, which is locked.
+fn apply<D: Database>(
+    conn: &mut D,
+    event: &PaymentEvent,
+    now_ms: i64,
+) -> Result<(PaymentRecorded, Option<OrderKey>), Error> {
+    let mut found = reported(conn, event)?;
+    if found.is_none() {
+        // Moved to its successor between the look and the lock; no payment moves twice.
+        found = reported(conn, event)?;
+    }
+    let Some((order, row, mut payment)) = found else {
+        return Ok((PaymentRecorded::Recorded(PaymentOutcome::Unmatched, None), None));
+    };
+    let started = payment.started.get_or_insert_with(|| StartedPayment {
+        payment_id: event.payment_id.clone(),
+        url: String::new(),
+    });
+    let (after, payment, outcome) = if started.payment_id == event.payment_id {
+        add_report(conn, (order, row, &payment), &event.report, now_ms)?
+    } else if event.report == PaymentReport::Closed {
+        // It brought no money, and the attempt waits for the payment that it knows.
+        (order, payment, PaymentOutcome::Unchanged)
+    } else {
+        let payment = payment.beside(next_no(conn, order.key())?, &event.payment_id);
+        let row = PaymentRow::new(&payment, now_ms)?;
+        conn.insert_payment(&row)?;
+        add_report(conn, (order, row, &payment), &event.report, now_ms)?
+    };
+    let found = Box::new((after, payment));
+    Ok((PaymentRecorded::Recorded(outcome, Some(found)), Some(order.key())))
+}
+
+/// The payment that a report is about, with its locked order.
+fn reported<D: Database>(
+    conn: &mut D,
+    event: &PaymentEvent,
+) -> Result<Option<(Order, PaymentRow, Payment)>, Error> {
+    let by_id = conn.payment_by_id(&event.provider, &event.payment_id)?;
+    let by_id = by_id.as_ref().map(Payment::try_from).transpose()?;
+    let found = match by_id.map(|payment| payment.key).or(event.attempt) {
+        Some(key) => locked_payment(conn, key, &event.payment_id)?,
+        None => None,
+    };
+    Ok(found.filter(|(_, _, payment)| payment.provider == event.provider))
+}
+
+/// The order of an attempt, which is locked, and of its payments the one with this id, else the
+/// attempt.
+fn locked_payment<D: Database>(
+    conn: &mut D,
+    key: AttemptKey,
+    payment_id: &str,
+) -> Result<Option<(Order, PaymentRow, Payment)>, Error> {
+    let Some(order) = lock(conn, &[key.order])?.pop() else { return Ok(None) };
+    let rows = attempts(conn, key.order)?;
+    let has_id = rows.iter().position(|row| row.has_id(payment_id));
+    let number = usize::from(key.no);
+    let is_named = |row: &PaymentRow| usize::try_from(row.id().3) == Ok(number);
+    let Some(at) = has_id.or_else(|| rows.iter().position(is_named)) else { return Ok(None) };
+    let Some(row) = rows.into_iter().nth(at) else { return Ok(None) };
+    let payment = Payment::try_from(&row)?;
+    Ok(Some((order, row, payment)))
 }
 
 /// Adds a report to an attempt of a locked order, and changes the order accordingly.
@@ -180,6 +271,10 @@ pub(super) fn refund_result<D: Database>(
             let report = PaymentReport::Refunded { received, total: received.amount };
             add_report(conn, (order, row, &payment), &report, now_ms)?;
         }
+        // Another process has tried it meanwhile.
+        RefundResult::Again { .. } if row.refund_due_ms.is_some_and(|due_ms| due_ms > now_ms) => {
+            return Ok(TransactionEnd::RollBack(()));
+        }
         RefundResult::Again { next_ms } => {
             row.refund_attempts += 1;
             row.refund_due_ms = row.refund_due_ms.map(|_| *next_ms);
@@ -194,4 +289,22 @@ pub(super) fn refund_result<D: Database>(
         }
     }
     Ok(TransactionEnd::Commit(()))
+}
+
+/// Makes a refund due now; `false`: the payment has none.
+pub(super) fn refund_again<D: Database>(
+    conn: &mut D,
+    key: AttemptKey,
+    now_ms: i64,
+) -> Result<TransactionEnd<bool>, Error> {
+    let Some((_, mut row, payment)) = locked_attempt(conn, key)? else {
+        return Ok(TransactionEnd::RollBack(false));
+    };
+    if !matches!(payment.state, PaymentState::RefundDue | PaymentState::RefundFailed) {
+        return Ok(TransactionEnd::RollBack(false));
+    }
+    row.set(&Payment { state: PaymentState::RefundDue, ..payment }, now_ms)?;
+    (row.refund_due_ms, row.refund_attempts, row.reason) = (Some(now_ms), 0, None);
+    conn.update_payment(&row)?;
+    Ok(TransactionEnd::Commit(true))
 }

@@ -71,6 +71,11 @@ trait Queries {
         tokens::table.find(name).select(tokens::token).first(self)
     }
 
+    /// The value of a counter; `None`: it was never raised.
+    fn token(&mut self, name: &str) -> QueryResult<Option<i64>> {
+        tokens::table.find(name).select(tokens::token).first(self).optional()
+    }
+
     fn secret_value(&mut self, name: &str) -> QueryResult<Option<Vec<u8>>> {
         secrets::table.find(name).select(secrets::value).first(self).optional()
     }

@@ -5,9 +5,9 @@ use diesel::prelude::*;
 
 use super::queries::queries;
 use crate::db::mysql::MysqlConnection;
-use crate::db::sale_rows::{SaleRow, SkuRow};
-use crate::db::schema::{sales, skus};
-use crate::domain::{Phase, SaleDraft};
+use crate::db::sale_rows::{PhaseRow, SaleRow, SkuRow, StockChangeRow, TermsRow};
+use crate::db::schema::{sale_phases, sales, skus, stock_changes, terms};
+use crate::domain::{Phase, Sale, SaleDraft};
 
 queries! {
 /// The queries about sales and their SKUs.
@@ -24,6 +24,7 @@ trait SaleQueries {
             sales::opened_at_ms.eq(0),
             sales::created_at_ms.eq(now_ms),
             sales::currency.eq(draft.currency.to_string()),
+            sales::ticket_required.eq(i16::from(draft.ticket_required)),
         );
         insert_into(sales::table).values(row).execute(self).map(drop)
     }
@@ -46,6 +47,116 @@ trait SaleQueries {
             sales::opened_at_ms.eq(sale.opened_at_ms),
         );
         update(sales::table.find(sale.sale_no)).set(row).execute(self).map(drop)
+    }
+
+    /// Writes the columns of a sale that may change while it runs.
+    fn change_sale(&mut self, sale: &Sale) -> QueryResult<()> {
+        let row = (
+            sales::title.eq(&sale.title),
+            sales::ends_at_ms.eq(sale.ends_at_ms),
+            sales::epoch.eq(sale.epoch.0),
+        );
+        update(sales::table.find(sale.no)).set(row).execute(self).map(drop)
+    }
+
+    /// Writes the title and the terms of a SKU.
+    fn change_sku(&mut self, sku: i32, title: &str, terms: &TermsRow) -> QueryResult<()> {
+        let row = (
+            skus::title.eq(title),
+            skus::price.eq(terms.price),
+            skus::policy_limit.eq(terms.policy_limit),
+            skus::max_quantity.eq(terms.max_quantity),
+            skus::payment_window_s.eq(terms.payment_window_s),
+        );
+        update(skus::table.find(sku)).set(row).execute(self).map(drop)
+    }
+
+    fn insert_terms(&mut self, row: &TermsRow) -> QueryResult<()> {
+        insert_into(terms::table).values(row).execute(self).map(drop)
+    }
+
+    /// The terms of every SKU whose terms have changed, in the order of their epochs.
+    fn terms_rows(&mut self) -> QueryResult<Vec<TermsRow>> {
+        let rows = terms::table.order((terms::sku_no, terms::epoch));
+        rows.select(TermsRow::as_select()).load(self)
+    }
+
+    /// The terms of a SKU, in the order of their epochs; empty: they never changed.
+    fn terms_rows_of(&mut self, sku: i32) -> QueryResult<Vec<TermsRow>> {
+        let rows = terms::table.filter(terms::sku_no.eq(sku)).order(terms::epoch);
+        rows.select(TermsRow::as_select()).load(self)
+    }
+
+    /// Locks the row of a SKU until the transaction ends.
+    fn lock_sku(&mut self, sku: i32) -> QueryResult<()> {
+        let row = skus::table.find(sku);
+        update(row).set(skus::available.eq(skus::available)).execute(self).map(drop)
+    }
+
+    fn sku_row(&mut self, sku: i32) -> QueryResult<Option<SkuRow>> {
+        skus::table.find(sku).select(SkuRow::as_select()).first(self).optional()
+    }
+
+    /// Adds units to the stock of a SKU; negative units are taken out.
+    fn add_stock(&mut self, change: &StockChangeRow) -> QueryResult<()> {
+        let row = (
+            skus::initial_stock.eq(skus::initial_stock + change.units),
+            skus::available.eq(skus::available + change.units),
+        );
+        update(skus::table.find(change.sku_no)).set(row).execute(self).map(drop)
+    }
+
+    fn insert_stock_change(&mut self, row: &StockChangeRow) -> QueryResult<()> {
+        insert_into(stock_changes::table).values(row).execute(self).map(drop)
+    }
+
+    fn stock_change(&mut self, id: &str) -> QueryResult<Option<StockChangeRow>> {
+        stock_changes::table.find(id).select(StockChangeRow::as_select()).first(self).optional()
+    }
+
+    /// The changes of every stock, in their order.
+    fn all_stock_changes(&mut self) -> QueryResult<Vec<StockChangeRow>> {
+        let rows = stock_changes::table.order((stock_changes::sku_no, stock_changes::change_no));
+        rows.select(StockChangeRow::as_select()).load(self)
+    }
+
+    /// The changes of a SKU's stock after a number, in their order.
+    fn stock_changes_after(&mut self, sku: i32, no: i32) -> QueryResult<Vec<StockChangeRow>> {
+        let rows = stock_changes::table.filter(stock_changes::sku_no.eq(sku));
+        let rows = rows.filter(stock_changes::change_no.gt(no)).order(stock_changes::change_no);
+        rows.select(StockChangeRow::as_select()).load(self)
+    }
+
+    /// Records a change of phase or epoch, in the transaction that makes it.
+    fn insert_phase(
+        &mut self, sale: i32, epoch: i64, phase: i16, now_ms: i64
+    ) -> QueryResult<()> {
+        let row = (
+            sale_phases::sale_no.eq(sale),
+            sale_phases::epoch.eq(epoch),
+            sale_phases::phase.eq(phase),
+            sale_phases::changed_at_ms.eq(now_ms),
+        );
+        insert_into(sale_phases::table).values(row).execute(self).map(drop)
+    }
+
+    /// Records when a change of phase had reached every bucket, once.
+    fn set_phase_applied(
+        &mut self,
+        sale: i32,
+        epoch: i64,
+        phase: i16,
+        now_ms: i64
+    ) -> QueryResult<()> {
+        let row = sale_phases::table.find((sale, epoch, phase));
+        let row = row.filter(sale_phases::applied_at_ms.is_null());
+        update(row).set(sale_phases::applied_at_ms.eq(now_ms)).execute(self).map(drop)
+    }
+
+    /// The changes of a sale's phase.
+    fn phase_rows(&mut self, sale: i32) -> QueryResult<Vec<PhaseRow>> {
+        let rows = sale_phases::table.filter(sale_phases::sale_no.eq(sale));
+        rows.select(PhaseRow::as_select()).load(self)
     }
 
     fn sale_row(&mut self, id: &str) -> QueryResult<Option<SaleRow>> {

@@ -4,12 +4,17 @@ use std::collections::HashMap;
 
 use async_trait::async_trait;
 
+use super::sale_changes::{begin_load, change_sale, change_stock};
 use super::transaction::inserted;
+use super::verbs::record_by;
 use super::{Database, SqlLedger, TransactionEnd, in_transaction};
 use crate::db::rows::units;
-use crate::db::sale_rows::{SaleRow, SkuRow};
+use crate::db::sale_rows::{SaleRow, SkuHistories, SkuRow};
 use crate::db::{Error, SaleStore};
-use crate::domain::{Epoch, Phase, Sale, SaleDraft, SaleId, SkuNo};
+use crate::domain::{
+    ByOperator, Epoch, LoaderToken, Phase, Sale, SaleChange, SaleChanged, SaleDraft, SaleId, SkuNo,
+    StockChange, StockChangeOutcome, StockChangeRequest, VerbSubject,
+};
 
 #[async_trait]
 impl<D: Database> SaleStore for SqlLedger<D> {
@@ -41,10 +46,12 @@ impl<D: Database> SaleStore for SqlLedger<D> {
         epoch: Epoch,
         next: Phase,
         now_ms: i64,
+        by: Option<ByOperator>,
     ) -> Result<Option<Sale>, Error> {
         self.write("setting a sale's phase", move |conn, fence| {
-            let id = sale.as_str();
-            in_transaction(conn, fence, |conn| set_phase(conn, id, epoch, next, now_ms))
+            in_transaction(conn, fence, |conn| {
+                set_phase(conn, &sale, epoch, next, now_ms, by.as_ref())
+            })
         })
         .await
     }
@@ -55,25 +62,81 @@ impl<D: Database> SaleStore for SqlLedger<D> {
         epoch: Epoch,
         above: Epoch,
     ) -> Result<Option<Sale>, Error> {
+        let now_ms = self.clock.wall_ms();
         self.write("raising a sale's epoch", move |conn, fence| {
             let id = sale.as_str();
-            in_transaction(conn, fence, |conn| pause_above(conn, id, epoch, above))
+            in_transaction(conn, fence, |conn| pause_above(conn, id, epoch, above, now_ms))
+        })
+        .await
+    }
+
+    async fn phase_applied(&self, sale: &Sale, now_ms: i64) -> Result<(), Error> {
+        let (no, epoch, phase) = (sale.no, sale.epoch.0, sale.phase.to_db());
+        self.write("recording an applied phase", move |conn, fence| {
+            in_transaction(conn, fence, |conn| {
+                conn.set_phase_applied(no, epoch, phase, now_ms)?;
+                Ok(TransactionEnd::Commit(()))
+            })
         })
         .await
     }
 
     async fn sales(&self) -> Result<Vec<Sale>, Error> {
         self.read("reading sales", |conn| {
-            let (sales, skus) = conn.snapshot(|conn| Ok((conn.sale_rows()?, conn.sku_rows()?)))?;
+            let (sales, skus, histories) = conn.snapshot(|conn| {
+                let histories = SkuHistories::new(conn.terms_rows()?, conn.all_stock_changes()?);
+                Ok((conn.sale_rows()?, conn.sku_rows()?, histories))
+            })?;
             let mut by_sale: HashMap<i32, Vec<SkuRow>> = HashMap::new();
             for sku in skus {
                 by_sale.entry(sku.sale_no).or_default().push(sku);
             }
             let with_skus = |sale: SaleRow| {
                 let rows = by_sale.remove(&sale.sale_no).unwrap_or_default();
-                sale.with_skus(rows)
+                sale.with_skus(rows, &histories)
             };
             sales.into_iter().map(with_skus).collect()
+        })
+        .await
+    }
+
+    async fn change_sale(
+        &self,
+        sale: SaleId,
+        change: SaleChange,
+        now_ms: i64,
+    ) -> Result<SaleChanged, Error> {
+        self.write("changing a sale", move |conn, fence| {
+            in_transaction(conn, fence, |conn| change_sale(conn, &sale, &change, now_ms))
+        })
+        .await
+    }
+
+    async fn begin_load(&self, sku: SkuNo) -> Result<LoaderToken, Error> {
+        self.write("beginning a load", move |conn, fence| {
+            in_transaction(conn, fence, |conn| begin_load(conn, sku))
+        })
+        .await
+    }
+
+    async fn change_stock(&self, request: StockChangeRequest) -> Result<StockChangeOutcome, Error> {
+        self.write("changing a stock", move |conn, fence| {
+            in_transaction(conn, fence, |conn| change_stock(conn, &request))
+        })
+        .await
+    }
+
+    async fn stock_change(&self, id: String) -> Result<Option<StockChange>, Error> {
+        self.read("reading a change of stock", move |conn| {
+            Ok(conn.stock_change(&id)?.map(StockChange::from))
+        })
+        .await
+    }
+
+    async fn stock_changes(&self, sku: SkuNo, after: i32) -> Result<Vec<StockChange>, Error> {
+        self.read("reading changes of a stock", move |conn| {
+            let rows = conn.stock_changes_after(sku.0, after)?;
+            Ok(rows.into_iter().map(StockChange::from).collect())
         })
         .await
     }
@@ -90,11 +153,13 @@ impl<D: Database> SaleStore for SqlLedger<D> {
 /// `None`: unknown sale, another epoch, or not allowed.
 fn set_phase<D: Database>(
     conn: &mut D,
-    id: &str,
+    sale: &SaleId,
     epoch: Epoch,
     next: Phase,
     now_ms: i64,
+    by: Option<&ByOperator>,
 ) -> Result<TransactionEnd<Option<Sale>>, Error> {
+    let (id, subject) = (sale.as_str(), VerbSubject::Sale(sale.clone()));
     // Serializes phase changes of the sale: two openings must not get the same epoch.
     conn.lock_sale(id)?;
     let Some(mut sale) = conn.sale_row(id)? else { return Ok(TransactionEnd::RollBack(None)) };
@@ -114,6 +179,8 @@ fn set_phase<D: Database>(
         sale.opened_at_ms = now_ms;
     }
     conn.set_phase(&sale, next.to_db())?;
+    conn.insert_phase(sale.sale_no, sale.epoch, next.to_db(), now_ms)?;
+    record_by(conn, &subject, next.verb(), by, now_ms)?;
     let Some(sale) = conn.sale_row(id)? else { return Ok(TransactionEnd::RollBack(None)) };
     load(conn, sale).map(|sale| TransactionEnd::Commit(Some(sale)))
 }
@@ -124,6 +191,7 @@ fn pause_above<D: Database>(
     id: &str,
     epoch: Epoch,
     above: Epoch,
+    now_ms: i64,
 ) -> Result<TransactionEnd<Option<Sale>>, Error> {
     conn.lock_sale(id)?;
     let Some(mut sale) = conn.sale_row(id)? else { return Ok(TransactionEnd::RollBack(None)) };
@@ -132,11 +200,19 @@ fn pause_above<D: Database>(
     }
     sale.epoch = sale.epoch.max(above.0.saturating_add(1));
     conn.set_phase(&sale, Phase::Paused.to_db())?;
+    // A sale that is paused already keeps the row of that pause.
+    inserted(conn.insert_phase(sale.sale_no, sale.epoch, Phase::Paused.to_db(), now_ms))?;
     let Some(sale) = conn.sale_row(id)? else { return Ok(TransactionEnd::RollBack(None)) };
     load(conn, sale).map(|sale| TransactionEnd::Commit(Some(sale)))
 }
 
-fn load<D: Database>(conn: &mut D, sale: SaleRow) -> Result<Sale, Error> {
+/// The sale with its SKUs, as this transaction reads them.
+pub(super) fn load<D: Database>(conn: &mut D, sale: SaleRow) -> Result<Sale, Error> {
     let rows = conn.sku_rows_of(sale.sale_no)?;
-    sale.with_skus(rows)
+    let (mut terms, mut changes) = (Vec::new(), Vec::new());
+    for row in &rows {
+        terms.extend(conn.terms_rows_of(row.sku_no)?);
+        changes.extend(conn.stock_changes_after(row.sku_no, 0)?);
+    }
+    sale.with_skus(rows, &SkuHistories::new(terms, changes))
 }

@@ -39,7 +39,11 @@ impl<D: Database> Ledger for SqlLedger<D> {
     }
 
     async fn ping(&self) -> Result<(), Error> {
-        self.read("pinging the ledger", |conn| Ok(conn.ping()?)).await
+        let ping = |conn: &mut D| {
+            conn.limit_job();
+            Ok(conn.ping()?)
+        };
+        self.readers.probe("pinging the ledger", ping).await
     }
 
     async fn close(&self) {

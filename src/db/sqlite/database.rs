@@ -200,10 +200,12 @@ impl<const ROWS: usize> QueryFragment<Sqlite> for InsertOrders<'_, ROWS> {
 }
 
 statement! {
-    /// Inserts a quota row with 0 units for a buyer without one.
+    /// Inserts a quota row with 0 units for a buyer without one; otherwise writes the limit, which
+    /// may have changed, into the row. Units that the buyer has already stay.
     OpenQuota { sku_no: i32, buyer_id: i64, quota: i32 }
-    "INSERT OR IGNORE INTO quotas (sku_no, buyer_id, owned, quota) VALUES (" sku_no: Integer
-    ", " buyer_id: BigInt ", 0, " quota: Integer ")"
+    "INSERT INTO quotas (sku_no, buyer_id, owned, quota) VALUES (" sku_no: Integer
+    ", " buyer_id: BigInt ", 0, " quota: Integer ")
+    ON CONFLICT (sku_no, buyer_id) DO UPDATE SET quota = MAX(owned, excluded.quota)"
 }
 
 statement! {

@@ -5,12 +5,17 @@
 use std::fmt::Display;
 use std::fs::{self, File, TryLockError};
 use std::io::{Read, Seek, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use super::OpenOptions;
 use super::connection::{ConnectionAccess, connect};
 use crate::db::error::{cannot_open, explained};
 use crate::db::{Error, migrate};
+
+/// The ledger holds the orders of all buyers, and the key that signs request ids: no other user may
+/// read it.
+const OWNER_ONLY: u32 = 0o600;
 
 /// Remedies of errors of the database while opening; the last one always matches.
 const REMEDIES: &[(&[&str], &str)] = &[
@@ -81,7 +86,9 @@ impl InstanceLock {
     /// Takes the lock of the ledger at `path`.
     pub(super) fn take(path: &Path) -> Result<Self, Error> {
         let lock = with_suffix(path, ".lock");
-        let open = File::options().read(true).write(true).create(true).truncate(false).open(&lock);
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false).mode(OWNER_ONLY);
+        let open = options.open(&lock);
         let mut file = open.or_else(|error| {
             cannot_open(format!(
                 "the lock file {} cannot be written: {error}; the directory must be writable for \
@@ -221,6 +228,11 @@ pub(super) fn create(path: &Path, options: &OpenOptions) -> Result<Vec<String>, 
         // Left by a start that crashed here; if the removal fails, the next step reports it.
         fs::remove_file(leftover).ok();
     }
+    // Made here, not by the database: its log and its shared memory get the mode of the file.
+    let made = File::options().write(true).create_new(true).mode(OWNER_ONLY).open(&temporary);
+    made.or_else(|error| {
+        cannot_open(format!("the new ledger {} cannot be made: {error}", temporary.display()))
+    })?;
     let mut conn = connect(&temporary, ConnectionAccess::Create, options)?;
     let migrated = migrate::run(&mut conn)?;
     drop(conn);

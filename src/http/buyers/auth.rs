@@ -1,12 +1,11 @@
 //! Authentication of buyers: by the credentials, never by the request's body.
 
 use actix_web::http::header::{AUTHORIZATION, HeaderMap};
-use secrecy::ExposeSecret;
 
-use super::jwt::TokenReader;
+use super::jwt::{RequiredClaims, TokenReader};
 use crate::config::{AuthMode, AuthSettings};
 use crate::domain::BuyerId;
-use crate::http::middleware::problem::Problem;
+use crate::http::middleware::problem::{Problem, ProblemCode};
 
 /// The header that is trusted in mode `header`.
 const BUYER_ID: &str = "x-buyer-id";
@@ -15,26 +14,22 @@ const BUYER_ID: &str = "x-buyer-id";
 pub enum BuyerAuth {
     /// `X-Buyer-Id`, trusted without proof: for development and tests.
     Header,
-    /// An HS256 bearer token whose `sub` is the buyer.
+    /// A bearer token whose `sub` is the buyer.
     Jwt(Box<TokenReader>),
 }
 
-/// Mode `jwt` is configured without its secret.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "auth.mode = \"jwt\" needs auth.jwt_secret_file: a file with the secret of your login service"
-)]
-pub struct NoSecret;
-
 impl BuyerAuth {
-    /// # Errors
-    /// [`NoSecret`] in mode `jwt` without a secret.
-    pub fn new(settings: &AuthSettings) -> Result<Self, NoSecret> {
+    /// Without any key mode `jwt` refuses every token.
+    pub fn new(settings: &AuthSettings) -> Self {
         match settings.mode {
-            AuthMode::Header => Ok(Self::Header),
+            AuthMode::Header => Self::Header,
             AuthMode::Jwt => {
-                let secret = settings.jwt_secret.as_ref().ok_or(NoSecret)?;
-                Ok(Self::Jwt(Box::new(TokenReader::new(secret.expose_secret().as_bytes()))))
+                let required = RequiredClaims {
+                    exp: settings.jwt_require_exp,
+                    audience: settings.jwt_audience.clone(),
+                    issuer: settings.jwt_issuer.clone(),
+                };
+                Self::Jwt(Box::new(TokenReader::new(&settings.jwt_keys, required)))
             }
         }
     }
@@ -42,10 +37,15 @@ impl BuyerAuth {
     /// The buyer that the headers authenticate.
     ///
     /// # Errors
-    /// `unauthenticated`.
+    /// `unauthenticated`; `forbidden` for a forwarded request in mode `header`.
     pub fn buyer(&self, headers: &HeaderMap, now_ms: i64) -> Result<BuyerId, Problem> {
         match self {
             Self::Header => {
+                if is_forwarded(headers) {
+                    let detail = "auth.mode = \"header\" believes every caller, and is refused \
+                                  behind a proxy: set auth.mode = \"jwt\"";
+                    return Err(Problem::from(ProblemCode::Forbidden).with_detail(detail));
+                }
                 let buyer = single(headers, BUYER_ID).and_then(|id| id.parse().ok());
                 buyer.ok_or_else(|| {
                     let detail =
@@ -65,6 +65,19 @@ impl BuyerAuth {
             }
         }
     }
+}
+
+/// Whether a proxy says that it forwarded the request: its real sender is not on this machine.
+pub fn is_forwarded(headers: &HeaderMap) -> bool {
+    const NAMES: [&str; 6] = [
+        "x-forwarded-for",
+        "forwarded",
+        "x-real-ip",
+        "via",
+        "x-forwarded-host",
+        "x-forwarded-proto",
+    ];
+    NAMES.iter().any(|name| headers.contains_key(*name))
 }
 
 /// The token of `Authorization: Bearer`, if the request has exactly one such header.

@@ -1,8 +1,9 @@
 //! Flow step 1/12: buyer -> gate handle.
 //!
-//! The checks run in the order of their cost: credentials, sale, body, SKU, quantity, request id,
-//! refusals that this process can decide from its own memory; only then the gate. `sold-out`, the
-//! most frequent answer, needs no wait, no log line and no network call.
+//! The checks run in the order of their cost: limits, credentials, ticket or sale, body, SKU,
+//! quantity, request id, refusals that this process can decide from its own memory; only then the
+//! shared limits, the use of the ticket, and the gate. `sold-out`, the most frequent answer, needs
+//! no wait, no log line and no network call.
 //!
 //! On crash: a buyer without an answer sends the request again with the same request id. May
 //! repeat: everything; a request that was accepted before gets its first answer again.
@@ -20,7 +21,10 @@ use super::views::{RequestView, no_store, rfc3339};
 use crate::domain::{
     BucketNo, BuyerId, Phase, Refusal, RequestId, RequestStatus, Reservation, Sale, Sku,
 };
+use crate::http::admission::LimitedCall;
+use crate::http::admission::tickets::{Ticket, UnverifiedTicket, is_ticket};
 use crate::http::buyers::request_tokens::RequestTokens;
+use crate::http::connection::Working;
 use crate::http::middleware::body;
 use crate::http::middleware::problem::{IDEMPOTENT_REPLAYED, Problem, ProblemCode};
 use crate::http::middleware::trace_context::{TRACEPARENT, TraceContext};
@@ -46,17 +50,29 @@ pub struct PurchaseRequest<'b> {
 
 /// Buys units of a SKU.
 #[utoipa::path(
-    post, path = "/v1/buy/{path_id}", tag = "buyers",
-    params(("path_id" = String, Path, description = "the sale's id")),
+    post, path = "/v1/buy/{path_id}", operation_id = "buyUnits", tag = "buyers",
+    params((
+        "path_id" = String, Path,
+        description = "the sale's id, or a ticket's where the sale requires one",
+    )),
     request_body = PurchaseRequest<'_>,
     responses(
-        (status = 200, description = "in the ledger", body = RequestView),
-        (status = 202, description = "`queued`, or `unknown`: ask again", body = RequestView),
+        (status = 200, description = "in the ledger", body = RequestView, headers(
+            ("Location" = String, description = "the status of the request"),
+            ("Idempotent-Replayed" = Option<bool>, description = "`true`: was answered before"),
+        )),
+        (status = 202, description = "`queued`, or `unknown`: ask again", body = RequestView,
+            headers(
+                ("Location" = String, description = "the status of the request"),
+                ("Retry-After" = u32, description = "seconds"),
+                ("Idempotent-Replayed" = Option<bool>, description = "`true`: was answered before"),
+            )),
     ),
 )]
 pub async fn buy(request: HttpRequest, payload: web::Payload, state: State) -> HttpResponse {
     let started = state.deps.clock.now();
     let trace = TraceContext::of(request.headers());
+    let _working = request.conn_data::<Working>().map(Working::enter);
     let (answer, outcome) = match decide(&request, payload, &state, &trace).await {
         Ok(decided) => decided,
         Err(problem) => (problem.respond(&trace), problem.outcome()),
@@ -75,9 +91,8 @@ async fn decide(
 ) -> Result<(HttpResponse, &'static str), Problem> {
     let deps = &state.deps;
     let now_ms = deps.clock.wall_ms();
-    let buyer = state.buyer_auth.buyer(request.headers(), now_ms)?;
-    let path_id = request.match_info().query("path_id");
-    let listed = deps.catalog.sale(path_id).ok_or(ProblemCode::UnknownSku)?;
+    let buyer = state.admit(request, LimitedCall::Buy)?;
+    let (listed, ticket) = entry(request.match_info().query("path_id"), buyer, state)?;
     let bytes = body::read(payload, state.settings.http.body_max_bytes).await?;
     let purchase: PurchaseRequest<'_> = body::parse(request.headers(), &bytes)?;
     let sku = Arc::clone(listed.sku(&purchase.sku_id).ok_or(ProblemCode::UnknownSku)?);
@@ -91,18 +106,28 @@ async fn decide(
         sku: sku.no,
         bucket: BucketNo::home_of(buyer, sku.buckets),
         epoch: listed.sale.epoch,
+        terms: sku.terms(),
         buyer,
         quantity: purchase.quantity,
         asked_at_ms: now_ms,
         trace: trace.trace,
     };
-    let answer = match deps.gates.refuse(&listed, &reservation, now_ms).await? {
-        Some(refusal) => BuyAnswer::first(RequestStatus::Failed(refusal)),
-        None => deps.gates.buy(reservation).await,
+    let refusal = deps.gates.refuse(&listed, &reservation, now_ms).await?;
+    let answer = if let Some(refusal) = refusal {
+        BuyAnswer::first(RequestStatus::Failed(refusal))
+    } else {
+        state.admit_shared(request, LimitedCall::Buy, buyer, std::slice::from_ref(&sku)).await?;
+        if let Some(ticket) = &ticket {
+            use_ticket(ticket, &reservation, &listed, &sku, state, now_ms).await?;
+        }
+        let _in_flight = state.admission.enter()?;
+        deps.gates.buy(reservation).await
     };
     if let BuyAnswer::Known { status: RequestStatus::Failed(refusal), replayed } = answer {
         let first_id = |first| state.tokens.sign(first, &listed.sale.id, sku.no, buyer);
-        return Err(refused(&refusal, &listed.sale, first_id).replayed(replayed));
+        let problem = refused(&refusal, &listed.sale, first_id).replayed(replayed);
+        let again = state.tokens.again(number, &refusal, &listed.sale.id, &sku, buyer);
+        return Err(again.into_iter().fold(problem, |problem, id| problem.with("again", id)));
     }
     let id = match purchase.request_id {
         Some(sent_id) => sent_id.into_owned(),
@@ -122,6 +147,52 @@ async fn decide(
         pending => pending,
     };
     Ok((accepted(&view, replayed, trace), outcome))
+}
+
+/// The sale of a path, and the ticket if the path is one.
+fn entry(
+    path_id: &str,
+    buyer: BuyerId,
+    state: &HttpState,
+) -> Result<(Arc<CatalogSale>, Option<Ticket>), Problem> {
+    let catalog = &state.deps.catalog;
+    if !is_ticket(path_id) {
+        let listed = catalog.sale(path_id).ok_or(ProblemCode::UnknownSku)?;
+        if listed.sale.ticket_required {
+            let detail = "This sale requires a ticket: POST /v1/sales/{sale_id}/challenges.";
+            return Err(Problem::from(ProblemCode::TicketInvalid).with_detail(detail));
+        }
+        return Ok((listed, None));
+    }
+    let sent = UnverifiedTicket::read(path_id).ok_or(ProblemCode::TicketInvalid)?;
+    let listed = catalog.of_no(sent.sale_no()).ok_or(ProblemCode::TicketInvalid)?;
+    let ticket = sent.verified(&state.signer, &listed.sale.id, buyer);
+    Ok((listed, Some(ticket.ok_or(ProblemCode::TicketInvalid)?)))
+}
+
+/// Uses the ticket for this request: it stands for the first request that it was used with. An
+/// expired one is accepted for a request that was accepted before, so that a repeat gets its first
+/// answer.
+async fn use_ticket(
+    ticket: &Ticket,
+    reservation: &Reservation,
+    listed: &CatalogSale,
+    sku: &Arc<Sku>,
+    state: &HttpState,
+    now_ms: i64,
+) -> Result<(), Problem> {
+    let Reservation { request, buyer, .. } = *reservation;
+    if ticket.is_expired(now_ms) {
+        let known = state.deps.gates.status(sku, request, buyer).await?;
+        return known.map(drop).ok_or_else(|| ProblemCode::TicketInvalid.into());
+    }
+    // The policy allows this buyer one request in the whole sale: there is no other to bind.
+    if sku.policy.derives_request_id() && listed.skus.len() == 1 {
+        return Ok(());
+    }
+    let expires_at_ms = i64::from(ticket.expires_s) * 1000;
+    let bound = state.deps.ticket_uses.bind(ticket.number, request, expires_at_ms).await?;
+    if bound == request { Ok(()) } else { Err(ProblemCode::TicketInvalid.into()) }
 }
 
 /// The number of the request. An expired id is accepted as long as its bucket has a record of it,
@@ -173,7 +244,9 @@ fn refused(refusal: &Refusal, sale: &Sale, sign: impl FnOnce(RequestId) -> Strin
         | Refusal::RequestIdReused
         | Refusal::Ended
         | Refusal::Discarded
-        | Refusal::Barred => problem,
+        | Refusal::Barred
+        | Refusal::CancelledByBuyer
+        | Refusal::QueueTimeout => problem,
     }
 }
 

@@ -4,11 +4,12 @@ use actix_web::http::header::{
     CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, LOCATION, REFERRER_POLICY,
     X_CONTENT_TYPE_OPTIONS,
 };
-use actix_web::{HttpResponse, web};
+use actix_web::{FromRequest, HttpRequest, HttpResponse, web};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::views::no_store;
+use crate::http::middleware::body;
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
 use crate::http::state::State;
 use crate::payment::demo::{DemoAction, DemoPress, PAGE};
@@ -22,13 +23,12 @@ const POLICY: HeaderValue = HeaderValue::from_static(
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DemoForm {
-    #[schema(value_type = String)]
     action: DemoAction,
 }
 
 /// The page of a payment of the demo provider.
 #[utoipa::path(
-    get, path = "/demo-pay/{payment_id}", tag = "demo",
+    get, path = "/demo-pay/{payment_id}", operation_id = "showDemoPayment", tag = "demo",
     responses((status = 200, description = "the page", body = String, content_type = "text/html")),
 )]
 pub async fn show(payment_id: web::Path<String>, state: State) -> Handled {
@@ -45,15 +45,19 @@ pub async fn show(payment_id: web::Path<String>, state: State) -> Handled {
 
 /// A button of the page; then the page again. The shop hears of it from the webhooks.
 #[utoipa::path(
-    post, path = "/demo-pay/{payment_id}", tag = "demo",
+    post, path = "/demo-pay/{payment_id}", operation_id = "pressDemoButton", tag = "demo",
     request_body(content = DemoForm, content_type = "application/x-www-form-urlencoded"),
-    responses((status = 303, description = "to the page")),
+    responses((status = 303, description = "to the page", headers(("Location" = String)))),
 )]
 pub async fn press(
+    request: HttpRequest,
     payment_id: web::Path<String>,
-    form: web::Form<DemoForm>,
+    payload: web::Payload,
     state: State,
 ) -> Handled {
+    let mut payload = payload.into_inner();
+    let form = body::in_time(web::Form::<DemoForm>::from_request(&request, &mut payload)).await?;
+    let form = form.map_err(|error| Problem::invalid(error.to_string()))?;
     let demo = state.deps.payments.as_ref().and_then(|payments| payments.demo.as_ref());
     let demo = demo.ok_or(ProblemCode::NotFound)?;
     match demo.press(&payment_id, form.action) {

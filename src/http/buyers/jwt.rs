@@ -1,35 +1,44 @@
-//! Verifies HS256 bearer tokens and reads the buyer from their claims. The crypto provider of
-//! `jsonwebtoken` is built on `hmac` and `sha2`, which are dependencies already.
+//! Verifies bearer tokens and reads the buyer from their claims. A token is verified with the key
+//! that its `kid` names and that key's algorithm; without such a key with the secrets, HS256.
 
-use hmac::{Hmac, KeyInit, Mac};
-use jsonwebtoken::crypto::{CryptoProvider, JwtSigner, JwtVerifier, KeyUtils};
-use jsonwebtoken::errors::{ErrorKind, Result};
-use jsonwebtoken::signature::{self, Verifier};
-use jsonwebtoken::{Algorithm, AlgorithmFamily, DecodingKey, EncodingKey, Validation};
+use std::collections::HashMap;
+
+use jsonwebtoken::{Algorithm, DecodingKey, Header, TokenData, Validation};
+use secrecy::ExposeSecret;
 use serde::Deserialize;
 use serde_json::Value;
-use sha2::Sha256;
 
+use super::jwt_crypto;
+use crate::config::{JwtKeys, KeyMaterial};
 use crate::domain::BuyerId;
 
 /// Tolerated difference between the clocks of issuer and server, seconds.
 const LEEWAY_S: f64 = 30.0;
 
-static PROVIDER: CryptoProvider = CryptoProvider {
-    signer_factory: new_signer,
-    verifier_factory: new_verifier,
-    key_utils: KeyUtils::new_unimplemented(),
-};
+/// The types of access tokens (RFC 7519, section 5.1; RFC 9068, section 2.1).
+const TYPES: [&str; 2] = ["jwt", "at+jwt"];
 
 /// Why a token was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// Not a JWT, another algorithm, or another secret.
-    #[error("the bearer token is not a JWT signed with HS256 and the secret of this server")]
+    /// Not a JWT, or a signature of another key or algorithm.
+    #[error(
+        "the bearer token is not a JWT signed with HS256 and a secret of this server, or by the \
+         key that its kid names"
+    )]
     NotOurs,
+    /// `kid` names no key, and no secret fits.
+    #[error("the kid of the bearer token names no key of this server")]
+    UnknownKey,
     /// `exp` has passed.
     #[error("the bearer token has expired")]
     Expired,
+    /// `exp` is missing where it is required.
+    #[error("the bearer token has no exp")]
+    NoExpiry,
+    /// Another audience, issuer or type.
+    #[error("the bearer token was issued for another service, or by another one")]
+    OtherService,
     /// `nbf` is not yet reached.
     #[error("the bearer token is not valid yet")]
     NotYet,
@@ -45,33 +54,117 @@ struct Claims {
     sub: Value,
     exp: Option<f64>,
     nbf: Option<f64>,
+    #[serde(default)]
+    aud: Value,
+    #[serde(default)]
+    iss: Value,
 }
 
-/// Verifies tokens and reads their buyers.
-pub struct TokenReader {
+/// What tokens must claim.
+#[derive(Debug, Clone, Default)]
+pub struct RequiredClaims {
+    pub exp: bool,
+    /// One of `aud`, unless empty.
+    pub audience: String,
+    /// `iss`, unless empty.
+    pub issuer: String,
+}
+
+impl RequiredClaims {
+    fn check(&self, claims: &Claims) -> Result<(), TokenError> {
+        let is_audience = |value: &Value| value.as_str() == Some(&self.audience);
+        let is_ours = match &claims.aud {
+            Value::Array(all) => all.iter().any(is_audience),
+            one => is_audience(one),
+        };
+        if !(self.audience.is_empty() || is_ours) {
+            return Err(TokenError::OtherService);
+        }
+        if !(self.issuer.is_empty() || claims.iss.as_str() == Some(&self.issuer)) {
+            return Err(TokenError::OtherService);
+        }
+        if self.exp && claims.exp.is_none() { Err(TokenError::NoExpiry) } else { Ok(()) }
+    }
+}
+
+/// A key with its algorithm.
+struct TokenKey {
     key: DecodingKey,
     validation: Validation,
 }
 
-impl TokenReader {
-    /// Accepts HS256 tokens signed with `secret`, and no other algorithm.
-    pub fn new(secret: &[u8]) -> Self {
-        // Fails if a provider is installed already: this one, by an earlier call.
-        let _ = PROVIDER.install_default();
-        let mut validation = Validation::new(Algorithm::HS256);
+impl TokenKey {
+    fn new(algorithm: Algorithm, key: DecodingKey) -> Self {
+        let mut validation = Validation::new(algorithm);
         // `exp` and `nbf` are checked in `buyer`, against the injected clock.
         validation.required_spec_claims.clear();
         validation.validate_exp = false;
         validation.validate_nbf = false;
         validation.validate_aud = false;
-        Self { key: DecodingKey::from_secret(secret), validation }
+        Self { key, validation }
     }
 
-    /// The buyer in `sub`. `exp` and `nbf` are checked if present.
-    pub fn buyer(&self, token: &str, now_ms: i64) -> std::result::Result<BuyerId, TokenError> {
-        let decoded = jsonwebtoken::decode::<Claims>(token, &self.key, &self.validation);
-        let Ok(decoded) = decoded else { return Err(TokenError::NotOurs) };
-        let claims = decoded.claims;
+    fn public(material: &KeyMaterial) -> Self {
+        match material {
+            KeyMaterial::Rsa { n, e } => {
+                Self::new(Algorithm::RS256, DecodingKey::from_rsa_raw_components(n, e))
+            }
+            KeyMaterial::P256(point) => {
+                Self::new(Algorithm::ES256, DecodingKey::from_ec_der(point))
+            }
+            KeyMaterial::Ed25519(x) => Self::new(Algorithm::EdDSA, DecodingKey::from_ed_der(x)),
+        }
+    }
+
+    fn verified(&self, token: &str) -> Option<TokenData<Claims>> {
+        jsonwebtoken::decode(token, &self.key, &self.validation).ok()
+    }
+}
+
+/// Verifies tokens and reads their buyers.
+pub struct TokenReader {
+    /// In the order of their file.
+    secrets: Vec<TokenKey>,
+    /// By `kid`.
+    public: HashMap<String, TokenKey>,
+    required: RequiredClaims,
+}
+
+impl TokenReader {
+    pub fn new(keys: &JwtKeys, required: RequiredClaims) -> Self {
+        jwt_crypto::install();
+        let secret =
+            |text: &str| TokenKey::new(Algorithm::HS256, DecodingKey::from_secret(text.as_bytes()));
+        let public = keys.public.iter();
+        Self {
+            secrets: keys.secrets.iter().map(|text| secret(text.expose_secret())).collect(),
+            public: public.map(|jwk| (jwk.kid.clone(), TokenKey::public(&jwk.material))).collect(),
+            required,
+        }
+    }
+
+    fn verified(&self, token: &str) -> Result<TokenData<Claims>, TokenError> {
+        let header = jsonwebtoken::decode_header(token).map_err(|_fault| TokenError::NotOurs)?;
+        let named = header.kid.as_deref().and_then(|kid| self.public.get(kid));
+        if let Some(key) = named {
+            return key.verified(token).ok_or(TokenError::NotOurs);
+        }
+        let names_none = header.kid.is_some() && !self.public.is_empty();
+        let error = if names_none { TokenError::UnknownKey } else { TokenError::NotOurs };
+        self.secrets.iter().find_map(|key| key.verified(token)).ok_or(error)
+    }
+
+    /// The buyer in `sub`. `exp` and `nbf` are checked if present; the required claims must be.
+    pub fn buyer(&self, token: &str, now_ms: i64) -> Result<BuyerId, TokenError> {
+        let TokenData { header, claims } = self.verified(token)?;
+        if header.crit.is_some() {
+            // Extensions that must be understood (RFC 7515, 4.1.11), and none is.
+            return Err(TokenError::NotOurs);
+        }
+        if !is_access_token(&header) {
+            return Err(TokenError::OtherService);
+        }
+        self.required.check(&claims)?;
         let now_s = now_ms as f64 / 1000.0;
         if claims.exp.is_some_and(|exp| exp + LEEWAY_S <= now_s) {
             return Err(TokenError::Expired);
@@ -83,37 +176,13 @@ impl TokenReader {
     }
 }
 
-struct Hs256(Hmac<Sha256>);
-
-/// Tokens are verified here, never signed.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "signature required by jsonwebtoken")]
-fn new_signer(_: &Algorithm, _: &EncodingKey) -> Result<Box<dyn JwtSigner>> {
-    Err(ErrorKind::UnsupportedAlgorithm.into())
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "signature required by jsonwebtoken")]
-fn new_verifier(algorithm: &Algorithm, key: &DecodingKey) -> Result<Box<dyn JwtVerifier>> {
-    if *algorithm != Algorithm::HS256 {
-        return Err(ErrorKind::UnsupportedAlgorithm.into());
-    }
-    if key.family() != AlgorithmFamily::Hmac {
-        return Err(ErrorKind::InvalidKeyFormat.into());
-    }
-    let keyed = Hmac::new_from_slice(key.try_get_as_bytes()?);
-    Ok(Box::new(Hs256(keyed.map_err(|_length| ErrorKind::InvalidKeyFormat)?)))
-}
-
-impl Verifier<Vec<u8>> for Hs256 {
-    fn verify(&self, message: &[u8], mac: &Vec<u8>) -> std::result::Result<(), signature::Error> {
-        let verified = self.0.clone().chain_update(message).verify_slice(mac);
-        verified.map_err(signature::Error::from_source)
-    }
-}
-
-impl JwtVerifier for Hs256 {
-    fn algorithm(&self) -> Algorithm {
-        Algorithm::HS256
-    }
+/// Whether the token has no type, or one of access tokens: a service may sign others with the same
+/// key, such as for the reset of a password.
+fn is_access_token(header: &Header) -> bool {
+    header.typ.as_ref().is_none_or(|typ| {
+        let typ = typ.to_ascii_lowercase();
+        TYPES.contains(&typ.strip_prefix("application/").unwrap_or(&typ))
+    })
 }
 
 #[cfg(test)]

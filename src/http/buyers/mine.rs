@@ -8,8 +8,8 @@ use futures_util::future::try_join_all;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::views::{QuotaView, RequestView, no_store_json};
-use crate::domain::{BuyerId, OrderState, Phase, RequestStatus, Sku};
+use super::views::{QuotaView, RequestView, no_store_json, request_states};
+use crate::domain::{BuyerId, RequestStatus, Sku};
 use crate::http::middleware::problem::{Handled, ProblemCode};
 use crate::http::state::{HttpState, State};
 use crate::services::catalog::CatalogSale;
@@ -30,6 +30,7 @@ pub struct MySkuView {
     pub request_id: Option<String>,
     /// State of that request; absent if it was not accepted.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(schema_with = request_states)]
     pub state: Option<&'static str>,
 }
 
@@ -42,14 +43,14 @@ pub struct MineView {
 
 /// What the buyer has of each SKU.
 #[utoipa::path(
-    get, path = "/v1/sales/{sale_id}/mine", tag = "buyers",
+    get, path = "/v1/sales/{sale_id}/mine", operation_id = "showMySale", tag = "buyers",
     responses((status = 200, description = "per SKU", body = MineView)),
 )]
 pub async fn mine(request: HttpRequest, sale_id: web::Path<String>, state: State) -> Handled {
     let deps = &state.deps;
-    let buyer = state.buyer_auth.buyer(request.headers(), deps.clock.wall_ms())?;
+    let buyer = state.buyer(&request)?;
     let listed = deps.catalog.sale(&sale_id).ok_or(ProblemCode::UnknownSku)?;
-    if listed.sale.phase == Phase::Draft {
+    if !listed.sale.is_public(deps.clock.wall_ms()) {
         return Err(ProblemCode::UnknownSku.into());
     }
     let reads = listed.skus.iter().map(|sku| of_sku(&state, &listed, sku, buyer));
@@ -94,10 +95,9 @@ async fn of_sku(
 }
 
 /// Whether the order has ended, and its end gave the limit back.
-fn may_buy_again(sku: &Sku, status: RequestStatus, num_ended: u16) -> bool {
+fn may_buy_again(sku: &Sku, status: RequestStatus, num_ended: u32) -> bool {
     let RequestStatus::Ordered { state, .. } = status else { return false };
-    let bars_buyer = state == OrderState::TimedOut && sku.bar_lapsed;
-    sku.slot_returns.contains(state) && num_ended < sku.ends_max && !bars_buyer
+    sku.returns_limit(state, num_ended) && !sku.bars_after(state)
 }
 
 fn holds_units(status: RequestStatus) -> bool {

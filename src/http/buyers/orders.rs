@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::views::{OrderView, OrdersView, no_store_json, page_cursor, page_cut, page_limit};
 use crate::db::OrderCursor;
-use crate::domain::{Order, OrderKey, Payment, RequestId};
+use crate::domain::{Order, OrderKey, OrderState, Payment, RequestId};
 use crate::http::middleware::problem::{Handled, Problem};
 use crate::http::state::{HttpState, State};
 
@@ -22,6 +22,7 @@ const LIMIT_MAX: u32 = 100;
 #[serde(deny_unknown_fields)]
 pub struct OrdersQuery {
     /// Most orders in the answer: 1 to 100, default 20.
+    #[param(minimum = 1, maximum = 100)]
     limit: Option<u32>,
     /// `next_cursor` of the previous page.
     cursor: Option<String>,
@@ -29,12 +30,12 @@ pub struct OrdersQuery {
 
 /// The buyer's orders, newest first.
 #[utoipa::path(
-    get, path = "/v1/orders", tag = "buyers", params(OrdersQuery),
+    get, path = "/v1/orders", operation_id = "listOrders", tag = "buyers", params(OrdersQuery),
     responses((status = 200, description = "newest first", body = OrdersView)),
 )]
 pub async fn mine(request: HttpRequest, query: web::Query<OrdersQuery>, state: State) -> Handled {
     let deps = &state.deps;
-    let buyer = state.buyer_auth.buyer(request.headers(), deps.clock.wall_ms())?;
+    let buyer = state.buyer(&request)?;
     let limit = page_limit(query.limit, LIMIT_DEFAULT, LIMIT_MAX)?;
     let cursor = page_cursor(query.cursor.as_deref(), decode_cursor)?;
     let mut rows = deps.ledger.orders_of(buyer, cursor, limit + 1).await?;
@@ -46,13 +47,17 @@ pub async fn mine(request: HttpRequest, query: web::Query<OrdersQuery>, state: S
 /// The orders with their payments, without those of sales that are not in this process's catalog
 /// yet.
 pub async fn views_of(state: &HttpState, orders: &[Order]) -> Result<Vec<OrderView>, Problem> {
-    let keys = orders.iter().map(Order::key).collect();
+    let successors = orders.iter().filter_map(|order| successor(state, order));
+    let keys = orders.iter().map(Order::key).chain(successors).collect();
     let mut payments: HashMap<OrderKey, Vec<Payment>> = HashMap::new();
     for payment in state.deps.ledger.payments_of(keys).await? {
         payments.entry(payment.key.order).or_default().push(payment);
     }
+    let is_paid = |key: &OrderKey| {
+        payments.get(key).is_some_and(|own| own.iter().any(|payment| payment.received.is_some()))
+    };
     let views = orders.iter().filter_map(|order| {
-        let mut view = view_of(state, order)?;
+        let mut view = view_of(state, order, successor(state, order).filter(is_paid))?;
         let own = payments.get(&order.key()).map(Vec::as_slice);
         view.set_payments(order, own.unwrap_or_default());
         Some(view)
@@ -60,12 +65,22 @@ pub async fn views_of(state: &HttpState, orders: &[Order]) -> Result<Vec<OrderVi
     Ok(views.collect())
 }
 
-fn view_of(state: &HttpState, order: &Order) -> Option<OrderView> {
+/// The order that buys a timed-out one again.
+fn successor(state: &HttpState, order: &Order) -> Option<OrderKey> {
+    let (listed, sku) = state.deps.catalog.of_sku(order.sku)?;
+    let request = state.tokens.next(order.request, &listed.sale.id, sku.no, order.buyer);
+    (order.state == OrderState::TimedOut).then_some(OrderKey { request, ..order.key() })
+}
+
+fn view_of(state: &HttpState, order: &Order, replaced_by: Option<OrderKey>) -> Option<OrderView> {
     let (listed, sku) = state.deps.catalog.of_sku(order.sku)?;
     let sign = |request| state.tokens.sign(request, &listed.sale.id, sku.no, order.buyer);
     let mut view = OrderView::from_ledger(&sign(order.request), &listed, &sku, order);
+    view.replaced_by = replaced_by.map(|successor| sign(successor.request));
+    let is_barred = order.state == OrderState::TimedOut && sku.bar_lapsed;
     // Where ids are issued, a new one buys again.
-    if sku.policy.derives_request_id() && !order.counts_for_limit {
+    let buys_again = sku.policy.derives_request_id() && !order.counts_for_limit && !is_barred;
+    if buys_again && replaced_by.is_none() {
         let next = state.tokens.next(order.request, &listed.sale.id, sku.no, order.buyer);
         view.again = Some(sign(next));
     }

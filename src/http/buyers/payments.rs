@@ -11,6 +11,7 @@ use crate::domain::{Actor, OrderKey, PaymentRecorded};
 use crate::http::middleware::body;
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
 use crate::http::state::State;
+use crate::observe::metrics::{Metrics, ReasonLabel};
 use crate::payment::{BODY_BYTES_MAX, EventError, SignatureError};
 use crate::services::orders::OrderError;
 
@@ -39,7 +40,7 @@ impl BuyerRequest {
 
 /// Begins the payment of an order, or continues the one that is open.
 #[utoipa::path(
-    post, path = "/v1/orders/{request_id}/payment", tag = "buyers",
+    post, path = "/v1/orders/{request_id}/payment", operation_id = "payOrder", tag = "buyers",
     responses((status = 200, description = "where the buyer pays", body = PaymentStartView)),
 )]
 pub async fn pay(request: HttpRequest, request_id: web::Path<String>, state: State) -> Handled {
@@ -63,7 +64,7 @@ pub async fn pay(request: HttpRequest, request_id: web::Path<String>, state: Sta
 
 /// Cancels an unpaid order; its units are free again.
 #[utoipa::path(
-    delete, path = "/v1/orders/{request_id}", tag = "buyers",
+    delete, path = "/v1/orders/{request_id}", operation_id = "cancelOrder", tag = "buyers",
     responses((status = 200, description = "cancelled, now or before", body = OrderView)),
 )]
 pub async fn cancel(request: HttpRequest, request_id: web::Path<String>, state: State) -> Handled {
@@ -76,7 +77,7 @@ pub async fn cancel(request: HttpRequest, request_id: web::Path<String>, state: 
 
 /// A webhook of the payment provider. 200 once it is committed, also for a known event.
 #[utoipa::path(
-    post, path = "/v1/payments/events", tag = "providers",
+    post, path = "/v1/payments/events", operation_id = "receivePaymentEvent", tag = "providers",
     request_body(content = Object, description = "signed: see docs/api.md"),
     responses((status = 200, description = "committed", body = PaymentEventView)),
 )]
@@ -88,7 +89,7 @@ pub async fn event(request: HttpRequest, payload: web::Payload, state: State) ->
     let event = payments
         .map_err(EventError::from)
         .and_then(|payments| payments.webhooks.read(header, &bytes, now_ms))
-        .map_err(|error| rejected(&error, request.headers()))?;
+        .map_err(|error| rejected(&error, request.headers(), &state.deps.metrics))?;
     let outcome = match event {
         None => "ignored",
         Some(event) => match state.deps.orders.record(event).await? {
@@ -99,9 +100,13 @@ pub async fn event(request: HttpRequest, payload: web::Payload, state: State) ->
     Ok(no_store_json(PaymentEventView { outcome }))
 }
 
-/// `unauthenticated` for what another sender could have sent, else the fault.
-fn rejected(error: &EventError, headers: &HeaderMap) -> Problem {
-    tracing::warn!(%error, id = single(headers, "webhook-id"), "webhook: rejected");
+/// `unauthenticated` for what another sender could have sent, else the fault. Only what is signed
+/// is logged: anyone can send the rest, and choose its id.
+fn rejected(error: &EventError, headers: &HeaderMap, metrics: &Metrics) -> Problem {
+    if matches!(error, EventError::Body(_)) {
+        tracing::warn!(%error, id = single(headers, "webhook-id"), "webhook: unreadable");
+    }
+    metrics.webhooks_rejected.get_or_create(&ReasonLabel { reason: error.reason() }).inc();
     match error {
         EventError::Signature(SignatureError::Time | SignatureError::Signature) => {
             Problem::unauthenticated(error.to_string(), "Webhook-Signature")

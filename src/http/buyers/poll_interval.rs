@@ -52,19 +52,15 @@ pub fn interval_ms(sale: &Sale, has_stock: bool, now_ms: i64, load: PollLoad) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{Currency, Epoch};
+    use crate::domain::samples;
 
     fn sale(phase: Phase) -> Sale {
         Sale {
-            no: 1,
-            id: "sale".parse().unwrap(),
-            title: "Sale".to_owned(),
             starts_at_ms: 100_000,
             ends_at_ms: 200_000,
             phase,
-            epoch: Epoch(1),
-            currency: Currency::default(),
             skus: Vec::new(),
+            ..samples::sale()
         }
     }
 

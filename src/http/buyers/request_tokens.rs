@@ -7,21 +7,19 @@
 //! | policy | number |
 //! |---|---|
 //! | `one_per_buyer` | 63 bits of HMAC-SHA-256 over sale, SKU and buyer: always the same |
-//! | `one_per_buyer`, again | 63 bits of HMAC-SHA-256 over these and the ended order's number |
+//! | `one_per_buyer`, again | 63 bits of HMAC-SHA-256 over these and the ended request's number |
 //! | others | 41 bits of milliseconds since 2025-01-01, 16 bits process, 6 bits sequence |
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use hmac::digest::Key;
-use hmac::{Hmac, KeyInit, Mac};
-use sha2::{Digest, Sha256};
+use hmac::Mac;
 
 use crate::domain::ids::ID_MAX;
-use crate::domain::{BuyerId, RequestId, SaleId, SkuNo};
-
-type HmacSha256 = Hmac<Sha256>;
+use crate::domain::{BuyerId, Refusal, RequestId, SaleId, Sku, SkuNo};
+use crate::http::signing::Signer;
+use crate::runtime::mac::{HmacSha256, MAC_BYTES};
 
 /// 2025-01-01T00:00:00Z in epoch milliseconds: zero of the time in a number.
 const NUMBER_EPOCH_MS: i64 = 1_735_689_600_000;
@@ -32,9 +30,6 @@ const PROCESS_BITS: u32 = 16;
 /// 41 bits: the numbers last until the year 2094.
 const NUMBER_MS_MAX: u64 = (1 << 41) - 1;
 
-/// Length of the truncated signature. RFC 2104 requires at least 80 bits; 96 bits fill whole base64
-/// characters.
-const MAC_BYTES: usize = 12;
 /// [`MAC_BYTES`] in base64url.
 const MAC_CHARS: usize = 16;
 
@@ -49,8 +44,7 @@ pub struct UnverifiedRequestId {
 /// Issues, signs and verifies request ids. One per process.
 #[derive(Debug)]
 pub struct RequestTokens {
-    /// HMAC state after the key, cloned for each use, so that the key is hashed once.
-    keyed: HmacSha256,
+    signer: Signer,
     process: u64,
     ttl_ms: i64,
     /// The last issued number: milliseconds, then sequence.
@@ -64,7 +58,7 @@ impl RequestTokens {
     /// Two processes that run at the same time must have different process numbers.
     pub fn new(key: &[u8], process: u16, ttl_ms: u64) -> Self {
         Self {
-            keyed: keyed(key),
+            signer: Signer::new(key),
             process: u64::from(process),
             ttl_ms: i64::try_from(ttl_ms).unwrap_or(i64::MAX),
             last_tick: AtomicU64::new(0),
@@ -97,10 +91,24 @@ impl RequestTokens {
         self.derived("one-per-buyer", sale, sku, buyer, 0)
     }
 
-    /// The number with which a buyer buys again, after the order of `ended` has ended and the limit
-    /// has returned: always the same, so that a double click is one purchase.
+    /// The number with which a buyer buys again, after the request `ended` or its order has ended
+    /// and the limit has returned: always the same, so that a double click is one purchase.
     pub fn next(&self, ended: RequestId, sale: &SaleId, sku: SkuNo, buyer: BuyerId) -> RequestId {
         self.derived("again", sale, sku, buyer, ended.get())
+    }
+
+    /// The signed id with which a buyer buys again after a request that failed for this reason.
+    /// `None`: the ledger decided the request, or new ids are issued for this SKU.
+    pub fn again(
+        &self,
+        failed: RequestId,
+        reason: &Refusal,
+        sale: &SaleId,
+        sku: &Sku,
+        buyer: BuyerId,
+    ) -> Option<String> {
+        let is_derived = sku.policy.derives_request_id() && reason.is_undecided();
+        is_derived.then(|| self.sign(self.next(failed, sale, sku.no, buyer), sale, sku.no, buyer))
     }
 
     fn derived(
@@ -173,8 +181,6 @@ impl RequestTokens {
         NUMBER_EPOCH_MS.saturating_add_unsigned(since).saturating_add(self.ttl_ms)
     }
 
-    /// Each field has a fixed length or a length prefix, so that different fields never give the
-    /// same input.
     fn mac(
         &self,
         purpose: &str,
@@ -183,26 +189,12 @@ impl RequestTokens {
         buyer: BuyerId,
         number: u64,
     ) -> HmacSha256 {
-        let mut mac = self.keyed.clone();
-        for text in [purpose, sale.as_str()] {
-            mac.update(&[u8::try_from(text.len()).unwrap_or(u8::MAX)]);
-            mac.update(text.as_bytes());
-        }
+        let mut mac = self.signer.begin(purpose, sale);
         mac.update(&sku.0.to_be_bytes());
         mac.update(&buyer.get().to_be_bytes());
         mac.update(&number.to_be_bytes());
         mac
     }
-}
-
-/// HMAC state after the key. The key is fitted to one block as in RFC 2104: hashed if it is longer,
-/// padded with zeros if it is shorter.
-fn keyed(key: &[u8]) -> HmacSha256 {
-    let mut block = Key::<HmacSha256>::default();
-    let digest = Sha256::digest(key);
-    let fits = if key.len() > block.len() { digest.as_slice() } else { key };
-    block.iter_mut().zip(fits).for_each(|(to, from)| *to = *from);
-    HmacSha256::new(&block)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 use std::collections::HashSet;
 
 use super::*;
+use crate::domain::{Policy, samples};
 
 const KEY: &[u8] = b"0123456789abcdef0123456789abcdef";
 const NOW_MS: i64 = 1_800_000_000_000;
@@ -132,4 +133,24 @@ fn threads_never_share_a_number() {
 fn a_clock_outside_the_41_bits_still_yields_ids() {
     assert!(tokens().issue(i64::MIN).get() > 0);
     assert!(tokens().issue(i64::MAX).get() <= ID_MAX);
+}
+
+#[test]
+fn a_request_that_ended_undecided_names_the_id_that_buys_again() {
+    let (tokens, sale) = (tokens(), sale("s1"));
+    let failed = tokens.derive(&sale, SkuNo(7), buyer(42));
+    let again = |policy, reason| {
+        let sku = Sku { no: SkuNo(7), policy, ..samples::sku() };
+        tokens.again(failed, &reason, &sale, &sku, buyer(42))
+    };
+    let one = Policy::OnePerBuyer { max_quantity: 1 };
+    let next = tokens.next(failed, &sale, SkuNo(7), buyer(42));
+    let next = Some(tokens.sign(next, &sale, SkuNo(7), buyer(42)));
+    for reason in [Refusal::CancelledByBuyer, Refusal::QueueTimeout, Refusal::Discarded] {
+        assert_eq!(again(one, reason), next, "{reason:?}");
+        assert_eq!(again(Policy::Unlimited { max_quantity: 1 }, reason), None, "ids are issued");
+    }
+    for reason in [Refusal::SoldOut, Refusal::Barred, Refusal::RequestIdReused] {
+        assert_eq!(again(one, reason), None, "{reason:?} was decided");
+    }
 }

@@ -1,44 +1,33 @@
 //! Request ids, which distinguish a repeat of a purchase from a second purchase, and the status of
-//! their requests: polled, or as an event stream. Read from the stock, never from the ledger.
+//! their requests. Read from the stock, never from the ledger. Only a cancellation asks the ledger,
+//! which decides it.
 
 use std::borrow::Cow;
-use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use actix_web::http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
-use actix_web::web::Bytes;
+use actix_web::http::header::RETRY_AFTER;
 use actix_web::{HttpRequest, HttpResponse, web};
-use futures_util::stream;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::mine::add_quota;
-use super::views::{RequestIdView, RequestView, no_store, no_store_json, rfc3339};
-use crate::domain::{BuyerId, RequestId, Sku};
+use super::views::{RequestView, no_store, no_store_json, rfc3339};
+use crate::domain::{BuyerId, Refusal, RequestId, RequestStatus, Sku};
+use crate::http::admission::LimitedCall;
 use crate::http::buyers::request_tokens::RequestTokens;
 use crate::http::middleware::body;
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
 use crate::http::state::{HttpState, State};
 use crate::services::catalog::CatalogSale;
 
-/// First and longest wait between two polls of an event stream.
-const POLL_WAIT_MIN: Duration = Duration::from_millis(100);
-const POLL_WAIT_MAX: Duration = Duration::from_secs(1);
-
-/// Interval of keep-alive comments on an idle stream: below the idle time-out of common proxies.
-const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
-
-/// The states after which nothing follows.
-const END_STATES: [&str; 2] = ["success", "failed"];
-
-const LAST_EVENT_ID: &str = "last-event-id";
-
-/// Keeps nginx from collecting the stream before it forwards it.
-const NO_BUFFERING: (&str, &str) = ("x-accel-buffering", "no");
-
-/// Longest duration of one stream; the client reconnects afterwards.
-const STREAM_MAX: Duration = Duration::from_mins(5);
+/// A request id: newly issued, or the only one of this buyer for this SKU.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct RequestIdView {
+    /// To be sent with the purchase and with each repeat.
+    request_id: String,
+    /// After this, the id is accepted only for a request that was accepted before.
+    expires_at: String,
+}
 
 /// The SKU that the request id is for.
 #[derive(Deserialize, ToSchema)]
@@ -52,7 +41,7 @@ pub struct RequestIdQuery<'b> {
 /// Issues a request id. For `one_per_buyer` it is the same at every call and is valid until the
 /// sale ends.
 #[utoipa::path(
-    post, path = "/v1/sales/{sale_id}/request-ids", tag = "buyers",
+    post, path = "/v1/sales/{sale_id}/request-ids", operation_id = "issueRequestId", tag = "buyers",
     request_body = RequestIdQuery<'_>,
     responses((status = 200, description = "for one purchase", body = RequestIdView)),
 )]
@@ -64,11 +53,16 @@ pub async fn create(
 ) -> Handled {
     let deps = &state.deps;
     let now_ms = deps.clock.wall_ms();
-    let buyer = state.buyer_auth.buyer(request.headers(), now_ms)?;
+    let buyer = state.admit(&request, LimitedCall::RequestId)?;
     let listed = deps.catalog.sale(&sale_id).ok_or(ProblemCode::UnknownSku)?;
+    if listed.sale.retention.is_purged() {
+        return Err(ProblemCode::UnknownSku.into());
+    }
     let bytes = body::read(payload, state.settings.http.body_max_bytes).await?;
     let query: RequestIdQuery<'_> = body::parse(request.headers(), &bytes)?;
     let sku = listed.sku(&query.sku_id).ok_or(ProblemCode::UnknownSku)?;
+    let skus = std::slice::from_ref(sku);
+    state.admit_shared(&request, LimitedCall::RequestId, buyer, skus).await?;
     let sale = &listed.sale;
     let (number, expires_at_ms) = if sku.policy.derives_request_id() {
         (state.tokens.derive(&sale.id, sku.no, buyer), sale.ends_at_ms)
@@ -101,7 +95,7 @@ impl BuyerRequest {
         state: &HttpState,
     ) -> Result<Self, Problem> {
         let deps = &state.deps;
-        let buyer = state.buyer_auth.buyer(request.headers(), deps.clock.wall_ms())?;
+        let buyer = state.buyer(request)?;
         let found = || {
             let id = RequestTokens::read(sent_id)?;
             let (listed, sku) = deps.catalog.of_sku(id.sku_no)?;
@@ -111,13 +105,28 @@ impl BuyerRequest {
         found().ok_or_else(|| not_found(sent_id))
     }
 
-    async fn poll(&self, state: &HttpState) -> Result<RequestView, Problem> {
+    /// The request as the stock has it.
+    ///
+    /// # Errors
+    /// `not-found` if it was never accepted; the stock's.
+    pub async fn poll(&self, state: &HttpState) -> Result<RequestView, Problem> {
         let stored = state.deps.gates.status(&self.sku, self.number, self.buyer).await?;
         let stored = stored.ok_or_else(|| not_found(&self.id))?;
-        let Self { id, listed, sku, buyer, .. } = self;
-        let mut view = RequestView::new(id.clone(), listed, sku, *buyer, stored.status);
-        add_quota(&mut view, state, sku, *buyer).await;
+        let mut view = self.view(state, stored.status);
+        add_quota(&mut view, state, &self.sku, self.buyer).await;
         Ok(view)
+    }
+
+    /// The request in this status.
+    pub fn view(&self, state: &HttpState, status: RequestStatus) -> RequestView {
+        let Self { id, number, listed, sku, buyer } = self;
+        let again = match &status {
+            RequestStatus::Failed(reason) => {
+                state.tokens.again(*number, reason, &listed.sale.id, sku, *buyer)
+            }
+            RequestStatus::Queued | RequestStatus::Ordered { .. } => None,
+        };
+        RequestView { again, ..RequestView::new(id.clone(), listed, sku, *buyer, status) }
     }
 }
 
@@ -130,8 +139,9 @@ fn not_found(sent_id: &str) -> Problem {
 
 /// Status of a request.
 #[utoipa::path(
-    get, path = "/v1/requests/{request_id}", tag = "buyers",
-    responses((status = 200, description = "`queued`, `success` or `failed`", body = RequestView)),
+    get, path = "/v1/requests/{request_id}", operation_id = "showRequest", tag = "buyers",
+    responses((status = 200, description = "`queued`, `success` or `failed`", body = RequestView,
+        headers(("Retry-After" = Option<u32>, description = "seconds; while it is `queued`")))),
 )]
 pub async fn show(request: HttpRequest, request_id: web::Path<String>, state: State) -> Handled {
     let view = BuyerRequest::verified(&request_id, &request, &state)?.poll(&state).await?;
@@ -143,82 +153,27 @@ pub async fn show(request: HttpRequest, request_id: web::Path<String>, state: St
     Ok(answer.json(view))
 }
 
-/// Status of a request as server-sent events: one per change, until the end state. The id of an
-/// event is its state: a client that reconnects after an end state gets 204, which ends its
-/// attempts.
+/// Cancels a request that is still queued; its units are free again, and the buyer's limit returns.
 #[utoipa::path(
-    get, path = "/v1/requests/{request_id}/events", tag = "buyers",
-    responses(
-        (status = 200, description = "events named `state`; closed at the end state",
-            body = RequestView, content_type = "text/event-stream"),
-        (status = 204, description = "the event in `Last-Event-ID` was an end state"),
-    ),
+    delete, path = "/v1/requests/{request_id}", operation_id = "cancelRequest", tag = "buyers",
+    responses((status = 200, description = "cancelled, now or before", body = RequestView)),
 )]
-pub async fn events(request: HttpRequest, request_id: web::Path<String>, state: State) -> Handled {
+pub async fn cancel(request: HttpRequest, request_id: web::Path<String>, state: State) -> Handled {
     let owned = BuyerRequest::verified(&request_id, &request, &state)?;
-    let last_id = request.headers().get(LAST_EVENT_ID).and_then(|id| id.to_str().ok());
-    if last_id.is_some_and(|id| END_STATES.contains(&id)) {
-        return Ok(HttpResponse::NoContent().insert_header(no_store()).finish());
+    let BuyerRequest { sku, number, buyer, .. } = &owned;
+    let stored = state.deps.gates.status(sku, *number, *buyer).await?;
+    let stored = stored.ok_or_else(|| not_found(&owned.id))?;
+    let cancelled = state.deps.requests.cancel(sku, *number, *buyer, stored).await;
+    let status = cancelled.map_err(|error| {
+        Problem::from(error)
+            .with_detail("The ledger did not answer: the request may be cancelled. Ask again.")
+    })?;
+    let view = owned.view(&state, status);
+    if status == RequestStatus::Failed(Refusal::CancelledByBuyer) {
+        return Ok(no_store_json(view));
     }
-    let first = owned.poll(&state).await?;
-    let now = state.deps.clock.now();
-    let events = EventStream {
-        request: owned,
-        state,
-        next_event: Some(first),
-        last_state: "",
-        wait: POLL_WAIT_MIN,
-        ends: now + STREAM_MAX,
-        last_sent: now,
-    };
-    let chunks = stream::unfold(Some(events), |events| async {
-        let (chunk, next) = events?.next().await?;
-        Some((Ok::<_, Infallible>(chunk), next))
-    });
-    let event_stream = (CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    let mut answer = HttpResponse::Ok();
-    answer.insert_header(event_stream).insert_header(no_store()).insert_header(NO_BUFFERING);
-    Ok(answer.streaming(chunks))
-}
-
-struct EventStream {
-    request: BuyerRequest,
-    state: State,
-    /// Event to send before the next poll.
-    next_event: Option<RequestView>,
-    last_state: &'static str,
-    wait: Duration,
-    ends: Instant,
-    last_sent: Instant,
-}
-
-impl EventStream {
-    /// Returns the next chunk, and the stream itself unless it has ended.
-    async fn next(mut self) -> Option<(Bytes, Option<Self>)> {
-        loop {
-            if let Some(view) = self.next_event.take() {
-                let data = serde_json::to_string(&view).unwrap_or_default();
-                let event =
-                    Bytes::from(format!("event: state\nid: {}\ndata: {data}\n\n", view.state));
-                self.last_state = view.state;
-                self.last_sent = self.state.deps.clock.now();
-                let is_pending = view.poll_after_ms > 0;
-                return Some((event, is_pending.then_some(self)));
-            }
-            tokio::time::sleep(self.wait).await;
-            self.wait = (self.wait * 2).min(POLL_WAIT_MAX);
-            let now = self.state.deps.clock.now();
-            if now >= self.ends || !self.state.is_ready() {
-                return None;
-            }
-            // The gate has no record any more, or cannot be read: the client falls back to polling.
-            let view = self.request.poll(&self.state).await.ok()?;
-            if view.state != self.last_state {
-                self.next_event = Some(view);
-            } else if now.duration_since(self.last_sent) >= KEEP_ALIVE_EVERY {
-                self.last_sent = now;
-                return Some((Bytes::from_static(b": still under way\n\n"), Some(self)));
-            }
-        }
-    }
+    let decided = Problem::from(ProblemCode::AlreadyDecided)
+        .with("request_id", view.request_id)
+        .with("state", view.state);
+    Err(view.reason.into_iter().fold(decided, |decided, reason| decided.with("reason", reason)))
 }

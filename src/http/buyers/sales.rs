@@ -14,7 +14,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::poll_interval::{PollLoad, interval_ms};
 use super::views::{SalePage, SaleView, SalesPage, page_cursor, page_cut, page_limit, rfc3339};
-use crate::domain::{Phase, Sale, SaleId};
+use crate::domain::SaleId;
 use crate::http::middleware::problem::{Handled, ProblemCode};
 use crate::http::state::{HttpState, State};
 use crate::services::catalog::CatalogSale;
@@ -98,23 +98,20 @@ impl SalePages {
 #[serde(deny_unknown_fields)]
 pub struct SalesQuery {
     /// Most sales in the answer: 1 to 200, default 100.
+    #[param(minimum = 1, maximum = 200)]
     limit: Option<u32>,
     /// `next_cursor` of the previous page.
     cursor: Option<String>,
 }
 
-/// How long a sale is shown after its end.
-const SHOWN_AFTER_END_MS: i64 = 86_400_000;
-
-/// Whether buyers see the sale: neither a draft, nor over for more than a day.
-fn is_public(sale: &Sale, now_ms: i64) -> bool {
-    sale.phase != Phase::Draft && now_ms <= sale.ends_at_ms.saturating_add(SHOWN_AFTER_END_MS)
-}
-
 /// The sales that are neither drafts nor over for more than a day, oldest first.
 #[utoipa::path(
-    get, path = "/v1/sales", tag = "buyers", params(SalesQuery),
-    responses((status = 200, description = "oldest first", body = SalesPage)),
+    get, path = "/v1/sales", operation_id = "listSales", tag = "buyers", params(SalesQuery),
+    responses(
+        (status = 200, description = "oldest first", body = SalesPage,
+            headers(("ETag" = String, description = "for `If-None-Match`"))),
+        (status = 304, description = "unchanged", headers(("ETag" = String))),
+    ),
 )]
 pub async fn list(request: HttpRequest, query: web::Query<SalesQuery>, state: State) -> Handled {
     let (deps, now) = (&state.deps, state.deps.clock.now());
@@ -123,9 +120,8 @@ pub async fn list(request: HttpRequest, query: web::Query<SalesQuery>, state: St
     let now_ms = deps.clock.wall_ms();
     let mut listed = deps.catalog.all();
     listed.retain(|listed| {
-        is_public(&listed.sale, now_ms) && after.is_none_or(|after| listed.sale.no > after)
+        listed.sale.is_public(now_ms) && after.is_none_or(|after| listed.sale.no > after)
     });
-    listed.sort_by_key(|listed| listed.sale.no);
     let next_cursor = page_cut(&mut listed, limit, |last| last.sale.no.to_string());
     let pages: Vec<_> =
         listed.iter().map(|listed| state.sale_pages.page(listed, &state, now)).collect();
@@ -142,13 +138,17 @@ pub async fn list(request: HttpRequest, query: web::Query<SalesQuery>, state: St
 
 /// One sale.
 #[utoipa::path(
-    get, path = "/v1/sales/{sale_id}", tag = "buyers",
-    responses((status = 200, description = "the sale", body = SalePage)),
+    get, path = "/v1/sales/{sale_id}", operation_id = "showSale", tag = "buyers",
+    responses(
+        (status = 200, description = "the sale", body = SalePage,
+            headers(("ETag" = String, description = "for `If-None-Match`"))),
+        (status = 304, description = "unchanged", headers(("ETag" = String))),
+    ),
 )]
 pub async fn show(request: HttpRequest, sale_id: web::Path<String>, state: State) -> Handled {
     let deps = &state.deps;
     let listed = deps.catalog.sale(&sale_id).ok_or(ProblemCode::UnknownSku)?;
-    if !is_public(&listed.sale, deps.clock.wall_ms()) {
+    if !listed.sale.is_public(deps.clock.wall_ms()) {
         return Err(ProblemCode::UnknownSku.into());
     }
     let page = state.sale_pages.page(&listed, &state, deps.clock.now());

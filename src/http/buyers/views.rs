@@ -7,11 +7,14 @@ use actix_web::HttpResponse;
 use actix_web::http::header::{CACHE_CONTROL, HeaderName, HeaderValue};
 use serde::Serialize;
 use utoipa::ToSchema;
+use utoipa::openapi::schema::Object;
 
+use crate::domain::named::schema_of;
 use crate::domain::{
-    BuyerId, Order, OrderState, PayBy, Payment, PaymentState, Phase, Policy, RequestStatus, Sku,
+    BuyerId, Order, OrderState, PayBy, Payment, PaymentOutcome, PaymentState, Phase, Policy,
+    RequestStatus, Sku,
 };
-use crate::http::middleware::problem::Problem;
+use crate::http::middleware::problem::{Problem, ProblemCode};
 use crate::http::state::HttpState;
 pub use crate::runtime::clock::rfc3339;
 use crate::services::catalog::CatalogSale;
@@ -65,24 +68,18 @@ pub fn stock_left(state: &HttpState, phase: Phase, sku: &Sku) -> u32 {
     if phase == Phase::Draft { sku.initial } else { state.deps.stock.left(sku.no) }
 }
 
-/// RFC 9457 problem details; some codes add members, such as `request_id` or `starts_at`.
-#[derive(ToSchema)]
-#[schema(example = json!({
-    "type": "/problems/sold-out", "title": "Sold out", "status": 409, "code": "sold-out",
-    "detail": "Fewer units are left than were asked for.",
-    "trace_id": "0af7651916cd43dd8448eb211c80319c",
-}))]
-#[expect(dead_code, reason = "schema of the body that problem.rs writes")]
-pub struct ProblemView {
-    /// `/problems/<code>`, a relative reference to a page that explains it.
-    r#type: String,
-    title: String,
-    status: u16,
-    /// Stable code, for programs.
-    code: String,
-    /// Explanation, for people.
-    detail: String,
-    trace_id: String,
+/// The states of a request, for its buyer.
+pub fn request_states() -> Object {
+    schema_of(["queued", "success", "failed", "unknown"])
+}
+
+/// The problem codes.
+pub fn problem_codes() -> Object {
+    schema_of(ProblemCode::ALL.iter().map(|code| code.as_str()))
+}
+
+fn event_outcomes() -> Object {
+    schema_of(PaymentOutcome::ALL.map(PaymentOutcome::name).into_iter().chain(["known", "ignored"]))
 }
 
 /// A SKU of a sale.
@@ -121,6 +118,7 @@ pub struct SaleView {
     pub title: String,
     /// Set by the operator: `draft`, `open`, `paused` or `closed`. An open sale sells inside its
     /// window only.
+    #[schema(value_type = Phase)]
     pub phase: &'static str,
     /// First instant of the window.
     pub starts_at: String,
@@ -153,7 +151,7 @@ impl SaleView {
             starts_at: rfc3339(sale.starts_at_ms),
             ends_at: rfc3339(sale.ends_at_ms),
             currency: sale.currency.to_string(),
-            ticket_required: false,
+            ticket_required: sale.ticket_required,
             poll_after_ms: poll_after_ms(skus.iter().any(|sku| sku.stock_left > 0)),
             skus,
         }
@@ -190,7 +188,7 @@ pub struct OrderView {
     pub quantity: u32,
     /// Price times quantity.
     pub amount: i64,
-    /// `pending_payment`, `paying`, `paid`, `timed_out`, `cancelled` or `refunded`.
+    #[schema(value_type = OrderState)]
     pub state: &'static str,
     /// When the request arrived.
     pub placed_at: String,
@@ -201,6 +199,10 @@ pub struct OrderView {
     /// counts for the limit of `one_per_buyer`, in `GET /v1/orders` and after a cancellation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub again: Option<String>,
+    /// The request id of the order that bought a timed-out one again, by its late money or by
+    /// `again`, once it was paid. Only in `GET /v1/orders`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replaced_by: Option<String>,
     /// The payment that paid the order; without one, that whose money is due back, or the last one.
     /// Only in `GET /v1/orders` and after a cancellation.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -220,17 +222,20 @@ impl OrderView {
         buyer: BuyerId,
         (quantity, placed_at_ms, pay_by_ms, state): (u32, i64, Option<i64>, OrderState),
     ) -> Self {
+        // The record has no price: that of the time of the request.
+        let (_, terms) = sku.terms_at(placed_at_ms, listed.sale.epoch);
         Self {
             request_id: request_id.to_owned(),
             sale_id: listed.sale.id.to_string(),
             sku_id: sku.id.to_string(),
             buyer_id: buyer.to_string(),
             quantity,
-            amount: sku.price.saturating_mul(i64::from(quantity)),
+            amount: terms.price.saturating_mul(i64::from(quantity)),
             state: state.name(),
             placed_at: rfc3339(placed_at_ms),
             pay_by: pay_by_ms.map(rfc3339),
             again: None,
+            replaced_by: None,
             payment: None,
             paid_unfulfilled: false,
         }
@@ -267,7 +272,7 @@ pub struct PaymentView {
     /// The provider's id; absent until the provider has answered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub payment_id: Option<String>,
-    /// `started`, `closed`, `applied`, `refund_due`, `refund_failed` or `refunded`.
+    #[schema(value_type = PaymentState)]
     pub state: &'static str,
     /// Of the received money.
     pub refunded_total: i64,
@@ -289,6 +294,7 @@ pub struct PaymentStartView {
 #[derive(Debug, Serialize, ToSchema)]
 pub struct PaymentEventView {
     /// Its effect; `known`: it was committed before; `ignored`: its type has no meaning here.
+    #[schema(schema_with = event_outcomes)]
     pub outcome: &'static str,
 }
 
@@ -307,10 +313,16 @@ pub struct OrdersView {
 pub struct RequestView {
     pub request_id: String,
     /// `queued`, `success` or `failed`; in the answer to a purchase also `unknown`.
+    #[schema(schema_with = request_states)]
     pub state: &'static str,
     /// Code of the refusal; only if `failed`.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(schema_with = problem_codes)]
     pub reason: Option<&'static str>,
+    /// With this request id the buyer buys the SKU again; only for `one_per_buyer`, if the request
+    /// was cancelled, timed out or discarded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub again: Option<String>,
     /// Only if `success`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub order: Option<OrderView>,
@@ -333,7 +345,15 @@ impl RequestView {
     /// A request without a final state: `queued` or `unknown`.
     pub fn pending(request_id: String, state: &'static str) -> Self {
         let poll_after_ms = POLL_AFTER_MS;
-        Self { request_id, state, reason: None, order: None, quota: None, poll_after_ms }
+        Self {
+            request_id,
+            state,
+            reason: None,
+            again: None,
+            order: None,
+            quota: None,
+            poll_after_ms,
+        }
     }
 
     /// A request with this status.
@@ -363,15 +383,6 @@ impl RequestView {
 
 /// Poll interval for a request without a final state, milliseconds.
 pub const POLL_AFTER_MS: u32 = 500;
-
-/// A request id: newly issued, or the only one of this buyer for this SKU.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct RequestIdView {
-    /// To be sent with the purchase and with each repeat.
-    pub request_id: String,
-    /// After this, the id is accepted only for a request that was accepted before.
-    pub expires_at: String,
-}
 
 #[cfg(test)]
 mod tests {

@@ -1,10 +1,11 @@
 //! Request bodies: read with a size limit and a deadline, parsed without copying.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use actix_web::HttpRequest;
 use actix_web::error::PayloadError;
-use actix_web::http::header::{CONTENT_TYPE, HeaderMap};
+use actix_web::http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
 use actix_web::web::{Bytes, BytesMut, Payload};
 use futures_util::{FutureExt, StreamExt};
 use serde::Deserialize;
@@ -12,8 +13,8 @@ use serde::de::DeserializeOwned;
 
 use super::problem::{Problem, ProblemCode};
 
-/// Longest wait for the next chunk of a body.
-const CHUNK_DEADLINE: Duration = Duration::from_secs(10);
+/// Longest wait for a whole body.
+const BODY_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Reads a whole body of at most `max` bytes. A body in one chunk, the usual case, is not copied
 /// and arms no timer.
@@ -26,6 +27,28 @@ pub async fn read(payload: Payload, max: usize) -> Result<Bytes, Problem> {
 
 /// As [`read`], but a body that is too large is `too_large`.
 pub async fn read_or(
+    too_large: ProblemCode,
+    payload: Payload,
+    max: usize,
+) -> Result<Bytes, Problem> {
+    in_time(collect(too_large, payload, max)).await?
+}
+
+/// Awaits a body up to the deadline.
+///
+/// # Errors
+/// `invalid-request` after the deadline.
+pub async fn in_time<T>(read: impl Future<Output = T>) -> Result<T, Problem> {
+    let mut read = pin!(read);
+    if let Some(whole) = read.as_mut().now_or_never() {
+        return Ok(whole);
+    }
+    tokio::time::timeout(BODY_DEADLINE, read)
+        .await
+        .map_err(|_elapsed| Problem::invalid("the body did not arrive in time"))
+}
+
+async fn collect(
     too_large: ProblemCode,
     mut payload: Payload,
     max: usize,
@@ -44,14 +67,17 @@ pub async fn read_or(
     Ok(whole.freeze())
 }
 
-/// Reads and parses a body; the default for an empty one.
+/// Reads and parses a body; the default for an empty one, and for `null`.
 pub async fn optional<T: DeserializeOwned + Default>(
     request: &HttpRequest,
     payload: Payload,
     max: usize,
 ) -> Result<T, Problem> {
     let bytes = read(payload, max).await?;
-    if bytes.is_empty() { Ok(T::default()) } else { parse(request.headers(), &bytes) }
+    if bytes.is_empty() {
+        return Ok(T::default());
+    }
+    Ok(parse::<Option<T>>(request.headers(), &bytes)?.unwrap_or_default())
 }
 
 fn oversize(code: ProblemCode, max: usize) -> Problem {
@@ -59,12 +85,7 @@ fn oversize(code: ProblemCode, max: usize) -> Problem {
 }
 
 async fn next_chunk(payload: &mut Payload) -> Result<Option<Bytes>, Problem> {
-    let chunk = match payload.next().now_or_never() {
-        Some(chunk) => chunk,
-        None => tokio::time::timeout(CHUNK_DEADLINE, payload.next())
-            .await
-            .map_err(|_elapsed| Problem::invalid("the body did not arrive in time"))?,
-    };
+    let chunk = payload.next().await;
     chunk.transpose().map_err(|error: PayloadError| {
         Problem::invalid(format!("the body could not be read: {error}"))
     })
@@ -73,10 +94,14 @@ async fn next_chunk(payload: &mut Payload) -> Result<Option<Bytes>, Problem> {
 /// Parses a JSON body.
 ///
 /// # Errors
-/// `invalid-request` if `Content-Type` is not `application/json` or the body does not parse.
+/// `invalid-request` if `Content-Type` is not `application/json`, the body is compressed, or it
+/// does not parse.
 pub fn parse<'b, T: Deserialize<'b>>(headers: &HeaderMap, body: &'b [u8]) -> Result<T, Problem> {
     if !is_json(headers) {
         return Err(Problem::invalid("Content-Type must be application/json"));
+    }
+    if headers.get(CONTENT_ENCODING).is_some_and(|coding| coding != "identity") {
+        return Err(Problem::invalid("Content-Encoding is not supported: send plain JSON"));
     }
     serde_json::from_slice(body).map_err(|error| Problem::invalid(format!("body: {error}")))
 }
@@ -89,4 +114,12 @@ fn is_json(headers: &HeaderMap) -> bool {
             value.get(..JSON.len()).is_some_and(|name| name.eq_ignore_ascii_case(JSON));
         has_prefix && matches!(value.get(JSON.len()), None | Some(b';' | b' '))
     })
+}
+
+/// What an operator says of a verb; at most 1000 characters.
+#[derive(Default, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct VerbBody {
+    /// Stands in the log beside who did it.
+    pub reason: Option<String>,
 }

@@ -11,8 +11,8 @@ use actix_web::{HttpResponse, ResponseError};
 use serde_json::Value;
 
 pub use super::problem_code::ProblemCode;
-use super::trace_context::TraceContext;
-use crate::{db, outbox, stock};
+use super::trace_context::{TRACEPARENT, TraceContext};
+use crate::{db, outbox, stock, tickets};
 
 /// Set on every answer that repeats an earlier one.
 pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
@@ -36,12 +36,12 @@ pub struct Problem {
     detail: Option<Cow<'static, str>>,
     /// Extension members.
     members: Vec<(&'static str, Value)>,
-    header: Option<Box<(HeaderName, HeaderValue)>>,
+    headers: Vec<(HeaderName, HeaderValue)>,
 }
 
 impl From<ProblemCode> for Problem {
     fn from(code: ProblemCode) -> Self {
-        Self { code, replayed: false, detail: None, members: Vec::new(), header: None }
+        Self { code, replayed: false, detail: None, members: Vec::new(), headers: Vec::new() }
     }
 }
 
@@ -53,15 +53,14 @@ impl Problem {
 
     /// `unauthenticated`. `challenge` becomes `WWW-Authenticate`.
     pub fn unauthenticated(detail: impl Into<Cow<'static, str>>, challenge: &'static str) -> Self {
-        let header = (WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
-        let problem = Self::from(ProblemCode::Unauthenticated).with_detail(detail);
-        Self { header: Some(Box::new(header)), ..problem }
+        let mut problem = Self::from(ProblemCode::Unauthenticated).with_detail(detail);
+        problem.headers.push((WWW_AUTHENTICATE, HeaderValue::from_static(challenge)));
+        problem
     }
 
     /// `method-not-allowed`. `allow` becomes the header of that name.
     pub fn method_not_allowed(allow: &str) -> Self {
-        let header = HeaderValue::try_from(allow).ok().map(|allow| Box::new((ALLOW, allow)));
-        Self { header, ..ProblemCode::MethodNotAllowed.into() }
+        Self::from(ProblemCode::MethodNotAllowed).with_header(ALLOW, allow)
     }
 
     /// Replaces the default detail of the code.
@@ -73,6 +72,12 @@ impl Problem {
     /// Adds an extension member.
     pub fn with(mut self, name: &'static str, value: impl Into<Value>) -> Self {
         self.members.push((name, value.into()));
+        self
+    }
+
+    /// Adds a header; a value that no header may have is left out.
+    pub fn with_header(mut self, name: HeaderName, value: &str) -> Self {
+        self.headers.extend(HeaderValue::try_from(value).ok().map(|value| (name, value)));
         self
     }
 
@@ -90,15 +95,18 @@ impl Problem {
     /// Builds the answer with status, headers and body.
     pub fn respond(&self, trace: &TraceContext) -> HttpResponse {
         let mut answer = HttpResponse::build(self.status_code());
-        answer.insert_header((CONTENT_TYPE, PROBLEM_JSON)).insert_header((CACHE_CONTROL, NO_STORE));
+        answer
+            .insert_header((CONTENT_TYPE, PROBLEM_JSON))
+            .insert_header((CACHE_CONTROL, NO_STORE))
+            .insert_header((TRACEPARENT, trace.header()));
         if self.replayed {
             answer.insert_header((IDEMPOTENT_REPLAYED, HeaderValue::from_static("true")));
         }
         if self.code.status() == 503 {
             answer.insert_header((RETRY_AFTER, HeaderValue::from(RETRY_AFTER_S)));
         }
-        if let Some(header) = &self.header {
-            answer.insert_header((**header).clone());
+        for header in &self.headers {
+            answer.insert_header(header.clone());
         }
         answer.body(self.body(trace))
     }
@@ -157,6 +165,12 @@ impl From<db::Error> for Problem {
 impl From<stock::Error> for Problem {
     fn from(error: stock::Error) -> Self {
         unavailable("stock", &error)
+    }
+}
+
+impl From<tickets::Error> for Problem {
+    fn from(error: tickets::Error) -> Self {
+        unavailable("record of used tickets", &error)
     }
 }
 

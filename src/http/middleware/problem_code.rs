@@ -53,10 +53,14 @@ codes! {
         "Valid credentials are needed.";
     RequestIdInvalid => 403, "request-id-invalid", "Request id not valid",
         "This request id was not issued for this buyer and SKU, or it has expired. Get a new one.";
+    TicketInvalid => 403, "ticket-invalid", "Ticket not valid",
+        "This ticket was not issued to this buyer, has expired, or was used for another request.";
+    ChallengeFailed => 403, "challenge-failed", "Challenge failed",
+        "The answer is wrong, too late, or one too many. Get a new challenge.";
     NotStarted => 403, "not-started", "Not started",
         "The sale is not open now.";
     Forbidden => 403, "forbidden", "Forbidden",
-        "Requests from pages of other sites are refused here.";
+        "Requests of other sites' pages, and of proxies, are refused here.";
     UnknownSku => 404, "unknown-sku", "No such sale or SKU",
         "There is no such sale, or it does not offer this SKU.";
     /// Also the answer for a request of another buyer.
@@ -76,16 +80,34 @@ codes! {
         "An order of this buyer was not paid in time. The sale is closed to this buyer.";
     Discarded => 409, "discarded", "Discarded",
         "This request could not be carried out. Nothing was bought; buy anew.";
+    CancelledByBuyer => 409, "cancelled-by-buyer", "Cancelled",
+        "This request was cancelled while it was queued. Nothing was bought; buy anew.";
+    QueueTimeout => 409, "queue-timeout", "Queued for too long",
+        "This request was queued for longer than its sale allows. Nothing was bought; buy anew.";
+    AlreadyDecided => 409, "already-decided", "Already decided",
+        "The request is an order, or has failed: it cannot be cancelled any more. See state.";
     SaleExists => 409, "sale-exists", "Sale exists",
         "A sale of this name exists. Choose another name.";
     PhaseConflict => 409, "phase-conflict", "Phase conflict",
         "The sale cannot move to this phase from where it stands.";
+    SaleClosed => 409, "sale-closed", "Sale closed",
+        "A closed sale does not change.";
+    SaleUnfinished => 409, "sale-unfinished", "Sale not finished",
+        "Something of the sale is still under way. See open.";
+    ArchiveDiffers => 409, "archive-differs", "Archive differs",
+        "The ledger has other contents than the archive, or another archive. Archive it again.";
+    SalePurged => 409, "sale-purged", "Sale purged",
+        "The rows of the sale were deleted. They are in its archive.";
+    ChangeConflict => 409, "change-conflict", "Change id used",
+        "This change_id names a change of another SKU or of other units.";
     LetterNotReplayable => 409, "letter-not-replayable", "Dead letter not replayable",
         "The dead letter cannot be replayed. Show it, then park it.";
     LetterConflict => 409, "letter-conflict", "Dead letter changed",
         "The dead letter was replayed, or changed meanwhile. Show it again.";
     LetterOrdered => 409, "letter-ordered", "Requests are orders",
         "Every request of the dead letter is an order. Replay marks it as resolved.";
+    OtherCount => 409, "other-count", "Another number of dead letters",
+        "The filter matches another number of dead letters than expected. Nothing was changed.";
     NoBroker => 409, "no-broker", "No broker",
         "Dead letters are replayed by processes of tier pipeline only.";
     NoBuckets => 409, "no-buckets", "Nothing to rebuild",
@@ -100,6 +122,8 @@ codes! {
         "The body is larger than is read here.";
     RequestIdReused => 422, "request-id-reused", "Request id used before",
         "This request id was used with other content. Use a new one for another purchase.";
+    RateLimited => 429, "rate-limited", "Too many calls",
+        "Calls come faster than allowed. Nothing was done; try again after Retry-After.";
     Internal => 500, "internal", "Internal error",
         "Something went wrong here. Ask again with the same request id.";
     Busy => 503, "busy", "Busy",
@@ -123,6 +147,8 @@ impl From<&Refusal> for ProblemCode {
             Refusal::Ended => Self::Ended,
             Refusal::Discarded => Self::Discarded,
             Refusal::Barred => Self::Barred,
+            Refusal::CancelledByBuyer => Self::CancelledByBuyer,
+            Refusal::QueueTimeout => Self::QueueTimeout,
         }
     }
 }
@@ -148,6 +174,8 @@ mod tests {
             Refusal::Ended,
             Refusal::Discarded,
             Refusal::Barred,
+            Refusal::CancelledByBuyer,
+            Refusal::QueueTimeout,
         ];
         for refusal in &refusals {
             assert_eq!(ProblemCode::from(refusal).as_str(), refusal.code());

@@ -1,19 +1,35 @@
 //! Middleware of every route except the purchase: trace context, request metrics, operator
 //! authentication, and problem documents for all errors.
 
+use std::net::SocketAddr;
+use std::sync::Arc;
+
 use actix_web::body::{BoxBody, MessageBody};
 use actix_web::dev::{ServiceRequest, ServiceResponse};
+use actix_web::http::Method;
+use actix_web::http::header::{CACHE_CONTROL, HeaderMap, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use actix_web::middleware::Next;
 use actix_web::{Error, HttpMessage, HttpRequest, HttpResponse};
 
 use super::problem::{Problem, ProblemCode};
 use super::trace_context::{TRACEPARENT, TraceContext};
+use crate::http::connection::Working;
 use crate::http::routes::RouteAccess;
-use crate::http::state::State;
+use crate::http::state::{HttpState, State};
 use crate::observe::metrics::{RouteLabel, RouteStatus};
 
 /// The route label of paths without a route.
 const UNMATCHED: &str = "unmatched";
+
+/// Why an operator did something.
+struct Reason(String);
+
+/// Adds the reason of a verb to its line in the log.
+pub fn give_reason(request: &HttpRequest, reason: Option<&str>) {
+    if let Some(reason) = reason {
+        request.extensions_mut().insert(Reason(reason.to_owned()));
+    }
+}
 
 /// The trace that [`watch`] stored, or the one in the headers.
 pub fn trace_of(request: &HttpRequest) -> TraceContext {
@@ -35,13 +51,32 @@ pub async fn watch(
     };
     let started = state.deps.clock.now();
     let allowed = match access {
-        RouteAccess::Admin => state.admin_auth.check(request.headers()),
-        RouteAccess::Open | RouteAccess::Buyer => Ok(()),
+        RouteAccess::Admin => state.admin_auth.load().check(request.head()).map(Some),
+        RouteAccess::Open | RouteAccess::Buyer => Ok(None),
     };
+    let call = (access == RouteAccess::Admin).then(|| AdminCall::of(&request));
+    let working = request.conn_data::<Working>().map(Working::enter);
     let mut answer = match allowed {
-        Ok(()) => as_problem(next.call(request).await?.map_into_boxed_body(), &trace),
-        Err(problem) => request.into_response(problem.respond(&trace)),
+        Ok(operator) => {
+            let name = operator.as_ref().map(|operator| Arc::clone(&operator.name));
+            if let Some(operator) = operator {
+                request.extensions_mut().insert(operator);
+            }
+            let answer = as_problem(next.call(request).await?.map_into_boxed_body(), &trace);
+            if let (Some(name), Some(call)) = (name, call) {
+                call.log(&name, &answer, &trace);
+            }
+            answer
+        }
+        Err(problem) => {
+            if let Some(call) = call {
+                call.log_refused(&state, &problem);
+            }
+            request.into_response(problem.respond(&trace))
+        }
     };
+    drop(working);
+    protect(answer.headers_mut(), access);
     answer.headers_mut().insert(TRACEPARENT, trace.header());
     let took = state.deps.clock.now().duration_since(started).as_secs_f64();
     let metrics = &state.deps.metrics;
@@ -49,6 +84,52 @@ pub async fn watch(
     metrics.http_requests.get_or_create(&RouteStatus { route, status }).inc();
     metrics.http_request_duration.get_or_create(&RouteLabel { route }).observe(took);
     Ok(answer)
+}
+
+/// Keeps browsers from guessing types, and caches from keeping what only operators may see.
+fn protect(headers: &mut HeaderMap, access: RouteAccess) {
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    if access == RouteAccess::Admin && !headers.contains_key(CACHE_CONTROL) {
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    }
+}
+
+/// What the log says of a call of an operator.
+struct AdminCall {
+    method: Method,
+    path: String,
+    peer: Option<SocketAddr>,
+}
+
+impl AdminCall {
+    fn of(request: &ServiceRequest) -> Self {
+        let (method, path) = (request.method().clone(), request.path().to_owned());
+        Self { method, path, peer: request.peer_addr() }
+    }
+
+    /// One line per verb: who did what, why, with which result.
+    fn log(&self, operator: &str, answer: &ServiceResponse, trace: &TraceContext) {
+        let Self { method, path, peer } = self;
+        if !matches!(*method, Method::GET | Method::HEAD) {
+            let (status, trace_id) = (answer.status().as_u16(), trace.trace);
+            let peer = peer.map(tracing::field::display);
+            let extensions = answer.request().extensions();
+            let reason = extensions.get::<Reason>().map(|reason| reason.0.as_str());
+            tracing::info!(
+                operator, %method, %path, peer, status, reason, %trace_id, "operator: verb"
+            );
+        }
+    }
+
+    /// Counts a refused call; logs at most one line a second.
+    fn log_refused(&self, state: &HttpState, problem: &Problem) {
+        let Self { method, path, peer } = self;
+        state.deps.metrics.admin_refused.inc();
+        if state.admission.may_log_refusal(state.deps.clock.now()) {
+            let peer = peer.map(tracing::field::display);
+            tracing::warn!(%method, %path, peer, %problem, "operator: refused");
+        }
+    }
 }
 
 /// Replaces a failed answer with a problem document that has this trace.

@@ -1,60 +1,102 @@
 //! Access control of the internal listener.
 //!
-//! If a token is configured, every request must have it. Without a token the listener must be bound
-//! to loopback. Pages of other sites in an operator's browser are then kept out by refusing a
-//! foreign `Origin` and a foreign `Host` (DNS rebinding).
+//! If tokens are configured, every request must have one, with the scope of what it does. Without a
+//! token the listener must be bound to loopback. Requests that a proxy forwarded are then refused,
+//! and so are pages of other sites in an operator's browser: a foreign `Origin`, a foreign `Host`
+//! (DNS rebinding), or a `Sec-Fetch-Site` that says so.
 
-use std::net::IpAddr;
+use std::sync::Arc;
 
-use actix_web::http::header::{HOST, HeaderMap, ORIGIN};
+use actix_web::dev::RequestHead;
+use actix_web::http::Method;
+use actix_web::http::header::{HOST, ORIGIN};
 use hmac::{Hmac, KeyInit, Mac};
-use secrecy::ExposeSecret;
+use secrecy::{ExposeSecret, SecretString};
 use sha2::Sha256;
 
-use crate::config::{AdminSettings, InternalSettings};
-use crate::http::buyers::auth::bearer;
+use crate::config::{AdminScope, AdminSettings, InternalSettings};
+use crate::http::buyers::auth::{bearer, is_forwarded};
 use crate::http::middleware::problem::{Problem, ProblemCode};
+use crate::net;
 
 const CHALLENGE: &str = "Bearer realm=\"floodgate internal\"";
 
+/// The name of the token in `admin.token`.
+const ADMIN: &str = "admin";
+
+/// The name of callers on a listener without tokens.
+const LOCAL: &str = "local";
+
 /// Access rule of the internal listener.
 pub enum AdminAuth {
-    /// Requests with this token. Stored as a keyed hash and compared in constant time.
-    Token(Hmac<Sha256>, Vec<u8>),
+    /// Requests with one of these tokens, which are stored as keyed hashes.
+    Tokens(Hmac<Sha256>, Vec<KnownToken>),
     /// Requests from this machine, except those of another site's page.
     Local,
     /// No requests: no token is set, and the listener is reachable from other machines.
     DenyAll,
 }
 
+/// Who calls, and what they may do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Operator {
+    pub name: Arc<str>,
+    pub scope: AdminScope,
+}
+
+/// A token by its keyed hash.
+pub struct KnownToken {
+    operator: Operator,
+    expected: Vec<u8>,
+}
+
 impl AdminAuth {
     pub fn new(admin: &AdminSettings, internal: &InternalSettings) -> Self {
-        let Some(token) = admin.bearer() else {
-            let local = internal.bind.ip().is_loopback();
-            return if local { Self::Local } else { Self::DenyAll };
+        let Ok(keyed) = Hmac::<Sha256>::new_from_slice(b"floodgate admin token") else {
+            return Self::DenyAll;
         };
-        match Hmac::<Sha256>::new_from_slice(b"floodgate admin token") {
-            Ok(keyed) => {
-                let expected = keyed.clone().chain_update(token.expose_secret());
-                Self::Token(keyed, expected.finalize().into_bytes().to_vec())
-            }
-            Err(_) => Self::DenyAll,
+        let known = |name: &str, scope: AdminScope, token: &SecretString| {
+            let expected = keyed.clone().chain_update(token.expose_secret()).finalize();
+            let operator = Operator { name: name.into(), scope };
+            KnownToken { operator, expected: expected.into_bytes().to_vec() }
+        };
+        let one = admin.bearer().map(|token| known(ADMIN, AdminScope::Operate, token));
+        let named = admin.tokens.iter().map(|named| known(&named.name, named.scope, &named.token));
+        let tokens: Vec<KnownToken> = one.into_iter().chain(named).collect();
+        if !tokens.is_empty() {
+            return Self::Tokens(keyed, tokens);
         }
+        if internal.bind.ip().is_loopback() { Self::Local } else { Self::DenyAll }
     }
 
-    /// Authorizes a request by its headers.
+    /// Authorizes a request: `GET` needs the scope `read`, every other method `operate`. Returns
+    /// the owner of the token.
     ///
     /// # Errors
     /// `unauthenticated` or `forbidden`.
-    pub fn check(&self, headers: &HeaderMap) -> Result<(), Problem> {
+    pub fn check(&self, request: &RequestHead) -> Result<Operator, Problem> {
         match self {
-            Self::Token(keyed, expected) => {
-                let sent = bearer(headers).unwrap_or_default();
-                keyed.clone().chain_update(sent).verify_slice(expected).map_err(|_wrong| {
-                    Problem::unauthenticated("the bearer token of admin.token is needed", CHALLENGE)
-                })
+            Self::Tokens(keyed, tokens) => {
+                let sent = keyed.clone().chain_update(bearer(&request.headers).unwrap_or_default());
+                let is_sent = |known: &&KnownToken| {
+                    // Compares in constant time.
+                    sent.clone().verify_slice(&known.expected).is_ok()
+                };
+                let known = tokens.iter().find(is_sent).ok_or_else(|| {
+                    let detail = "a bearer token of admin.token or admin.tokens_file is needed";
+                    Problem::unauthenticated(detail, CHALLENGE)
+                })?;
+                let reads = matches!(request.method, Method::GET | Method::HEAD);
+                let needed = if reads { AdminScope::Read } else { AdminScope::Operate };
+                if known.operator.scope < needed {
+                    let detail = "This token may only read: its scope is not `operate`.";
+                    return Err(Problem::from(ProblemCode::Forbidden).with_detail(detail));
+                }
+                Ok(known.operator.clone())
             }
-            Self::Local if is_local(headers) => Ok(()),
+            Self::Local if is_local(request) => {
+                Ok(Operator { name: LOCAL.into(), scope: AdminScope::Operate })
+            }
             Self::Local => Err(ProblemCode::Forbidden.into()),
             Self::DenyAll => Err(Problem::unauthenticated(
                 "this listener can be reached from other machines: set admin.token_file",
@@ -64,16 +106,26 @@ impl AdminAuth {
     }
 }
 
-/// Whether `Host` is loopback, a name that DNS cannot rebind, and `Origin` is absent or this
-/// listener.
-fn is_local(headers: &HeaderMap) -> bool {
+/// Whether the request comes from this machine and from no page of another site: `Host`, and the
+/// authority of an absolute URI, are loopback, names that DNS cannot rebind; `Origin` is absent or
+/// this listener; no proxy forwarded it.
+fn is_local(request: &RequestHead) -> bool {
+    let headers = &request.headers;
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let Some(host) = text(HOST) else { return false };
     let is_same_origin = match text(ORIGIN) {
         None => !headers.contains_key(ORIGIN),
-        Some(origin) => origin.strip_prefix("http://") == Some(host),
+        // The same host and port can only be this listener, with or without TLS.
+        Some(origin) => {
+            let is_of = |scheme| origin.strip_prefix(scheme) == Some(host);
+            is_of("http://") || is_of("https://")
+        }
     };
-    is_same_origin && is_loopback(host)
+    let is_own_page = headers
+        .get("sec-fetch-site")
+        .is_none_or(|site| matches!(site.as_bytes(), b"same-origin" | b"none"));
+    let names_loopback = request.uri.authority().is_none_or(|name| is_loopback(name.as_str()));
+    is_same_origin && is_own_page && names_loopback && is_loopback(host) && !is_forwarded(headers)
 }
 
 fn is_loopback(host: &str) -> bool {
@@ -81,61 +133,9 @@ fn is_loopback(host: &str) -> bool {
         Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
         _ => host,
     };
-    let address = name.trim_start_matches('[').trim_end_matches(']');
-    name.eq_ignore_ascii_case("localhost")
-        || address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    net::is_loopback(name)
 }
 
 #[cfg(test)]
-mod tests {
-    use actix_web::http::header::HeaderValue;
-
-    use super::*;
-
-    fn auth(token: &str, bind: &str) -> AdminAuth {
-        let admin = AdminSettings { token: token.into(), token_file: "".into() };
-        AdminAuth::new(&admin, &InternalSettings { bind: bind.parse().unwrap() })
-    }
-
-    fn passes(auth: &AdminAuth, pairs: &[(&str, &str)]) -> bool {
-        let mut headers = HeaderMap::new();
-        for (name, value) in pairs {
-            headers.append(name.parse().unwrap(), HeaderValue::from_str(value).unwrap());
-        }
-        auth.check(&headers).is_ok()
-    }
-
-    #[test]
-    fn a_configured_token_is_required() {
-        for bind in ["127.0.0.1:0", "0.0.0.0:0"] {
-            let auth = auth("a long enough token", bind);
-            assert!(passes(&auth, &[("authorization", "Bearer a long enough token")]));
-            for sent in ["Bearer", "Bearer x", "Bearer a long enough toke", "Basic a"] {
-                assert!(!passes(&auth, &[("authorization", sent)]), "{sent}");
-            }
-            assert!(!passes(&auth, &[("host", "localhost")]));
-        }
-    }
-
-    #[test]
-    fn without_a_token_a_reachable_listener_refuses_everything() {
-        let auth = auth("", "0.0.0.0:0");
-        assert!(!passes(&auth, &[("host", "localhost"), ("authorization", "Bearer ")]));
-    }
-
-    #[test]
-    fn without_a_token_pages_of_other_sites_are_refused() {
-        let auth = auth("", "127.0.0.1:0");
-        for host in ["localhost:9090", "LOCALHOST", "127.0.0.1:9090", "[::1]:9090", "127.3.2.1"] {
-            assert!(passes(&auth, &[("host", host)]), "{host}");
-        }
-        for host in ["evil.example", "localhost.evil.example", "10.0.0.1:9090", ""] {
-            assert!(!passes(&auth, &[("host", host)]), "{host}");
-        }
-        let from = |origin| passes(&auth, &[("host", "localhost:9090"), ("origin", origin)]);
-        assert!(from("http://localhost:9090"));
-        assert!(!from("http://localhost:8080"));
-        assert!(!from("https://evil.example"));
-        assert!(!from("null"));
-    }
-}
+#[path = "auth_tests.rs"]
+mod tests;

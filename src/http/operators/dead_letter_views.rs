@@ -6,7 +6,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::domain::{DeadLetter, DeadLetterContent, DeadLetterCounts, OrderIntent, RequestId};
+use crate::domain::{
+    DeadLetter, DeadLetterContent, DeadLetterCounts, DeadLetterOrigin, DeadLetterState,
+    OrderIntent, RequestId,
+};
 use crate::http::buyers::views::rfc3339;
 use crate::http::state::HttpState;
 use crate::messages::envelope;
@@ -19,9 +22,9 @@ const PREVIEW_BYTES: usize = 64;
 #[derive(Serialize, ToSchema)]
 pub struct DeadLetterView {
     id: String,
-    /// `open`, `replayed`, `parked` or `discarded`.
+    #[schema(value_type = DeadLetterState)]
     state: &'static str,
-    /// Where it was dead-lettered: `relay`, `consumer` or `broker`.
+    #[schema(value_type = DeadLetterOrigin)]
     origin: &'static str,
     /// Why it was dead-lettered.
     reason: String,
@@ -63,6 +66,8 @@ impl From<DeadLetter> for DeadLetterView {
 pub struct DeadLettersView {
     /// Of all dead letters, independent of the filter.
     pub(super) counts: DeadLetterCounts,
+    /// Dead letters that the filter matches from the cursor on.
+    pub(super) num_matching: u64,
     /// Newest first.
     pub(super) dead_letters: Vec<DeadLetterView>,
     /// Cursor of the next page; absent on the last page.
@@ -117,7 +122,6 @@ pub struct DeadLetterContentView {
 pub struct DoneView {
     /// `replay`: `published`, `resolved` (nothing was published: all its requests have a result) or
     /// `already`; `park`: `parked` or `already`; `discard`: `discarded` or `already`.
-    #[schema(value_type = String)]
     pub(super) done: DeadLetterOutcome,
     pub(super) dead_letter: DeadLetterView,
 }

@@ -1,56 +1,37 @@
 //! Operators' routes for dead letters: list, show, replay, park, discard.
 
 use actix_web::{HttpRequest, HttpResponse, web};
-use serde::Deserialize;
 
+use super::dead_letter_filter::{DeadLettersQuery, parse_number};
 use super::dead_letter_views::{
     DeadLetterContentView, DeadLetterView, DeadLettersView, DiscardBody, DoneView, ParkBody,
     view_of,
 };
+use super::verbs::{by_operator, record};
 use crate::domain::dead_letter::TEXT_CHARS_MAX;
-use crate::domain::{DeadLetterFilter, DeadLetterNo, DeadLetterOrigin, DeadLetterState};
-use crate::http::buyers::views::{page_cursor, page_cut, page_limit};
+use crate::domain::{ByOperator, DeadLetterNo, VerbSubject};
+use crate::http::buyers::views::page_cut;
 use crate::http::middleware::body;
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
-use crate::http::state::State;
-use crate::services::dead_letters::{DeadLetterError, DeadLetterResult};
-
-const LIMIT_DEFAULT: u32 = 50;
-const LIMIT_MAX: u32 = 500;
-
-/// Filter and page of the list.
-#[derive(Deserialize, utoipa::IntoParams)]
-#[into_params(parameter_in = Query)]
-#[serde(deny_unknown_fields)]
-pub struct DeadLettersQuery {
-    /// `open`, `replayed`, `parked` or `discarded`; default: all.
-    #[param(value_type = Option<String>)]
-    state: Option<DeadLetterState>,
-    /// `relay`, `consumer` or `broker`; default: all.
-    #[param(value_type = Option<String>)]
-    origin: Option<DeadLetterOrigin>,
-    /// Most dead letters in the answer: 1 to 500, default 50.
-    limit: Option<u32>,
-    /// `next_cursor` of the previous page.
-    cursor: Option<String>,
-}
+use crate::http::state::{HttpState, State};
+use crate::services::dead_letters::{DeadLetterError, DeadLetterOutcome, DeadLetterResult};
 
 /// Dead letters, newest first.
 #[utoipa::path(
-    get, path = "/admin/v1/dead-letters", tag = "operators", params(DeadLettersQuery),
+    get, path = "/admin/v1/dead-letters",
+    operation_id = "adminListDeadLetters", tag = "operators", params(DeadLettersQuery),
     responses((status = 200, description = "newest first", body = DeadLettersView)),
 )]
 pub async fn list(state: State, query: web::Query<DeadLettersQuery>) -> Handled {
-    let limit = page_limit(query.limit, LIMIT_DEFAULT, LIMIT_MAX)?;
-    let before = page_cursor(query.cursor.as_deref(), parse_number)?;
-    let filter =
-        DeadLetterFilter { state: query.state, origin: query.origin, before, request: None };
+    let (limit, filter) = (query.limit()?, query.filter(&state)?);
     let ledger = &state.deps.ledger;
     let counts = ledger.count_dead_letters().await?;
+    let num_matching = ledger.num_dead_letters(filter.clone()).await?;
     let mut rows = ledger.dead_letters(filter, limit + 1).await?;
     let next_cursor = page_cut(&mut rows, limit, |last| last.no.to_string());
     Ok(HttpResponse::Ok().json(DeadLettersView {
         counts,
+        num_matching,
         dead_letters: rows.into_iter().map(DeadLetterView::from).collect(),
         next_cursor,
     }))
@@ -58,7 +39,8 @@ pub async fn list(state: State, query: web::Query<DeadLettersQuery>) -> Handled 
 
 /// One dead letter.
 #[utoipa::path(
-    get, path = "/admin/v1/dead-letters/{letter_id}", tag = "operators",
+    get, path = "/admin/v1/dead-letters/{letter_id}",
+    operation_id = "adminShowDeadLetter", tag = "operators",
     params(("letter_id" = String, Path, description = "`id` of the list")),
     responses((status = 200, description = "with its body", body = DeadLetterContentView)),
 )]
@@ -69,20 +51,24 @@ pub async fn show(letter_id: web::Path<String>, state: State) -> Handled {
 
 /// Replays a dead letter: publishes it, waits for the confirm, then marks it. Idempotent.
 #[utoipa::path(
-    post, path = "/admin/v1/dead-letters/{letter_id}/replay", tag = "operators",
+    post, path = "/admin/v1/dead-letters/{letter_id}/replay",
+    operation_id = "adminReplayDeadLetter", tag = "operators",
     params(("letter_id" = String, Path, description = "`id` of the list")),
     responses((status = 200, description = "what was done", body = DoneView)),
 )]
-pub async fn replay(letter_id: web::Path<String>, state: State) -> Handled {
-    respond(state.dead_letters.replay(parse_id(&letter_id)?).await)
+pub async fn replay(request: HttpRequest, letter_id: web::Path<String>, state: State) -> Handled {
+    let by = by_operator(&request, None)?;
+    let result = state.dead_letters.replay(parse_id(&letter_id)?).await;
+    respond(&state, "replay", by, result).await
 }
 
 /// Parks a dead letter: it stays until an operator replays or discards it. Idempotent; an empty
 /// body adds no note.
 #[utoipa::path(
-    post, path = "/admin/v1/dead-letters/{letter_id}/park", tag = "operators",
+    post, path = "/admin/v1/dead-letters/{letter_id}/park",
+    operation_id = "adminParkDeadLetter", tag = "operators",
     params(("letter_id" = String, Path, description = "`id` of the list")),
-    request_body = ParkBody,
+    request_body = Option<ParkBody>,
     responses((status = 200, description = "what was done", body = DoneView)),
 )]
 pub async fn park(
@@ -94,15 +80,18 @@ pub async fn park(
     let max = state.settings.http.body_max_bytes;
     let body: ParkBody = body::optional(&request, payload, max).await?;
     let note = check_length("note", body.note.as_deref())?;
-    respond(state.dead_letters.park(parse_id(&letter_id)?, note).await)
+    let by = by_operator(&request, note.map(str::to_owned))?;
+    let result = state.dead_letters.park(parse_id(&letter_id)?, note).await;
+    respond(&state, "park", by, result).await
 }
 
 /// Discards a dead letter: its requests without an order become recorded failures, their units are
 /// released, and their buyers read `failed`. Idempotent; an empty body gives no reason.
 #[utoipa::path(
-    post, path = "/admin/v1/dead-letters/{letter_id}/discard", tag = "operators",
+    post, path = "/admin/v1/dead-letters/{letter_id}/discard",
+    operation_id = "adminDiscardDeadLetter", tag = "operators",
     params(("letter_id" = String, Path, description = "`id` of the list")),
-    request_body = DiscardBody,
+    request_body = Option<DiscardBody>,
     responses((status = 200, description = "what was done", body = DoneView)),
 )]
 pub async fn discard(
@@ -114,7 +103,9 @@ pub async fn discard(
     let max = state.settings.http.body_max_bytes;
     let body: DiscardBody = body::optional(&request, payload, max).await?;
     let reason = check_length("reason", body.reason.as_deref())?;
-    respond(state.dead_letters.discard(parse_id(&letter_id)?, reason).await)
+    let by = by_operator(&request, reason.map(str::to_owned))?;
+    let result = state.dead_letters.discard(parse_id(&letter_id)?, reason).await;
+    respond(&state, "discard", by, result).await
 }
 
 fn check_length<'t>(name: &str, text: Option<&'t str>) -> Result<Option<&'t str>, Problem> {
@@ -125,8 +116,17 @@ fn check_length<'t>(name: &str, text: Option<&'t str>) -> Result<Option<&'t str>
     Ok(text)
 }
 
-fn respond(result: DeadLetterResult) -> Handled {
+/// Records what was done, and answers.
+async fn respond(
+    state: &HttpState,
+    verb: &str,
+    by: Option<ByOperator>,
+    result: DeadLetterResult,
+) -> Handled {
     let (done, dead_letter) = result?;
+    if done != DeadLetterOutcome::Already {
+        record(state, &VerbSubject::DeadLetter(dead_letter.no), verb, by).await;
+    }
     Ok(HttpResponse::Ok().json(DoneView { done, dead_letter: dead_letter.into() }))
 }
 
@@ -154,12 +154,6 @@ impl From<DeadLetterError> for Problem {
         };
         Self::from(code).with_detail(error.to_string())
     }
-}
-
-/// Accepts decimal digits only, so that each number has one spelling.
-fn parse_number(text: &str) -> Option<DeadLetterNo> {
-    let is_decimal = text.bytes().all(|byte| byte.is_ascii_digit());
-    text.parse().ok().filter(|_| is_decimal).map(DeadLetterNo)
 }
 
 fn parse_id(id: &str) -> Result<DeadLetterNo, Problem> {

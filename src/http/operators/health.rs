@@ -1,16 +1,51 @@
 //! Liveness and readiness probes. Not authenticated, so they expose nothing else.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use actix_web::{HttpResponse, web};
 use serde::{Deserialize, Serialize};
+use tokio::sync::Mutex;
 use utoipa::ToSchema;
 
+use crate::db;
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
-use crate::http::state::State;
+use crate::http::state::{HttpDeps, State};
 
 /// Time-out of the ping of the ledger and of the stock.
 const PING_DEADLINE: Duration = Duration::from_secs(2);
+
+/// How long the answers of ledger and stock are used again: anybody may ask.
+const ANSWERS_FOR: Duration = Duration::from_secs(1);
+
+/// Whether ledger and stock answer; asked at most once in [`ANSWERS_FOR`].
+#[derive(Debug, Default)]
+pub struct StorePings(Mutex<Option<StoresAnswer>>);
+
+#[derive(Debug, Clone, Copy)]
+struct StoresAnswer {
+    at: Instant,
+    ledger: bool,
+    stock: bool,
+}
+
+impl StorePings {
+    /// Callers that come together wait for one answer.
+    async fn read(&self, deps: &HttpDeps) -> StoresAnswer {
+        let mut last = self.0.lock().await;
+        if let Some(answer) = *last
+            && deps.clock.now().duration_since(answer.at) < ANSWERS_FOR
+        {
+            return answer;
+        }
+        let ledger = tokio::time::timeout(PING_DEADLINE, deps.ledger.ping());
+        let stock = tokio::time::timeout(PING_DEADLINE, deps.stock.ping());
+        let (ledger, stock) = tokio::join!(ledger, stock);
+        // A full queue of probes is a crowd of callers, not a ledger that is away.
+        let ledger = matches!(ledger, Ok(Ok(()) | Err(db::Error::Full)));
+        let stock = matches!(stock, Ok(Ok(())));
+        *last.insert(StoresAnswer { at: deps.clock.now(), ledger, stock })
+    }
+}
 
 /// Result of a probe.
 #[derive(Debug, Serialize, ToSchema)]
@@ -43,7 +78,7 @@ pub struct Detail {
 
 /// Liveness: the HTTP server answers. No other component is checked.
 #[utoipa::path(
-    get, path = "/livez", tag = "probes",
+    get, path = "/livez", operation_id = "checkLiveness", tag = "probes",
     responses((status = 200, description = "alive", body = HealthView)),
 )]
 pub async fn live() -> HttpResponse {
@@ -52,13 +87,11 @@ pub async fn live() -> HttpResponse {
 
 /// Readiness: this process can do the work of its role.
 #[utoipa::path(
-    get, path = "/readyz", tag = "probes", params(Detail),
+    get, path = "/readyz", operation_id = "checkReadiness", tag = "probes", params(Detail),
     responses((status = 200, description = "ready", body = HealthView)),
 )]
 pub async fn ready(query: web::Query<Detail>, state: State) -> Handled {
-    let ledger = tokio::time::timeout(PING_DEADLINE, state.deps.ledger.ping());
-    let stock = tokio::time::timeout(PING_DEADLINE, state.deps.stock.ping());
-    let (ledger, stock) = tokio::join!(ledger, stock);
+    let StoresAnswer { ledger, stock, .. } = state.store_pings.read(&state.deps).await;
     // With an outbox, a process that sells or relays works without the ledger.
     let role = state.settings.role;
     let required = state.deps.pipeline.is_none() || !(role.sells() || role.relays());
@@ -66,8 +99,8 @@ pub async fn ready(query: web::Query<Detail>, state: State) -> Handled {
     let checks = vec![
         check("accepting", state.is_ready()),
         check("actors", state.deps.actors.supervisor.all_up()),
-        CheckView { required, ..check("ledger", matches!(ledger, Ok(Ok(())))) },
-        check("stock", matches!(stock, Ok(Ok(())))),
+        CheckView { required, ..check("ledger", ledger) },
+        check("stock", stock),
     ];
     if checks.iter().all(|check| check.ok || !check.required) {
         let checks = query.verbose.is_some().then_some(checks);
@@ -79,7 +112,7 @@ pub async fn ready(query: web::Query<Detail>, state: State) -> Handled {
 
 /// Alias of `/readyz`.
 #[utoipa::path(
-    get, path = "/healthz", tag = "probes", params(Detail),
+    get, path = "/healthz", operation_id = "checkHealth", tag = "probes", params(Detail),
     responses((status = 200, description = "ready", body = HealthView)),
 )]
 pub async fn healthz(query: web::Query<Detail>, state: State) -> Handled {

@@ -1,20 +1,21 @@
-//! Operators' routes for metrics, actors, statistics, audit, and the trace of one request.
+//! Operators' routes for metrics, actors, statistics, and the trace of one request.
 
 use actix_web::http::header::{CONTENT_TYPE, HeaderValue};
-use actix_web::{HttpRequest, HttpResponse, web};
-use serde::{Deserialize, Serialize};
+use actix_web::web::ReqData;
+use actix_web::{HttpResponse, web};
+use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::domain::SaleId;
+use crate::config::AdminScope;
+use crate::domain::Phase;
 use crate::http::buyers::views::{rfc3339, stock_left};
-use crate::http::middleware::body;
-use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
+use crate::http::middleware::problem::Handled;
+use crate::http::operators::auth::Operator;
 use crate::http::operators::trace;
 use crate::http::operators::trace_stages::TraceView;
 use crate::http::state::State;
 use crate::observe::metrics::EXPOSITION_TYPE;
 use crate::runtime::progress::ChildReport;
-use crate::services::audit::{self, AuditSources};
 
 /// The supervised actors of this process.
 #[derive(Serialize, ToSchema)]
@@ -26,22 +27,15 @@ pub struct ActorsView {
     actors: Vec<ChildReport>,
 }
 
-/// Scope of an audit.
-#[derive(Deserialize, Default, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct AuditBody {
-    /// Only this sale; default: all sales.
-    #[schema(value_type = Option<String>)]
-    sale_id: Option<SaleId>,
-    /// Must be `false`: this version reports and does not repair.
-    #[serde(default)]
-    repair: bool,
-}
-
 /// Statistics of this process, for monitoring.
 #[derive(Serialize, ToSchema)]
 pub struct StatsView {
     version: &'static str,
+    /// Prefix of this installation's keys, exchanges and queues.
+    namespace: String,
+    /// Whose token the caller has sent; `local` without tokens.
+    operator: String,
+    scope: AdminScope,
     tier: String,
     role: String,
     /// False during shutdown.
@@ -62,7 +56,7 @@ pub struct StatsView {
 pub struct SkuStats {
     sale_id: String,
     sku_id: String,
-    /// `draft`, `open`, `paused` or `closed`.
+    #[schema(value_type = Phase)]
     phase: &'static str,
     initial_stock: u32,
     stock_left: u32,
@@ -71,7 +65,7 @@ pub struct SkuStats {
 
 /// Every metric in the `OpenMetrics` text format.
 #[utoipa::path(
-    get, path = "/metrics", tag = "probes",
+    get, path = "/metrics", operation_id = "readMetrics", tag = "probes",
     responses((status = 200, description = "see docs/operate/metrics.md", body = String,
         content_type = "application/openmetrics-text")),
 )]
@@ -93,7 +87,7 @@ pub async fn metrics(state: State) -> HttpResponse {
 
 /// The supervised actors of this process, with their restarts.
 #[utoipa::path(
-    get, path = "/admin/v1/actors", tag = "operators",
+    get, path = "/admin/v1/actors", operation_id = "adminListActors", tag = "operators",
     responses((status = 200, description = "every actor", body = ActorsView)),
 )]
 pub async fn actors(state: State) -> HttpResponse {
@@ -103,10 +97,10 @@ pub async fn actors(state: State) -> HttpResponse {
 
 /// Statistics of this process.
 #[utoipa::path(
-    get, path = "/admin/v1/stats", tag = "operators",
+    get, path = "/admin/v1/stats", operation_id = "adminShowStats", tag = "operators",
     responses((status = 200, description = "as of now", body = StatsView)),
 )]
-pub async fn stats(state: State) -> HttpResponse {
+pub async fn stats(operator: ReqData<Operator>, state: State) -> HttpResponse {
     let deps = &state.deps;
     let mut skus = Vec::new();
     for listed in deps.catalog.all() {
@@ -121,6 +115,9 @@ pub async fn stats(state: State) -> HttpResponse {
     }
     HttpResponse::Ok().json(StatsView {
         version: env!("CARGO_PKG_VERSION"),
+        namespace: state.settings.namespace.clone(),
+        operator: operator.name.to_string(),
+        scope: operator.scope,
         tier: state.settings.tier.to_string(),
         role: state.settings.role.to_string(),
         ready: state.is_ready(),
@@ -133,42 +130,10 @@ pub async fn stats(state: State) -> HttpResponse {
     })
 }
 
-/// Checks every invariant. An empty body audits all sales.
-#[utoipa::path(
-    post, path = "/admin/v1/audit", tag = "operators", request_body = AuditBody,
-    responses((status = 200, description = "`holds`, `could_tell`, and every violation",
-        body = Object)),
-)]
-pub async fn check(request: HttpRequest, payload: web::Payload, state: State) -> Handled {
-    let deps = &state.deps;
-    let max = state.settings.http.body_max_bytes;
-    let audit_body: AuditBody = body::optional(&request, payload, max).await?;
-    if audit_body.repair {
-        return Err(Problem::invalid("repair must be false: this version does not repair"));
-    }
-    let sources = AuditSources {
-        ledger: deps.ledger.as_ref(),
-        stock: Some(deps.stock.as_ref()),
-        pipeline: deps.pipeline.as_ref(),
-    };
-    let (sale, now_ms) = (audit_body.sale_id.as_ref(), deps.clock.wall_ms());
-    Ok(HttpResponse::Ok().json(audit::audit_all(sources, sale, now_ms).await?))
-}
-
-impl From<audit::Error> for Problem {
-    fn from(error: audit::Error) -> Self {
-        match error {
-            audit::Error::UnknownSale(_) => ProblemCode::UnknownSku.into(),
-            audit::Error::Ledger(error) => error.into(),
-            audit::Error::Stock(error) => error.into(),
-            audit::Error::Outbox(error) => error.into(),
-        }
-    }
-}
-
 /// Every stage that has a record of one request.
 #[utoipa::path(
-    get, path = "/admin/v1/requests/{request_id}/trace", tag = "operators",
+    get, path = "/admin/v1/requests/{request_id}/trace",
+    operation_id = "adminTraceRequest", tag = "operators",
     params(("request_id" = String, Path, description = "as the buyer has it, or its number")),
     responses((status = 200, description = "in the order of the flow", body = TraceView)),
 )]

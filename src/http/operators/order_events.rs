@@ -24,16 +24,20 @@ const BATCH_TYPE: &str = "application/cloudevents-batch+json";
 #[serde(deny_unknown_fields)]
 pub struct OrderEventsQuery {
     /// `sequence` of the last event that the reader has; default 0, before the first.
+    #[param(minimum = 0)]
     after: Option<i64>,
     /// Most events in the answer: 1 to 1000, default 100.
+    #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
     /// How long to wait for an event if there is none, in milliseconds: at most 30000, default 0.
+    #[param(maximum = 30000)]
     wait_ms: Option<u64>,
 }
 
 /// Changes of orders, in their order. An empty page: there are no more.
 #[utoipa::path(
-    get, path = "/admin/v1/order-events", tag = "operators", params(OrderEventsQuery),
+    get, path = "/admin/v1/order-events",
+    operation_id = "adminListOrderEvents", tag = "operators", params(OrderEventsQuery),
     responses((status = 200, description = "events after `after`, ascending",
         body = [CloudEvent], content_type = "application/cloudevents-batch+json")),
 )]

@@ -3,14 +3,17 @@
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+use utoipa::openapi::schema::Object;
 
+use crate::domain::named::schema_of;
 use crate::domain::{
-    Currency, OrderState, Policy, Sale, SaleDraft, SaleId, Sku, SkuDraft, SkuId, SlotReturns,
+    Currency, OrderState, Phase, Policy, RetentionState, Sale, SaleDraft, SaleId, Sku, SkuDraft,
+    SkuHistory, SkuId, SlotReturns,
 };
 use crate::http::buyers::views::{SkuView, rfc3339, stock_left};
 use crate::http::middleware::problem::Problem;
 use crate::http::state::HttpState;
-use crate::services::sales::FunnelStage;
+use crate::services::sales::{FunnelStage, SkuBucketsReport};
 
 /// Default of `payment_window_s`, seconds.
 const PAYMENT_WINDOW_S: i32 = 900;
@@ -26,6 +29,7 @@ pub struct SaleBody {
     #[schema(value_type = String)]
     sale_id: SaleId,
     /// Shown to buyers.
+    #[schema(min_length = 1, max_length = 200)]
     title: String,
     /// First instant of the window.
     #[schema(value_type = String, format = DateTime)]
@@ -36,10 +40,11 @@ pub struct SaleBody {
     /// Of all prices, ISO 4217; default `CNY`.
     #[serde(default)]
     currency: Option<String>,
-    /// Must be `false`: this version has no tickets.
+    /// Whether a purchase requires a ticket, which a buyer gets for solving a challenge.
     #[serde(default)]
     ticket_required: bool,
     /// 1 to 200 SKUs.
+    #[schema(min_items = 1, max_items = 200)]
     skus: Vec<SkuBody>,
 }
 
@@ -51,18 +56,23 @@ pub struct SkuBody {
     #[schema(value_type = String)]
     sku_id: SkuId,
     /// Shown to buyers.
+    #[schema(min_length = 1, max_length = 200)]
     title: String,
     /// Price of one unit, in the currency's smallest unit.
+    #[schema(minimum = 0, maximum = 1_000_000_000_000i64)]
     price: i64,
     /// Units for sale.
+    #[schema(minimum = 1, maximum = 1_000_000_000)]
     initial_stock: u32,
     /// Purchase limit of a buyer.
     policy: PolicyBody,
     /// Number of buckets that share the stock: 1 to 256, default 1.
     #[serde(default = "one")]
+    #[schema(minimum = 1, maximum = 256)]
     buckets: u16,
     /// How long an order may stay unpaid, seconds; 0: for ever; default 900.
     #[serde(default = "payment_window_s")]
+    #[schema(minimum = 0, maximum = 2_592_000)]
     payment_window_s: i32,
     /// Whether a buyer who lets an order time out is barred from the sale.
     #[serde(default)]
@@ -73,13 +83,21 @@ pub struct SkuBody {
     /// After so many ended orders of a buyer the limit does not return any more; default 3.
     #[serde(default = "ends_max")]
     ends_max: u16,
+    /// How long a request may stay queued, seconds; 0 (default): for ever.
+    #[serde(default)]
+    #[schema(minimum = 0, maximum = 2_592_000)]
+    queue_timeout_s: i32,
+}
+
+fn policy_kinds() -> Object {
+    schema_of(["one_per_buyer", "unlimited", "quota"])
 }
 
 /// Purchase policy of a new SKU.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyBody {
-    /// `one_per_buyer`, `unlimited` or `quota`.
+    #[schema(schema_with = policy_kinds)]
     kind: String,
     /// Most units over all orders of a buyer; required for `quota`, not allowed otherwise.
     limit: Option<u32>,
@@ -104,7 +122,7 @@ fn payment_window_s() -> i32 {
 pub struct AdminSaleView {
     sale_id: String,
     title: String,
-    /// `draft`, `open`, `paused` or `closed`.
+    #[schema(value_type = Phase)]
     phase: &'static str,
     /// Number of the latest opening; 0: never opened.
     epoch: i64,
@@ -112,7 +130,21 @@ pub struct AdminSaleView {
     ends_at: String,
     currency: String,
     ticket_required: bool,
+    retention: RetentionView,
     skus: Vec<AdminSkuView>,
+}
+
+/// Whether the rows of a sale are archived or deleted.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct RetentionView {
+    /// `kept`, `archived`, `sealed` (a purge compares the archive), `purging` or `purged`.
+    state: RetentionState,
+    /// When the state was reached.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    since: Option<String>,
+    /// SHA-256 of the archive's manifest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    archive_digest: Option<String>,
 }
 
 /// Operators' view of a SKU.
@@ -127,6 +159,7 @@ pub struct AdminSkuView {
     bar_lapsed: bool,
     slot_returns: Vec<&'static str>,
     ends_max: u16,
+    queue_timeout_s: i32,
 }
 
 /// All sales.
@@ -147,6 +180,17 @@ pub struct FunnelView {
     pub(super) stages: Vec<FunnelStage>,
 }
 
+/// The buckets and gates of a sale.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct BucketsView {
+    pub(super) sale_id: String,
+    /// `{sku_id, sku_no, buckets, health, why, free, left_in_ledger, unsettled, has_open_loan}`,
+    /// one per SKU. The health is `ready`, `other_phase`, `other_stock`, `missing`, `distrusted` or
+    /// `unavailable`.
+    #[schema(value_type = Vec<Object>)]
+    pub(super) skus: Vec<SkuBucketsReport>,
+}
+
 /// Scope of a rebuild.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -154,6 +198,8 @@ pub struct RebuildBody {
     /// Only this SKU; default: all SKUs of the sale.
     #[schema(value_type = Option<String>)]
     pub(super) sku_id: Option<SkuId>,
+    /// Stands in the log beside who did it.
+    pub(super) reason: Option<String>,
 }
 
 /// Result of a rebuild.
@@ -179,11 +225,6 @@ fn slot_returns_of(sent: Option<&[String]>) -> Result<SlotReturns, &'static str>
 
 impl SaleBody {
     pub(super) fn into_draft(self) -> Result<SaleDraft, Problem> {
-        if self.ticket_required {
-            return Err(Problem::invalid(
-                "ticket_required must be false: this version has no tickets",
-            ));
-        }
         let skus = self.skus.into_iter().map(SkuBody::into_draft);
         Ok(SaleDraft {
             id: self.sale_id,
@@ -191,6 +232,7 @@ impl SaleBody {
             starts_at_ms: self.starts_at.timestamp_millis(),
             ends_at_ms: self.ends_at.timestamp_millis(),
             currency: currency_of(self.currency.as_deref())?,
+            ticket_required: self.ticket_required,
             skus: skus.collect::<Result<_, _>>()?,
         })
     }
@@ -215,6 +257,8 @@ impl SkuBody {
             bar_lapsed: self.bar_lapsed,
             slot_returns,
             ends_max: self.ends_max,
+            queue_timeout_s: self.queue_timeout_s,
+            history: SkuHistory::default(),
         })
     }
 }
@@ -229,6 +273,7 @@ impl AdminSaleView {
             bar_lapsed: sku.bar_lapsed,
             slot_returns: sku.slot_returns.ends().map(OrderState::name).collect(),
             ends_max: sku.ends_max,
+            queue_timeout_s: sku.queue_timeout_s,
         };
         Self {
             sale_id: sale.id.to_string(),
@@ -238,7 +283,12 @@ impl AdminSaleView {
             starts_at: rfc3339(sale.starts_at_ms),
             ends_at: rfc3339(sale.ends_at_ms),
             currency: sale.currency.to_string(),
-            ticket_required: false,
+            ticket_required: sale.ticket_required,
+            retention: RetentionView {
+                state: sale.retention.state,
+                since: sale.retention.since_ms.map(rfc3339),
+                archive_digest: sale.retention.digest.map(|digest| digest.to_string()),
+            },
             skus: sale.skus.iter().map(sku_view).collect(),
         }
     }

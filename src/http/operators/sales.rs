@@ -2,22 +2,25 @@
 
 use actix_web::http::header::LOCATION;
 use actix_web::{HttpRequest, HttpResponse, web};
+use serde_json::json;
 
+use super::retention::OpenEndView;
 use super::sale_views::{
-    AdminSaleView, AdminSalesView, FunnelView, RebuildBody, RebuiltView, SaleBody,
+    AdminSaleView, AdminSalesView, BucketsView, FunnelView, RebuildBody, RebuiltView, SaleBody,
 };
-use crate::domain::{Phase, SaleId};
+use crate::domain::{ByOperator, Phase, SaleId, VerbSubject};
 use crate::http::buyers::views::{no_store, no_store_json, rfc3339};
-use crate::http::middleware::body;
+use crate::http::middleware::body::{self, VerbBody};
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
+use crate::http::operators::verbs::{by_operator, record};
 use crate::http::state::{HttpState, State};
 use crate::services::sales::SalesError;
 
 /// Ample for a sale with 200 SKUs.
 const SALE_BYTES_MAX: usize = 256 * 1024;
 
-/// The body of a rebuild has one short member.
-const REBUILD_BYTES_MAX: usize = 4 * 1024;
+/// The body of a verb has a reason and short members.
+pub(super) const VERB_BYTES_MAX: usize = 8 * 1024;
 
 impl From<SalesError> for Problem {
     fn from(error: SalesError) -> Self {
@@ -34,6 +37,20 @@ impl From<SalesError> for Problem {
             SalesError::LedgerBehind { .. } => {
                 Self::from(ProblemCode::LedgerBehind).with_detail(error.to_string())
             }
+            SalesError::IsClosed => ProblemCode::SaleClosed.into(),
+            SalesError::ChangeConflict => ProblemCode::ChangeConflict.into(),
+            SalesError::NotWithdrawn => {
+                Self::from(ProblemCode::Busy).with_detail(error.to_string())
+            }
+            SalesError::Unfinished(open) => {
+                Self::from(ProblemCode::SaleUnfinished).with("open", json!(OpenEndView::all(&open)))
+            }
+            SalesError::ArchiveDiffers(_) => {
+                Self::from(ProblemCode::ArchiveDiffers).with_detail(error.to_string())
+            }
+            SalesError::Purged(digest) => Self::from(ProblemCode::SalePurged)
+                .with_detail(error.to_string())
+                .with("archive_digest", digest.to_string()),
             SalesError::Faults(faults) => Self::invalid(faults.join("; ")).with("faults", faults),
             SalesError::Ledger(error) => error.into(),
             SalesError::Stock(error) => error.into(),
@@ -43,7 +60,7 @@ impl From<SalesError> for Problem {
 
 /// All sales with their configuration.
 #[utoipa::path(
-    get, path = "/admin/v1/sales", tag = "operators",
+    get, path = "/admin/v1/sales", operation_id = "adminListSales", tag = "operators",
     responses((status = 200, description = "oldest first", body = AdminSalesView)),
 )]
 pub async fn list(state: State) -> HttpResponse {
@@ -54,7 +71,7 @@ pub async fn list(state: State) -> HttpResponse {
 
 /// One sale with its configuration.
 #[utoipa::path(
-    get, path = "/admin/v1/sales/{sale_id}", tag = "operators",
+    get, path = "/admin/v1/sales/{sale_id}", operation_id = "adminShowSale", tag = "operators",
     responses((status = 200, description = "the sale", body = AdminSaleView)),
 )]
 pub async fn show(sale_id: web::Path<String>, state: State) -> Handled {
@@ -64,8 +81,10 @@ pub async fn show(sale_id: web::Path<String>, state: State) -> Handled {
 
 /// Creates a sale in phase draft.
 #[utoipa::path(
-    post, path = "/admin/v1/sales", tag = "operators", request_body = SaleBody,
-    responses((status = 201, description = "created, in phase draft", body = AdminSaleView)),
+    post, path = "/admin/v1/sales",
+    operation_id = "adminCreateSale", tag = "operators", request_body = SaleBody,
+    responses((status = 201, description = "created, in phase draft", body = AdminSaleView,
+        headers(("Location" = String, description = "the sale")))),
 )]
 pub async fn create(request: HttpRequest, payload: web::Payload, state: State) -> Handled {
     let bytes = body::read(payload, SALE_BYTES_MAX).await?;
@@ -78,38 +97,49 @@ pub async fn create(request: HttpRequest, payload: web::Payload, state: State) -
 
 /// Defines the handlers that set the phase of a sale.
 macro_rules! phase_handlers {
-    ($($(#[$doc:meta])* $verb:ident $path:literal => $phase:ident;)+) => {$(
+    ($($(#[$doc:meta])* $verb:ident $path:literal $id:literal => $phase:ident;)+) => {$(
         $(#[$doc])*
         #[utoipa::path(
-            post, path = $path, tag = "operators",
+            post, path = $path, tag = "operators", operation_id = $id,
+            request_body = Option<VerbBody>,
             responses((status = 200, description = "the sale afterwards", body = AdminSaleView)),
         )]
         pub async fn $verb(
+            request: HttpRequest,
             sale_id: web::Path<String>,
+            payload: web::Payload,
             state: State,
         ) -> Handled {
-            set_phase(&sale_id, Phase::$phase, &state).await
+            let body: VerbBody = body::optional(&request, payload, VERB_BYTES_MAX).await?;
+            let by = by_operator(&request, body.reason)?;
+            set_phase(&sale_id, Phase::$phase, by, &state).await
         }
     )+};
 }
 
 phase_handlers! {
     /// Opens a sale: it sells inside its window. Idempotent.
-    open "/admin/v1/sales/{sale_id}/open" => Open;
+    open "/admin/v1/sales/{sale_id}/open" "adminOpenSale" => Open;
     /// Pauses a sale; it may be opened again. Idempotent.
-    pause "/admin/v1/sales/{sale_id}/pause" => Paused;
+    pause "/admin/v1/sales/{sale_id}/pause" "adminPauseSale" => Paused;
     /// Closes a sale for good. Idempotent.
-    close "/admin/v1/sales/{sale_id}/close" => Closed;
+    close "/admin/v1/sales/{sale_id}/close" "adminCloseSale" => Closed;
 }
 
-async fn set_phase(sale_id: &str, next: Phase, state: &HttpState) -> Handled {
-    let sale = state.deps.sales.set_phase(&parse_sale_id(sale_id)?, next).await?;
+async fn set_phase(
+    sale_id: &str,
+    next: Phase,
+    by: Option<ByOperator>,
+    state: &HttpState,
+) -> Handled {
+    let sale = state.deps.sales.set_phase(&parse_sale_id(sale_id)?, next, by).await?;
     Ok(no_store_json(AdminSaleView::new(&sale, state)))
 }
 
 /// Count and oldest age of each stage. The count of an unavailable store is null.
 #[utoipa::path(
-    get, path = "/admin/v1/sales/{sale_id}/funnel", tag = "operators",
+    get, path = "/admin/v1/sales/{sale_id}/funnel",
+    operation_id = "adminShowFunnel", tag = "operators",
     responses((status = 200, description = "in the order of the flow", body = FunnelView)),
 )]
 pub async fn funnel(sale_id: web::Path<String>, state: State) -> Handled {
@@ -118,10 +148,22 @@ pub async fn funnel(sale_id: web::Path<String>, state: State) -> Handled {
     Ok(no_store_json(FunnelView { sale_id, at, stages }))
 }
 
+/// The buckets of each SKU: whether they are loaded, and what they hold.
+#[utoipa::path(
+    get, path = "/admin/v1/sales/{sale_id}/buckets",
+    operation_id = "adminShowBuckets", tag = "operators",
+    responses((status = 200, description = "in the order of the SKUs", body = BucketsView)),
+)]
+pub async fn buckets(sale_id: web::Path<String>, state: State) -> Handled {
+    let skus = state.deps.sales.buckets(&parse_sale_id(&sale_id)?).await?;
+    Ok(no_store_json(BucketsView { sale_id: sale_id.into_inner(), skus }))
+}
+
 /// Reloads the buckets of a sale from the ledger while the sale runs. Purchases are answered `busy`
 /// meanwhile; accepted requests stay accepted. Idempotent.
 #[utoipa::path(
-    post, path = "/admin/v1/sales/{sale_id}/rebuild", tag = "operators",
+    post, path = "/admin/v1/sales/{sale_id}/rebuild",
+    operation_id = "adminRebuildSale", tag = "operators",
     request_body = Option<RebuildBody>,
     responses((status = 200, description = "the buckets are loaded and open", body = RebuiltView)),
 )]
@@ -132,14 +174,16 @@ pub async fn rebuild(
     state: State,
 ) -> Handled {
     let id = parse_sale_id(&sale_id)?;
-    let scope: RebuildBody = body::optional(&request, payload, REBUILD_BYTES_MAX).await?;
+    let scope: RebuildBody = body::optional(&request, payload, VERB_BYTES_MAX).await?;
+    let by = by_operator(&request, scope.reason)?;
     let rebuilt = state.deps.sales.rebuild(&id, scope.sku_id.as_ref()).await?;
+    record(&state, &VerbSubject::Sale(id), "rebuild", by).await;
     let skus = rebuilt.iter().map(|sku| sku.id.to_string()).collect();
     Ok(no_store_json(RebuiltView { sale_id: sale_id.into_inner(), skus }))
 }
 
 /// # Errors
 /// `unknown-sku`: an invalid sale id matches no sale.
-fn parse_sale_id(sale_id: &str) -> Result<SaleId, Problem> {
+pub(super) fn parse_sale_id(sale_id: &str) -> Result<SaleId, Problem> {
     sale_id.parse().map_err(|_invalid| ProblemCode::UnknownSku.into())
 }

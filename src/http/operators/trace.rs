@@ -1,5 +1,6 @@
 //! Trace of one request for operators: every stage between gate and ledger that has a record of it.
 
+use super::dead_letter_filter::request_number;
 use super::trace_stages::{StageView, TraceFindings, TraceView};
 use crate::db;
 use crate::domain::{
@@ -20,9 +21,7 @@ use crate::tier::Pipeline;
 /// `invalid-request` if `id` is malformed, `not-found` if every store was read and has no record.
 pub async fn trace(deps: &HttpDeps, id: &str) -> Result<TraceView, Problem> {
     let token = RequestTokens::read(id);
-    let number = token.map_or_else(|| id.parse().ok(), |id| Some(id.number));
-    let request: RequestId =
-        number.ok_or_else(|| Problem::invalid("request_id must be a request id or its number"))?;
+    let request = request_number(id)?;
     let mut findings = TraceFindings { sku: token.map(|id| id.sku_no), ..TraceFindings::default() };
     let query = read_ledger(deps, request, &mut findings);
     let ledger = db::with_timeout("a trace", query).await;

@@ -6,8 +6,11 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use hyper::Method;
+use url::Url;
 
 use super::{DemoProvider, PRESSES_MAX};
+use crate::net::HttpCaller;
 use crate::payment::event::EventBody;
 use crate::runtime::backoff::Backoff;
 
@@ -41,23 +44,22 @@ impl DemoProvider {
     /// call has nothing to do.
     pub async fn send_webhooks(self: Arc<Self>, public: SocketAddr) {
         let Some(mut unsent) = self.unsent.lock().take() else { return };
-        // Requests to this server must bypass a proxy from the environment.
-        let client = reqwest::Client::builder().no_proxy().timeout(ANSWER_TIMEOUT).build();
-        let client = match client {
-            Ok(client) => client,
+        let caller = HttpCaller::new(ANSWER_TIMEOUT, None);
+        let host =
+            if public.ip().is_unspecified() { Ipv4Addr::LOCALHOST.into() } else { public.ip() };
+        let url = format!("http://{}/v1/payments/events", SocketAddr::new(host, public.port()));
+        let url = match Url::parse(&url) {
+            Ok(url) => url,
             Err(error) => {
                 tracing::error!(%error, "demo provider: webhooks cannot be sent");
                 return;
             }
         };
-        let host =
-            if public.ip().is_unspecified() { Ipv4Addr::LOCALHOST.into() } else { public.ip() };
-        let url = format!("http://{}/v1/payments/events", SocketAddr::new(host, public.port()));
         let mut sending = FuturesUnordered::new();
         loop {
             tokio::select! {
                 events = unsent.recv(), if sending.len() < PRESSES_MAX => match events {
-                    Some(events) => sending.push(self.send_all(&client, &url, events)),
+                    Some(events) => sending.push(self.send_all(&caller, &url, events)),
                     None => break,
                 },
                 Some(()) = sending.next() => {}
@@ -65,23 +67,25 @@ impl DemoProvider {
         }
     }
 
-    async fn send_all(&self, client: &reqwest::Client, url: &str, events: DemoEvents) {
+    async fn send_all(&self, caller: &HttpCaller, url: &Url, events: DemoEvents) {
         for event in events.0 {
-            if !self.send(client, url, &event).await {
+            if !self.send(caller, url, &event).await {
                 tracing::warn!(event = event.id, "demo provider: webhook given up");
             }
         }
     }
 
     /// Whether the server answered 2xx, after repeats with new signatures.
-    async fn send(&self, client: &reqwest::Client, url: &str, event: &DemoEvent) -> bool {
+    async fn send(&self, caller: &HttpCaller, url: &Url, event: &DemoEvent) -> bool {
         let mut wait = Backoff::between(RETRY_WAIT_MIN, RETRY_WAIT_MAX);
         while wait.failures() < ATTEMPTS_MAX {
-            let mut call = client.post(url).body(event.body.clone());
+            let mut call = HttpCaller::request(Method::POST, url);
             for (name, value) in self.signer.sign(&event.id, &event.body, self.clock.wall_ms()) {
                 call = call.header(name, value);
             }
-            let answer = call.header("content-type", "application/json").send().await;
+            let call = call.header("content-type", "application/json");
+            let body = event.body.clone().into();
+            let answer = caller.call(url, call, body, Some(ANSWER_TIMEOUT)).await;
             if answer.is_ok_and(|answer| answer.status().is_success()) {
                 return true;
             }

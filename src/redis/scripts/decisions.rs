@@ -8,6 +8,7 @@ use crate::domain::{Epoch, Failure, Order, Refusal, RequestId, Reservation, Sku,
 
 use super::call::Reply;
 use super::column::add_batch;
+use super::intent::IntentKey;
 use super::record::RequestRecord;
 use super::{BucketKeys, Error, Leveled, Script, ScriptCall, codes, intent, leveled};
 
@@ -39,20 +40,22 @@ impl EntryLimits {
 
 /// Decides a batch of reservations of one bucket and one epoch, at most [`codes::ITEMS_MAX`], in
 /// order and as one atomic step. With `touch` the script always writes something, so that `WAIT`
-/// also covers repeats. Answers one verdict for each reservation, in order.
+/// also covers repeats. `key` signs the accepted intents. Answers one verdict for each reservation,
+/// in order.
 pub fn reserve(
     keys: &BucketKeys,
     sku: &Sku,
     outbox: OutboxArgs,
     touch: bool,
     batch: &[Reservation],
+    key: &IntentKey,
 ) -> ScriptCall<Leveled<Vec<Verdict>>> {
     let (kind, entries_key, entries) = match outbox {
         OutboxArgs::None => ("none", keys.unsettled(), EntryLimits::UNUSED),
         OutboxArgs::List(entries) => ("list", keys.outbox(), entries),
         OutboxArgs::Stream(entries) => ("stream", keys.outbox(), entries),
     };
-    let (size, quota) = (batch.len(), sku.policy.quota());
+    let (size, quota) = (batch.len(), batch.first().and_then(|first| first.terms.limit));
     let read = move |reply: &mut Reply| {
         let items = reply.items(size)?;
         items.map(|item| verdict(reply, &item, quota)).collect()
@@ -72,7 +75,7 @@ pub fn reserve(
         sku,
         batch,
         |item| (item.request, item.buyer, item.quantity),
-        |item, bytes| intent::pack_into(&item.intent(sku), bytes),
+        |item, bytes| intent::pack_into(&item.intent(sku), key, bytes),
     );
     if kind == "none" { call } else { call.key(&keys.dead()) }
 }

@@ -4,21 +4,26 @@ use super::super::record::tests::numbers;
 use super::*;
 use crate::domain::BuyerId;
 
+fn key() -> IntentKey {
+    IntentKey::new(&[7; 32])
+}
+
 prop_compose! {
     fn intents()(
         (request, buyer) in (numbers(), numbers()),
         quantity in 1..=u32::MAX,
-        (sku, bucket, epoch) in any::<(i32, u16, i64)>(),
-        (has_slot, amount, payment_window_s) in any::<(bool, i64, i32)>(),
-        quota in prop::option::of(1..=u32::MAX),
+        (sku, bucket, epoch) in any::<(i32, u8, i32)>(),
+        (has_slot, amount) in any::<(bool, i64)>(),
+        payment_window_s in 0..=0x00ff_ffff_i32,
+        quota in prop::option::of(1..=THREE_BYTES_MAX),
         placed_at_ms in 0..1_i64 << 48,
         trace in any::<u128>(),
     ) -> OrderIntent {
         OrderIntent {
             request: RequestId::new(request).unwrap(),
             sku: SkuNo(sku),
-            bucket: BucketNo(bucket),
-            epoch: Epoch(epoch),
+            bucket: BucketNo(bucket.into()),
+            epoch: Epoch(epoch.into()),
             buyer: BuyerId::new(buyer).unwrap(),
             quantity,
             slot: if has_slot { i64::try_from(request).unwrap() } else { 0 },
@@ -35,7 +40,8 @@ prop_compose! {
 proptest! {
     #[test]
     fn a_packed_intent_unpacks_to_itself(intent in intents()) {
-        let bytes = pack(&intent);
+        let bytes = pack(&intent, &key());
+        prop_assert_eq!(key().origin(&bytes), IntentOrigin::Signed);
         prop_assert_eq!(bytes.len(), INTENT_BYTES);
         prop_assert_eq!(unpack(&bytes), Ok(intent));
         prop_assert_eq!(&bytes[..RECORD_BYTES], RequestRecord::queued(&intent).pack());
@@ -48,7 +54,7 @@ proptest! {
     ) {
         let mut bytes = Vec::new();
         for intent in &intents {
-            pack_into(intent, &mut bytes);
+            pack_into(intent, &key(), &mut bytes);
         }
         prop_assert_eq!(unpack_entry(&bytes).unwrap(), intents);
         bytes.truncate(bytes.len() - cut);
@@ -57,17 +63,44 @@ proptest! {
 }
 
 #[test]
+fn a_number_beyond_every_limit_is_stored_as_the_largest_one() {
+    let intent = OrderIntent {
+        bucket: BucketNo(u16::MAX),
+        epoch: Epoch(i64::MAX),
+        quota: Some(u32::MAX),
+        payment_window_s: -1,
+        ..crate::domain::samples::intent(1)
+    };
+    let stored = unpack(&pack(&intent, &key())).unwrap();
+    assert_eq!((stored.bucket, stored.epoch), (BucketNo(255), Epoch(i32::MAX.into())));
+    assert_eq!((stored.quota, stored.payment_window_s), (Some(0xff_ffff), 0xff_ffff));
+}
+
+#[test]
 fn an_intent_of_another_version_is_refused() {
-    let mut bytes = vec![1; INTENT_BYTES];
+    let mut bytes = vec![1; UNSIGNED_BYTES];
     bytes[12] = b'Q';
     assert!(unpack(&bytes).is_ok());
-    bytes[19] = 2;
+    assert_eq!(key().origin(&bytes), IntentOrigin::Unsigned);
+    bytes[19] = 3;
     assert_eq!(unpack(&bytes), Err(BrokenRecord("an unknown version")));
     bytes[42] = 2;
-    bytes[19] = 1;
+    bytes[19] = UNSIGNED;
     assert_eq!(unpack(&bytes), Err(BrokenRecord("an unknown slot")));
+    bytes[19] = UNSIGNED | OWN_SLOT;
+    assert_eq!(unpack(&bytes), Err(BrokenRecord("an unknown version")));
+    bytes[19] = VERSION;
+    assert_eq!(unpack(&bytes), Err(BrokenRecord("too short")));
+    bytes.extend([1; 4]);
+    assert!(unpack(&bytes).is_ok());
+    assert_eq!(key().origin(&bytes), IntentOrigin::Forged);
+    // An intent of version 1 that is as long as a signed one.
+    bytes[19] = UNSIGNED;
+    bytes[42] = 1;
+    assert_eq!(unpack(&bytes), Err(BrokenRecord("too long")));
+    assert_eq!(key().origin(&bytes), IntentOrigin::Forged);
     // The record of an order is longer than that of a queued request.
     bytes[12] = b'0';
-    assert_eq!(unpack(&bytes), Err(BrokenRecord("too short")));
+    assert_eq!(unpack(&bytes[..UNSIGNED_BYTES]), Err(BrokenRecord("too short")));
     assert_eq!(unpack_entry(&[]), Err(BrokenRecord("empty")));
 }

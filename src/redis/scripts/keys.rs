@@ -99,7 +99,7 @@ pub struct Pages(pub(super) u16);
 impl Pages {
     /// Follows from the SKU alone, so that every process uses the same page for an id.
     pub fn of_sku(sku: &Sku) -> Self {
-        let units = sku.initial / u32::from(sku.buckets.max(1));
+        let units = sku.planned_units() / u32::from(sku.buckets.max(1));
         let pages = units.div_ceil(UNITS_PER_PAGE).next_power_of_two().clamp(1, PAGES_MAX);
         Self(u16::try_from(pages).unwrap_or(1))
     }

@@ -40,6 +40,8 @@ pub struct OpenBucket {
     pub num_queued: u64,
     /// Whether no request was loaded.
     pub is_new: bool,
+    /// The last change of the SKU's stock among the loaded units.
+    pub change_no: i32,
 }
 
 /// Holds a bucket for one loader, on the server of the fence. Answers false if this loader held the
@@ -115,6 +117,7 @@ impl OpenBucket {
             .arg(self.num_failed)
             .arg(self.num_queued)
             .arg(u8::from(self.is_new))
+            .arg(self.change_no)
     }
 }
 

@@ -67,6 +67,7 @@ scripts! {
     Lend = "lend";
     Borrow = "borrow";
     ClearLoan = "clear_loan";
+    ChangeStock = "change_stock";
     Hold = "hold";
     Clear = "clear";
     LoadRows = "load_rows";

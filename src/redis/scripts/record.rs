@@ -173,6 +173,8 @@ fn pack_reason(reason: Refusal, bytes: &mut Vec<u8>) {
         Refusal::Ended => bytes.push(b'E'),
         Refusal::Discarded => bytes.push(b'D'),
         Refusal::Barred => bytes.push(b'B'),
+        Refusal::CancelledByBuyer => bytes.push(b'C'),
+        Refusal::QueueTimeout => bytes.push(b'T'),
     }
 }
 
@@ -193,6 +195,8 @@ fn unpack_reason(rest: &mut Cursor<'_>) -> Result<Refusal, BrokenRecord> {
         b'E' => Refusal::Ended,
         b'D' => Refusal::Discarded,
         b'B' => Refusal::Barred,
+        b'C' => Refusal::CancelledByBuyer,
+        b'T' => Refusal::QueueTimeout,
         _ => return Err(BrokenRecord("an unknown reason")),
     })
 }
@@ -244,6 +248,8 @@ pub(super) mod tests {
             Just(Refusal::Ended),
             Just(Refusal::Discarded),
             Just(Refusal::Barred),
+            Just(Refusal::CancelledByBuyer),
+            Just(Refusal::QueueTimeout),
         ]
     }
 

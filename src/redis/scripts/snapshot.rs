@@ -30,6 +30,8 @@ pub struct BucketCounts {
     pub num_requests: u64,
     /// Buyers with units on the counted pages; 0 unless the policy has a quota.
     pub num_buyers: u64,
+    /// The last change of the SKU's stock.
+    pub change_no: i32,
     /// Open loans, with their borrowers.
     pub loans: Vec<(BucketNo, Loan)>,
     /// The number of the last loan from each lender.
@@ -64,6 +66,7 @@ impl BucketCounts {
             num_kept: reply.count()?,
             num_requests: reply.count()?,
             num_buyers: reply.count()?,
+            change_no: reply.count()?,
             loans: Vec::new(),
             borrowed: Vec::new(),
         };

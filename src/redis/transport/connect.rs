@@ -7,7 +7,8 @@ use redis::aio::MultiplexedConnection;
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
-    Pipeline, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo, RedisError, Value,
+    Pipeline, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo, RedisError,
+    TlsCertificates, Value,
 };
 
 use super::probe::fields;
@@ -56,32 +57,46 @@ pub(super) async fn connect(
 ) -> Result<(MultiplexedConnection, ServerIdentity, ScriptDigests), Error> {
     let connecting = async {
         let credentials = options.url.credentials.as_ref();
-        let connection = open(options, node, credentials, options.url.db, on_disconnect).await;
+        let on_push = move |push: PushInfo| {
+            if push.kind == PushKind::Disconnection {
+                on_disconnect();
+            }
+        };
+        let connection = open(options, node, credentials, options.url.db, on_push).await;
         let mut connection = connection.map_err(|error| error_message(&error))?;
         let (identity, digests) = handshake(options, node, purpose, &mut connection).await?;
         Ok((connection, identity, digests))
     };
-    let timed_out = |_| Err(format!("not ready within {:?}", options.connect_timeout));
+    let timed_out = |_| {
+        let hint = if options.url.tls { ": it may speak no TLS at this port" } else { "" };
+        Err(format!("not ready within {:?}{hint}", options.connect_timeout))
+    };
     let connected = tokio::time::timeout(options.connect_timeout, connecting).await;
     connected
         .unwrap_or_else(timed_out)
         .map_err(|reason| Error::not_sent(format!("no connection to {node}: {reason}")))
 }
 
-/// Opens a connection to a Redis server or sentinel. The caller sets the time limit.
+/// Opens a connection to a Redis server or sentinel. The caller sets the time limit. `on_push` is
+/// called for messages of subscriptions, and when the server closes the connection.
 pub(super) async fn open(
     options: &ConnectionOptions,
     node: &ServerAddress,
     credentials: Option<&Credentials>,
     db: i64,
-    on_disconnect: impl Fn() + Send + Sync + 'static,
+    on_push: impl Fn(PushInfo) + Send + Sync + 'static,
 ) -> Result<MultiplexedConnection, RedisError> {
-    let client = Client::open(connection_info(options, node, credentials, db)?)?;
-    let on_push = move |push: PushInfo| -> Result<(), std::convert::Infallible> {
-        if push.kind == PushKind::Disconnection {
-            on_disconnect();
+    let info = connection_info(options, node, credentials, db)?;
+    let client = match &options.trust {
+        Some(trust) if options.url.tls => {
+            let root_cert = Some(trust.pem().to_vec());
+            Client::build_with_tls(info, TlsCertificates { client_tls: None, root_cert })?
         }
-        Ok(())
+        _ => Client::open(info)?,
+    };
+    let on_push = move |push: PushInfo| {
+        on_push(push);
+        Ok::<_, std::convert::Infallible>(())
     };
     // The callers set the time limits: one per call, one for the whole connect.
     let config = AsyncConnectionConfig::new()
@@ -221,7 +236,7 @@ fn read_digests(
 pub(super) fn error_message(error: &RedisError) -> String {
     match error.code() {
         Some(code) => format!("{code} {}", error.detail().unwrap_or_default()),
-        None => error.to_string(),
+        None => super::explain(error.to_string()),
     }
 }
 

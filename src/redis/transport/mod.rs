@@ -26,13 +26,22 @@ mod probe;
 mod router;
 mod send_queue;
 mod sentinel;
+mod subscription;
 mod url;
 
 pub use connect::ServerIdentity;
 pub use connection::{Connection, PipelineAnswers, PipelineRequest};
 pub use error::{CallEffect, Error};
 pub use pool::ConnectionPool;
+pub use subscription::ChannelSubscription;
 pub use url::{Credentials, RedisTopology, RedisUrl, ServerAddress, UrlError};
+
+use crate::net::{self, Trust};
+
+/// Adds to a message about TLS what to do about it.
+fn explain(message: String) -> String {
+    net::explain(message, "redis.ca_file", "redis.url")
+}
 
 /// What a connection is for. Each server has one connection per purpose, so that a blocked one does
 /// not block the others.
@@ -81,6 +90,8 @@ pub struct ScriptSource {
 #[derive(Debug, Clone)]
 pub struct ConnectionOptions {
     pub url: RedisUrl,
+    /// For TLS; `None`: the authorities of the system.
+    pub trust: Option<Trust>,
     /// Time limit from the first packet until the handshake is done and all scripts are loaded.
     pub connect_timeout: Duration,
     /// Time limit for one pipeline, without the wait for replicas.

@@ -8,6 +8,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use tokio::runtime::{Builder, Handle, Runtime};
 
+use super::ChannelSubscription;
 use super::router::{MasterRouter, RefreshRequests, SlotMap};
 use super::url::ServerAddress;
 use super::{ConnectionOptions, ConnectionPurpose, Error};
@@ -106,6 +107,20 @@ impl ConnectionPool {
             connect(options, refreshes, purpose, node.clone(), is_reconnect, failures)
         };
         flight.get(self.io()?, make).await
+    }
+
+    /// Subscribes to a channel, at the master that has its name as a key. Publish there, too.
+    ///
+    /// # Errors
+    /// Not subscribed within `connect_timeout`.
+    pub async fn subscribe(&self, channel: &str) -> Result<ChannelSubscription, Error> {
+        let map = self.slot_map().await?;
+        let node = map.master_of(channel.as_bytes())?.clone();
+        let options = Arc::clone(&self.inner.options);
+        let opening =
+            self.io()?.spawn(ChannelSubscription::open(options, node, channel.to_owned()));
+        let closed = |_| Err(Error::not_sent("the connections of this process are closed"));
+        opening.await.unwrap_or_else(closed)
     }
 
     /// Verifies the identity of every master, on each connection to it: a server that was demoted

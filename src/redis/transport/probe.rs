@@ -34,7 +34,7 @@ impl From<RedisError> for RedisHealthError {
             Some(code) if !error.is_io_error() => {
                 Self::Refused { code: code.to_owned(), message: connect::error_message(&error) }
             }
-            _ => Self::Unreachable(error.to_string()),
+            _ => Self::Unreachable(super::explain(error.to_string())),
         }
     }
 }
@@ -55,7 +55,7 @@ impl ProbeConnection {
         limit: Duration,
     ) -> Result<Self, RedisHealthError> {
         let connect_timeout = options.connect_timeout;
-        let connecting = connect::open(options, node, credentials, db, || {});
+        let connecting = connect::open(options, node, credentials, db, |_| {});
         let timed_out =
             |_| RedisHealthError::Unreachable(format!("not connected within {connect_timeout:?}"));
         let opened = tokio::time::timeout(connect_timeout, connecting).await;

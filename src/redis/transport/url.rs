@@ -6,8 +6,9 @@ use std::str::FromStr;
 
 /// Every [`UrlError`] ends with this.
 const SYNTAX: &str = "write redis://[[user]:password@]host[:port][/db], \
-     rediss:// for TLS, redis+cluster://[[user]:password@]host[:port],host[:port],.. or \
-     redis+sentinel://[[user]:password@]host[:port],host[:port],../master-name";
+     redis+cluster://[[user]:password@]host[:port],host[:port],.. or \
+     redis+sentinel://[[user]:password@]host[:port],host[:port],../master-name; \
+     rediss://, rediss+cluster:// or rediss+sentinel:// for TLS";
 
 const REDIS_PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
@@ -77,7 +78,21 @@ pub struct RedisUrl {
     pub credentials: Option<Credentials>,
     /// Database number.
     pub db: i64,
+    /// Whether every connection, to sentinels too, is encrypted.
     pub tls: bool,
+}
+
+impl RedisUrl {
+    /// The addresses in the URL.
+    #[must_use]
+    pub fn addresses(&self) -> &[ServerAddress] {
+        match &self.topology {
+            RedisTopology::Single(node) => std::slice::from_ref(node),
+            RedisTopology::Sentinel { sentinels: nodes, .. } | RedisTopology::Cluster(nodes) => {
+                nodes
+            }
+        }
+    }
 }
 
 impl FromStr for RedisUrl {
@@ -86,6 +101,7 @@ impl FromStr for RedisUrl {
     fn from_str(url: &str) -> Result<Self, UrlError> {
         let no_scheme = || UrlError("it does not begin with redis://".to_owned());
         let (scheme, rest) = url.split_once("://").ok_or_else(no_scheme)?;
+        let tls = scheme.starts_with("rediss");
         if let Some(forbidden) = rest.chars().find(|c| c.is_whitespace() || "?#".contains(*c)) {
             return Err(UrlError(format!("{forbidden:?} has no meaning here")));
         }
@@ -96,8 +112,8 @@ impl FromStr for RedisUrl {
         let credentials = userinfo.map(credentials).transpose()?;
         let (hosts, path) =
             hosts_and_path.split_once('/').map_or((hosts_and_path, None), |(h, p)| (h, Some(p)));
-        let (topology, db) = match scheme {
-            "redis" | "rediss" => {
+        let (topology, db) = match scheme.replacen("rediss", "redis", 1).as_str() {
+            "redis" => {
                 let nodes = nodes(hosts, REDIS_PORT)?;
                 let [node] = nodes.as_slice() else {
                     return Err(UrlError(format!("{scheme}:// is one server, not several")));
@@ -112,13 +128,8 @@ impl FromStr for RedisUrl {
                 let sentinels = nodes(hosts, SENTINEL_PORT)?;
                 (RedisTopology::Sentinel { sentinels, master: master(path)? }, 0)
             }
-            other => return Err(UrlError(format!("{other}:// is not known"))),
+            _ => return Err(UrlError(format!("{scheme}:// is not known"))),
         };
-        let tls = scheme == "rediss";
-        if tls && !cfg!(feature = "tls") {
-            let how = "this program was built without TLS; build it with `--features tls`";
-            return Err(UrlError(how.to_owned()));
-        }
         Ok(Self { topology, credentials, db, tls })
     }
 }

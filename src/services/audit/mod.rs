@@ -2,25 +2,38 @@
 //!
 //! The audit checks every invariant from the stored data: it streams every order of the ledger to
 //! the [`Checker`], in one read transaction per SKU, looks every order up at its gate, and compares
-//! sums. Memory does not grow with the number of orders. The audit writes nothing.
+//! sums. Memory does not grow with the number of orders.
+//!
+//! A difference becomes a violation only if a second look at the same stores, some seconds later,
+//! finds it too: during a sale, every order is for a moment in one store and not yet in the other.
+//! [`Repairer`] acts on violations; without it the audit writes nothing.
 //!
 //! During a sale, gates and ledger are read at slightly different instants. Checks that require
 //! quiescence (`StockConserved`, `CompensatedOnce`, lost requests) run only if the gates did not
 //! change during the reading; otherwise a note names them.
 
+use std::collections::HashSet;
+use std::time::Duration;
+
 use crate::db::{self, AuditRow, Ledger};
-use crate::domain::invariants::{Checker, FailureFacts, GateFacts, GateView};
-use crate::domain::{Order, Phase, RequestStatus, Sale, SaleId, Sku, SkuNo};
+use crate::domain::invariants::{Checker, FailureFacts, GateFacts, GateView, Violation};
+use crate::domain::{Order, Phase, RequestStatus, RetentionState, Sale, SaleId, Sku, SkuNo};
 use crate::outbox;
 use crate::services::rebuild::for_each_chunk;
+use crate::services::sales::SalesError;
 use crate::stock::{self, Stock};
 use crate::tier::Pipeline;
 
+pub mod answers;
 mod queued;
+mod repair;
 mod report;
+mod service;
 
-use report::NEED_GATES;
-pub use report::{AuditBasis, AuditReport, EVIDENCE};
+pub use repair::Repairer;
+pub use report::{AuditBasis, AuditReport, EVIDENCE, RepairReport};
+use report::{NEED_GATES, VerdictCounts};
+pub use service::{AuditJob, AuditRequest, AuditService, RepairMode};
 
 /// Orders that are compared with the gates in one call.
 const CHUNK: usize = 512;
@@ -39,6 +52,10 @@ pub enum Error {
     Stock(#[from] stock::Error),
     #[error("the outbox could not be read")]
     Outbox(#[from] outbox::Error),
+    #[error("the buckets could not be loaded")]
+    Load(#[from] SalesError),
+    #[error("another audit runs in this installation with repairs, or in this process")]
+    Running,
 }
 
 /// The stores that an audit reads.
@@ -49,6 +66,8 @@ pub struct AuditSources<'a> {
     pub stock: Option<&'a dyn Stock>,
     /// Outbox and broker, in tier `pipeline`.
     pub pipeline: Option<&'a Pipeline>,
+    /// Time between the two looks.
+    pub recheck: Duration,
 }
 
 /// Audits one sale, or all sales, without outbox and broker. Without a stock only the ledger is
@@ -59,7 +78,8 @@ pub async fn audit(
     sale: Option<&SaleId>,
     now_ms: i64,
 ) -> Result<AuditReport, Error> {
-    audit_all(AuditSources { ledger, stock, pipeline: None }, sale, now_ms).await
+    audit_all(AuditSources { ledger, stock, pipeline: None, recheck: Duration::ZERO }, sale, now_ms)
+        .await
 }
 
 /// Audits one sale, or all sales, with all given stores.
@@ -78,20 +98,34 @@ pub async fn audit_all(
             return Err(Error::UnknownSale(wanted.clone()));
         }
     }
-    let (checker, notes, could_tell) = (Checker::default(), Vec::new(), sources.stock.is_some());
-    let mut run = AuditRun { sources, now_ms, checker, notes, could_tell };
-    for (sale, sku) in sales.iter().flat_map(|sale| sale.skus.iter().map(move |sku| (sale, sku))) {
-        run.audit_sku(sale, sku).await?;
-    }
-    let found = sources.ledger.anomalies_across_skus().await?;
-    for (request, num_orders) in found.duplicate_requests {
-        run.checker.duplicate_request(request, num_orders);
-    }
-    for unknown in found.unknown_skus {
-        run.checker.unknown_sku(unknown.sku, unknown.num_orders, unknown.num_failures);
+    let purged = sales.extract_if(.., |sale| sale.retention.is_purged());
+    let purged: Vec<String> = purged.map(|sale| describe_purged(&sale)).collect();
+    let mut run = AuditRun::look(sources, &sales, now_ms).await?;
+    run.notes.extend(purged);
+    if run.checker.num_violations() > 0 {
+        tokio::time::sleep(sources.recheck).await;
+        let found: HashSet<SkuNo> = run.checker.skus().collect();
+        for sale in &mut sales {
+            sale.skus.retain(|sku| found.contains(&sku.no));
+        }
+        let later_ms = i64::try_from(sources.recheck.as_millis()).unwrap_or(i64::MAX);
+        let second = AuditRun::look(sources, &sales, now_ms.saturating_add(later_ms)).await?;
+        run.confirm(second);
     }
     let dead_letters = sources.ledger.count_dead_letters().await?;
-    Ok(run.report(dead_letters.open + dead_letters.parked))
+    let reports = sources.ledger.num_unmatched_events().await?;
+    Ok(run.report(dead_letters.open + dead_letters.parked, reports))
+}
+
+/// A sale whose rows are deleted, or are being deleted.
+fn describe_purged(sale: &Sale) -> String {
+    let Sale { id, retention, .. } = sale;
+    let digest = retention.digest.map_or_else(String::new, |digest| digest.to_string());
+    let how_far = match retention.state {
+        RetentionState::Purged => "is purged",
+        _ => "is half purged (`floodgate sale purge` continues)",
+    };
+    format!("sale {id} {how_far} and was not judged: its archive has the digest {digest}")
 }
 
 struct AuditRun<'a> {
@@ -100,6 +134,41 @@ struct AuditRun<'a> {
     checker: Checker,
     notes: Vec<String>,
     could_tell: bool,
+}
+
+impl<'a> AuditRun<'a> {
+    /// Compares the stores once.
+    async fn look(sources: AuditSources<'a>, sales: &[Sale], now_ms: i64) -> Result<Self, Error> {
+        let (checker, notes, could_tell) = (Checker::default(), Vec::new(), true);
+        let mut run = Self { sources, now_ms, checker, notes, could_tell };
+        run.could_tell = sources.stock.is_some();
+        for sale in sales {
+            for sku in &sale.skus {
+                run.audit_sku(sale, sku).await?;
+            }
+        }
+        let found = sources.ledger.anomalies_across_skus().await?;
+        for (request, num_orders) in found.duplicate_requests {
+            run.checker.report(Violation::duplicate_request(request, num_orders));
+        }
+        for unknown in found.unknown_skus {
+            let (orders, failures) = (unknown.num_orders, unknown.num_failures);
+            run.checker.report(Violation::unknown_sku(unknown.sku, orders, failures));
+        }
+        Ok(run)
+    }
+
+    /// Keeps what a second look found, too.
+    fn confirm(&mut self, second: Self) {
+        let num_gone = self.checker.confirm(&second.checker);
+        if num_gone > 0 {
+            let after = self.sources.recheck.as_millis();
+            self.notes.push(format!("{num_gone} differences were gone {after} ms later"));
+        }
+        self.could_tell &= second.could_tell;
+        let new = second.notes.into_iter().filter(|note| !self.notes.contains(note));
+        self.notes.extend(new.collect::<Vec<_>>());
+    }
 }
 
 impl AuditRun<'_> {
@@ -176,13 +245,16 @@ impl AuditRun<'_> {
             checker.end(gates, failures, self.now_ms);
             let found = self.sources.ledger.anomalies(sku.no).await?;
             for request in found.orders_and_failures {
-                checker.order_and_failure(request);
+                checker.report(Violation::order_and_failure(sku.no, request));
             }
             for (buyer, owned, counted) in found.wrong_quotas {
-                checker.wrong_quota(sku.no, buyer, owned, counted);
+                checker.report(Violation::wrong_quota(sku.no, buyer, owned, counted));
             }
             for request in found.wrong_money {
-                checker.wrong_money(sku.no, request);
+                checker.report(Violation::wrong_money(sku.no, request));
+            }
+            if let Some((lender, loan)) = gates.and_then(|gates| gates.open_loan) {
+                checker.report(Violation::open_transfer(sku.no, lender, loan));
             }
             self.checker.absorb(checker);
             return Ok(());
@@ -255,7 +327,7 @@ impl AuditRun<'_> {
         Ok(())
     }
 
-    fn report(mut self, num_dead_letters: u64) -> AuditReport {
+    fn report(mut self, num_dead_letters: u64, reports: (u64, u64)) -> AuditReport {
         if self.sources.stock.is_none() {
             self.notes.push(
                 "no server was asked: StockConserved, StatusMonotone, CompensatedOnce and Drains \
@@ -276,8 +348,12 @@ impl AuditRun<'_> {
             checked_at_ms: self.now_ms,
             num_orders,
             num_dead_letters,
+            num_unmatched_reports: reports.0,
+            num_resolved_reports: reports.1,
             num_violations,
+            verdicts: VerdictCounts::of(num_orders, &violations),
             violations,
+            repairs: Vec::new(),
             judged,
             notes: self.notes,
         }

@@ -7,8 +7,10 @@
 
 use super::{AuditRun, CHUNK, Error};
 use crate::broker::QueueDepth;
-use crate::domain::invariants::{Checker, DETAILS_MAX, DRAIN_LIMIT_MS, GateFacts};
-use crate::domain::{BucketKey, InvariantId, OrderIntent, RequestId, Sku};
+use crate::domain::invariants::{Checker, DETAILS_MAX, DRAIN_LIMIT_MS, GateFacts, Violation};
+use crate::domain::{
+    AuditVerdict, BucketKey, InvariantId, OrderIntent, RepairAction, RequestId, Sku,
+};
 
 /// The queued requests of one SKU.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -69,12 +71,19 @@ impl QueuedRequests {
                  a queue; no order, no failure, no dead letter",
                 sku.no
             );
-            checker.report(InvariantId::NothingLost, detail);
+            let violation = Violation::new(
+                InvariantId::NothingLost,
+                AuditVerdict::Leak,
+                RepairAction::Submit,
+                detail,
+            );
+            checker.report(violation.of_sku(sku.no).of_request(Some(*request)));
         }
         let others = self.num_overdue - self.overdue.len() as u64;
         if others > 0 {
             let detail = format!("sku {}: {others} more requests like these", sku.no);
-            checker.report(InvariantId::NothingLost, detail);
+            let (violated, verdict) = (InvariantId::NothingLost, AuditVerdict::Leak);
+            checker.report(Violation::new(violated, verdict, None, detail).of_sku(sku.no));
         }
     }
 
@@ -149,7 +158,10 @@ impl AuditRun<'_> {
             }
         }
         match pipeline.subscriber.depths().await {
-            Ok(depths) => Ok(depths.iter().all(QueueDepth::is_certainly_empty)),
+            Ok(depths) => {
+                let mut depths = depths.iter().filter(|depth| depth.may_hold_requests());
+                Ok(depths.all(QueueDepth::is_certainly_empty))
+            }
             Err(error) => {
                 self.note_unchecked(format!(
                     "sku {}: {error}; overdue requests may be in its queues",

@@ -10,12 +10,16 @@ use sha2::{Digest, Sha256};
 
 use super::replay;
 use crate::broker::{Delivery, Headers};
-use crate::domain::RequestId;
 use crate::domain::dead_letter::{
     BODY_BYTES_MAX, DeadLetterOrigin, MESSAGE_ID_CHARS_MAX, NewDeadLetter, TEXT_CHARS_MAX, clip,
 };
+use crate::domain::{DeadRequest, OrderIntent};
 use crate::messages::envelope;
+use crate::messages::envelope::EnvelopeReader;
 use crate::outbox::DeadEntry;
+
+/// The origin of dead letters from the queue of payment events.
+pub const PAYMENTS: &str = "payments";
 
 /// Longest stored text of a header, in characters.
 const HEADER_CHARS_MAX: usize = 500;
@@ -46,6 +50,9 @@ pub struct DeadLetterHeaders {
     /// Where it was dead-lettered, as the dead-lettering component states it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin: Option<String>,
+    /// The headers that sign a payment event.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub signature: Vec<(String, String)>,
 }
 
 impl DeadLetterHeaders {
@@ -61,7 +68,15 @@ impl DeadLetterHeaders {
             traceparent: clipped(&headers.traceparent),
             sent_at_ms: headers.sent_at_ms,
             origin: clipped(&headers.origin),
+            signature: headers.signature.clone(),
         }
+    }
+
+    /// Whether the message is a payment event: its consumer or the broker names its queue.
+    #[must_use]
+    pub fn is_payment(&self) -> bool {
+        let origin = self.origin.as_deref().unwrap_or_default();
+        origin == PAYMENTS || origin.ends_with(".payments")
     }
 
     /// Parses stored headers. Malformed headers become empty headers; such a dead letter cannot be
@@ -81,6 +96,7 @@ impl DeadLetterHeaders {
             epoch: self.epoch,
             traceparent: self.traceparent.clone(),
             sent_at_ms: self.sent_at_ms,
+            signature: self.signature.clone(),
             ..Headers::default()
         }
     }
@@ -89,7 +105,7 @@ impl DeadLetterHeaders {
 /// A dead letter from the queue `dead`. A consumer states its order queue in the headers, such as
 /// `orders.3`, and so does the broker. Without such a header the origin is the broker.
 #[must_use]
-pub fn from_delivery(delivery: &Delivery, installation: &str, now_ms: i64) -> NewDeadLetter {
+pub fn from_delivery(delivery: &Delivery, reader: &EnvelopeReader, now_ms: i64) -> NewDeadLetter {
     let origin = match delivery.headers.origin.as_deref() {
         Some(origin) if !delivery.headers.by_broker => {
             DeadLetterOrigin::from_name(origin).unwrap_or(DeadLetterOrigin::Consumer)
@@ -100,19 +116,20 @@ pub fn from_delivery(delivery: &Delivery, installation: &str, now_ms: i64) -> Ne
     let given_up = "the broker gave it up: it was delivered too often without an end";
     let reason = headers.reason.as_deref().unwrap_or(given_up);
     let stored = DeadLetterHeaders::of(headers, Some(&delivery.routing_key));
-    new_dead_letter(origin, now_ms, headers, &stored, reason, &delivery.body, installation)
+    new_dead_letter(origin, now_ms, headers, &stored, reason, &delivery.body, reader)
 }
 
 /// A dead letter from the outbox. Its headers are those that the relay would have published; empty
 /// if the entry is malformed.
 #[must_use]
-pub fn from_outbox_entry(entry: &DeadEntry, installation: &str) -> NewDeadLetter {
+pub fn from_outbox_entry(entry: &DeadEntry, reader: &EnvelopeReader) -> NewDeadLetter {
     let dead_at_ms = entry.dead_at_ms;
-    let of_relay = envelope::headers(&entry.bytes, installation, dead_at_ms).unwrap_or_default();
+    let of_relay = envelope::headers(&entry.bytes, &reader.installation, dead_at_ms);
+    let of_relay = of_relay.unwrap_or_default();
     let headers = Headers { attempts: entry.attempts, ..of_relay };
     let stored = DeadLetterHeaders { sent_at_ms: None, ..DeadLetterHeaders::of(&headers, None) };
     let (origin, reason) = (DeadLetterOrigin::Relay, &entry.reason);
-    new_dead_letter(origin, dead_at_ms, &headers, &stored, reason, &entry.bytes, installation)
+    new_dead_letter(origin, dead_at_ms, &headers, &stored, reason, &entry.bytes, reader)
 }
 
 fn new_dead_letter(
@@ -122,7 +139,7 @@ fn new_dead_letter(
     stored: &DeadLetterHeaders,
     reason: &str,
     body: &Bytes,
-    installation: &str,
+    reader: &EnvelopeReader,
 ) -> NewDeadLetter {
     let kept = body.get(..BODY_BYTES_MAX).unwrap_or(body);
     let reason = if kept.len() < body.len() {
@@ -139,7 +156,7 @@ fn new_dead_letter(
         headers: serde_json::to_string(stored).unwrap_or_default(),
         body: kept.to_vec(),
         body_bytes: body.len() as u64,
-        requests: requests_in(headers, body, installation),
+        requests: requests_in(headers, body, reader),
         dead_at_ms,
     }
 }
@@ -147,11 +164,16 @@ fn new_dead_letter(
 /// The requests whose end state is this dead letter: all requests of the message if it can be
 /// replayed, otherwise none. A request must not end where it cannot be replayed: the reconciler
 /// publishes it again.
-fn requests_in(headers: &Headers, body: &Bytes, installation: &str) -> Vec<RequestId> {
-    let intents = replay::intents_of(headers, body, installation).unwrap_or_default();
-    let mut requests: Vec<RequestId> = intents.iter().map(|intent| intent.request).collect();
+fn requests_in(headers: &Headers, body: &Bytes, reader: &EnvelopeReader) -> Vec<DeadRequest> {
+    let intents = replay::intents_of(headers, body, reader).unwrap_or_default();
+    let dead = |intent: &OrderIntent| DeadRequest {
+        request: intent.request,
+        sku: intent.sku,
+        buyer: intent.buyer,
+    };
+    let mut requests: Vec<DeadRequest> = intents.iter().map(dead).collect();
     requests.sort_unstable();
-    requests.dedup();
+    requests.dedup_by_key(|dead| dead.request);
     requests
 }
 

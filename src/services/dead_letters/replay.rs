@@ -5,7 +5,7 @@ use bytes::Bytes;
 use crate::broker::{Headers, Message, Route};
 use crate::domain::{BucketKey, DeadLetter, DeadLetterContent, OrderIntent};
 use crate::messages::envelope;
-use crate::messages::envelope::{EnvelopeFlaw, MalformedEnvelope};
+use crate::messages::envelope::{EnvelopeFlaw, EnvelopeReader, MalformedEnvelope};
 use crate::services::dead_letters::headers::DeadLetterHeaders;
 
 /// A dead letter that can be replayed.
@@ -17,14 +17,14 @@ pub struct ReplayableDeadLetter {
 }
 
 /// Builds the message: to the queue of its first intent, with new headers, so that attempts are
-/// counted from zero.
+/// counted from zero; a payment event as it was, to its queue.
 ///
 /// # Errors
 /// Why it cannot be replayed: the body is truncated, belongs to another installation, or has a
 /// malformed intent.
 pub fn prepare(
     content: &DeadLetterContent,
-    installation: &str,
+    reader: &EnvelopeReader,
     queues: u16,
     now_ms: i64,
 ) -> Result<ReplayableDeadLetter, MalformedEnvelope> {
@@ -34,13 +34,19 @@ pub fn prepare(
         return Err(MalformedEnvelope::new(EnvelopeFlaw::Body, what));
     }
     let body = Bytes::copy_from_slice(&content.body);
-    let headers = DeadLetterHeaders::read(&content.dead_letter.headers).headers();
-    let intents = intents_of(&headers, &body, installation)?;
+    let stored = DeadLetterHeaders::read(&content.dead_letter.headers);
+    let headers = stored.headers();
+    if stored.is_payment() {
+        let headers = Headers { message_id: content.dead_letter.message_id.clone(), ..headers };
+        let message = Message { route: Route::Payments, headers, body };
+        return Ok(ReplayableDeadLetter { message, intents: Vec::new() });
+    }
+    let intents = intents_of(&headers, &body, reader)?;
     let first = intents
         .first()
         .ok_or_else(|| MalformedEnvelope::new(EnvelopeFlaw::Body, "nothing is in it"))?;
     let route = Route::orders_of(BucketKey { sku: first.sku, bucket: first.bucket }, queues);
-    let headers = envelope::headers(&body, installation, now_ms)?;
+    let headers = envelope::headers(&body, &reader.installation, now_ms)?;
     Ok(ReplayableDeadLetter { message: Message { route, headers, body }, intents })
 }
 
@@ -51,9 +57,9 @@ pub fn prepare(
 pub fn intents_of(
     headers: &Headers,
     body: &Bytes,
-    installation: &str,
+    reader: &EnvelopeReader,
 ) -> Result<Vec<OrderIntent>, MalformedEnvelope> {
-    let read = envelope::decode(headers, body, installation)?;
+    let read = reader.decode(headers, body)?;
     let num_parts = read.len();
     let num_broken = read.iter().filter(|read| read.is_err()).count();
     read.into_iter().collect::<Result<_, _>>().map_err(|why: MalformedEnvelope| {
@@ -67,8 +73,8 @@ pub fn intents_of(
 pub fn intents_ending_in(
     dead_letter: &DeadLetter,
     body: Vec<u8>,
-    installation: &str,
+    reader: &EnvelopeReader,
 ) -> Vec<OrderIntent> {
     let headers = DeadLetterHeaders::read(&dead_letter.headers).headers();
-    intents_of(&headers, &body.into(), installation).unwrap_or_default()
+    intents_of(&headers, &body.into(), reader).unwrap_or_default()
 }

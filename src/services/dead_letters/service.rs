@@ -1,8 +1,7 @@
 //! Operations on dead letters: show, replay, park, discard.
 //!
 //! Replay publishes, waits for the confirm, then marks, in this order. Repeats are harmless: a
-//! request becomes at most one order. Discard records a failure for each request without an order;
-//! the ledger's keys ensure that a request has one of the two.
+//! request becomes at most one order. Discard ends each request without an order (`requests`).
 //!
 //! On crash: a dead letter that was published and not marked is still open; the next replay
 //! publishes it again, or finds that its requests have ended.
@@ -17,12 +16,13 @@ use crate::broker::{Message, PublishChannel, PublishOutcome};
 use crate::db::{self, Ledger};
 use crate::domain::dead_letter::{TEXT_CHARS_MAX, clip};
 use crate::domain::{
-    BucketKey, DeadLetter, DeadLetterContent, DeadLetterNo, DeadLetterState, DeadLetterTransition,
-    Failure, OrderIntent, Refusal, RequestId,
+    DeadLetter, DeadLetterContent, DeadLetterNo, DeadLetterState, DeadLetterTransition,
+    OrderIntent, Refusal, RequestId,
 };
 use crate::messages::envelope;
+use crate::messages::envelope::EnvelopeReader;
 use crate::runtime::clock::SharedClock;
-use crate::stock::Stock;
+use crate::services::requests::RequestService;
 use crate::tier::Pipeline;
 
 /// Why an operation failed.
@@ -61,7 +61,7 @@ pub enum DeadLetterError {
 }
 
 /// Outcome of an operation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum DeadLetterOutcome {
     /// Replayed: confirmed by the broker, durable in an order queue.
@@ -79,7 +79,7 @@ pub enum DeadLetterOutcome {
 pub type DeadLetterResult = Result<(DeadLetterOutcome, DeadLetter), DeadLetterError>;
 
 struct Broker {
-    installation: Arc<str>,
+    reader: EnvelopeReader,
     queues: u16,
     /// Replays are serialized on one channel.
     channel: Mutex<Box<dyn PublishChannel>>,
@@ -89,7 +89,7 @@ struct Broker {
 #[derive(Clone)]
 pub struct DeadLetterService {
     ledger: Arc<dyn Ledger>,
-    stock: Arc<dyn Stock>,
+    requests: RequestService,
     clock: SharedClock,
     broker: Option<Arc<Broker>>,
 }
@@ -100,19 +100,19 @@ impl DeadLetterService {
     #[must_use]
     pub fn new(
         ledger: Arc<dyn Ledger>,
-        stock: Arc<dyn Stock>,
+        requests: RequestService,
         clock: SharedClock,
         pipeline: Option<&Pipeline>,
         queues: u16,
     ) -> Self {
         let broker = pipeline.map(|pipeline| {
             Arc::new(Broker {
-                installation: Arc::clone(&pipeline.installation),
+                reader: pipeline.reader.clone(),
                 queues,
                 channel: Mutex::new(pipeline.publisher.open_channel(1)),
             })
         });
-        Self { ledger, stock, clock, broker }
+        Self { ledger, requests, clock, broker }
     }
 
     /// A dead letter with its body.
@@ -139,7 +139,7 @@ impl DeadLetterService {
     ) -> Result<(&Broker, ReplayableDeadLetter), DeadLetterError> {
         let broker = self.broker.as_ref().ok_or(DeadLetterError::NoBroker)?;
         let now_ms = self.clock.wall_ms();
-        replay::prepare(content, &broker.installation, broker.queues, now_ms)
+        replay::prepare(content, &broker.reader, broker.queues, now_ms)
             .map(|dead_letter| (&**broker, dead_letter))
             .map_err(|malformed| DeadLetterError::NotReplayable { why: malformed.what })
     }
@@ -164,7 +164,8 @@ impl DeadLetterService {
             examined.orders.contains_key(&intent.request)
                 || examined.failures.contains_key(&intent.request)
         };
-        let outcome = if replay.intents.iter().all(has_ended) {
+        let has_requests = !replay.intents.is_empty();
+        let outcome = if has_requests && replay.intents.iter().all(has_ended) {
             DeadLetterOutcome::Resolved
         } else {
             publish(broker, replay.message).await?;
@@ -211,11 +212,16 @@ impl DeadLetterService {
         if content.dead_letter.state == DeadLetterState::Replayed {
             return Err(DeadLetterError::Replayed);
         }
-        let failed = self.record_failures(&intents_of(&content)?).await?;
+        let intents = intents_of(&content)?;
+        let ended = self.requests.end(&intents, Refusal::Discarded).await?;
+        let is_failed = |intent: &&OrderIntent| ended.failures.contains_key(&intent.request);
+        let requests = intents.iter().filter(is_failed).count();
+        if requests == 0 && !intents.is_empty() {
+            return Err(DeadLetterError::Ordered);
+        }
         // Crash here [failed_not_discarded]: the failures are recorded and the dead letter is still
         // open; its requests are refused when submitted, and a repeat of the discard continues
         // here.
-        self.release(&failed).await;
         if content.dead_letter.state == DeadLetterState::Discarded {
             return Ok((DeadLetterOutcome::Already, content.dead_letter));
         }
@@ -223,52 +229,8 @@ impl DeadLetterService {
         if !self.transition(&content.dead_letter, DeadLetterState::Discarded, note).await? {
             return Err(DeadLetterError::Changed);
         }
-        let requests = failed.len();
         tracing::info!(dead_letter = no.0, requests, reason, "dead letter: discarded");
         Ok((DeadLetterOutcome::Discarded, self.show(no).await?.dead_letter))
-    }
-
-    /// Records failures. Returns the recorded failures, without requests that are orders.
-    ///
-    /// # Errors
-    /// [`DeadLetterError::Ordered`] if all are orders, or the ledger's error.
-    async fn record_failures(
-        &self,
-        intents: &[OrderIntent],
-    ) -> Result<Vec<(BucketKey, Failure)>, DeadLetterError> {
-        let recorded_at_ms = self.clock.wall_ms();
-        let failure_of = |intent: &OrderIntent| Failure {
-            request: intent.request,
-            sku: intent.sku,
-            buyer: intent.buyer,
-            quantity: intent.quantity,
-            reason: Refusal::Discarded,
-            recorded_at_ms,
-        };
-        self.ledger.record_failures(intents.iter().map(failure_of).collect()).await?;
-        // A request with an order has no failure, and an earlier failure keeps its reason.
-        let examined = self.ledger.examine(intents.to_vec()).await?;
-        let recorded = |intent: &OrderIntent| {
-            let reason = *examined.failures.get(&intent.request)?;
-            let key = BucketKey { sku: intent.sku, bucket: intent.bucket };
-            Some((key, Failure { reason, ..failure_of(intent) }))
-        };
-        let failed: Vec<_> = intents.iter().filter_map(recorded).collect();
-        if failed.is_empty() && !intents.is_empty() {
-            return Err(DeadLetterError::Ordered);
-        }
-        Ok(failed)
-    }
-
-    /// Writes failures to the stock, in one attempt. A bucket that does not take them now is
-    /// reconciled with the ledger later, as after any refusal.
-    async fn release(&self, failed: &[(BucketKey, Failure)]) {
-        for (key, failure) in failed {
-            if let Err(error) = self.stock.release(*key, vec![*failure]).await {
-                let (request, error) = (failure.request.get(), &error as &dyn std::error::Error);
-                tracing::warn!(request, error, "failure recorded, result not written to the stock");
-            }
-        }
     }
 
     /// Changes the state if the dead letter is still as in `seen`. Returns whether it was.

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::domain::{OrderEvent, OrderState, Payment, Sku};
+use crate::domain::{OrderEvent, OrderState, Payment, PaymentState, Sku};
 use crate::runtime::clock::rfc3339;
 use crate::services::catalog::CatalogSale;
 
@@ -16,13 +16,14 @@ pub struct CloudEvent {
     pub id: String,
     /// `/floodgate/<installation>/<sale>`.
     source: String,
-    /// `order.placed`, and `order.` with the new state of a changed order.
+    /// `order.placed`; `order.` with the new state of a changed order; `order.paid_unfulfilled` for
+    /// an ended order whose late money is to be paid back.
     #[serde(rename = "type")]
     pub kind: String,
     /// The request's number.
     subject: String,
     time: String,
-    /// The feed number: ascending, without gaps.
+    /// The feed number: ascending; without gaps, except for events of purged sales.
     sequence: String,
     datacontenttype: &'static str,
     data: OrderEventData,
@@ -61,6 +62,7 @@ struct OrderAfterEvent {
     /// Price times quantity.
     amount: i64,
     currency: String,
+    #[schema(value_type = OrderState)]
     state: &'static str,
     placed_at: String,
     /// The payment deadline that the buyer sees; absent without one.
@@ -76,7 +78,7 @@ struct OrderAfterEvent {
 struct EventPayment {
     payment_id: String,
     provider: String,
-    /// `started`, `closed`, `applied`, `refund_due`, `refund_failed` or `refunded`.
+    #[schema(value_type = PaymentState)]
     state: &'static str,
     refunded_total: i64,
 }
@@ -91,6 +93,7 @@ impl CloudEvent {
     ) -> Self {
         let (order, sale) = (event.order, &listed.sale);
         let kind = match (order.version, order.state) {
+            _ if event.is_unfulfilled => "paid_unfulfilled",
             (0, OrderState::PendingPayment) => "placed",
             (_, state) => state.name(),
         };

@@ -18,6 +18,10 @@ mod cloud_event;
 
 pub use cloud_event::CloudEvent;
 
+/// The cursors of the readers that bring changes of orders to buckets, and to the broker.
+pub const STOCK_READER: &str = "stock";
+pub const BROKER_READER: &str = "broker";
+
 /// Shortest time between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
@@ -67,7 +71,7 @@ impl OrderFeed {
     /// See [`Self::events`].
     pub async fn page(
         &self,
-        after: i64,
+        mut after: i64,
         limit: u32,
         wait: Duration,
         goes_on: impl Fn() -> bool,
@@ -76,8 +80,11 @@ impl OrderFeed {
         let until = since + wait;
         let mut events = self.events(after, limit).await?;
         while events.is_empty() {
-            if self.look(since).await? > after {
+            let last = self.look(since).await?;
+            if last > after {
                 events = self.events(after, limit).await?;
+                // No event up to there: those are of purged sales.
+                after = last;
             }
             since = self.clock.now();
             if since >= until || !goes_on() {

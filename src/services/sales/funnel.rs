@@ -23,6 +23,9 @@ pub struct FunnelStage {
     /// Milliseconds since the oldest was accepted; `None` if the stage is empty or its entries
     /// cannot be read.
     pub oldest_age_ms: Option<i64>,
+    /// Of stage `broker`: order queues from which no process consumes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unconsumed_queues: Option<u64>,
 }
 
 /// Count of one stage, and when its oldest request was accepted.
@@ -30,6 +33,7 @@ pub struct FunnelStage {
 struct StageCount {
     count: u64,
     oldest_ms: Option<i64>,
+    unconsumed: Option<u64>,
 }
 
 impl StageCount {
@@ -88,7 +92,9 @@ fn stages_of<const N: usize>(
         let stage_count = counts.next().flatten();
         let age = |accepted_ms: i64| (now_ms - accepted_ms).max(0);
         let oldest_age_ms = stage_count.and_then(|it| it.oldest_ms).map(age);
-        FunnelStage { stage, count: stage_count.map(|it| it.count), unit, oldest_age_ms }
+        let unconsumed_queues = stage_count.and_then(|it| it.unconsumed);
+        let count = stage_count.map(|it| it.count);
+        FunnelStage { stage, count, unit, oldest_age_ms, unconsumed_queues }
     })
 }
 
@@ -133,12 +139,17 @@ async fn in_outbox(
     Ok([waiting, claimed, dead])
 }
 
-/// Ready messages in the broker's queues: orders, dead letters.
+/// Ready messages in the broker's queues: orders, dead letters; and the queues of orders that no
+/// process consumes.
 async fn in_broker(pipeline: &Pipeline) -> Result<[StageCount; 2], broker::Error> {
     let [mut orders, mut dead] = [StageCount::default(); 2];
     for depth in pipeline.subscriber.depths().await? {
         match depth.family() {
-            "orders" => orders.add(depth.num_ready, None),
+            "orders" => {
+                orders.add(depth.num_ready, None);
+                let unconsumed = orders.unconsumed.get_or_insert(0);
+                *unconsumed += u64::from(depth.num_consumers == 0);
+            }
             "dead" => dead.add(depth.num_ready, None),
             _ => {}
         }

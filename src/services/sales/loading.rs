@@ -10,7 +10,7 @@ use tokio::sync::{Mutex, Semaphore};
 use super::{SalesError, SalesService};
 use crate::domain::{DeadLetterNo, OrderIntent, Sale, SaleId, Sku, SkuId, SkuNo};
 use crate::services::dead_letters::replay;
-use crate::services::rebuild::{load_sku, next_loader_token};
+use crate::services::rebuild::load_sku;
 use crate::stock::{self, BucketHealth};
 
 /// Concurrent loads of a process. Each load buffers rows in memory and occupies a ledger
@@ -22,6 +22,9 @@ const DEAD_LETTERS_PER_READ: u32 = 32;
 
 /// Name of the lease of the process that loads buckets.
 const LOADER_LEASE: &str = "loader";
+
+/// Name of the lease of the process that repairs what an audit found.
+const REPAIR_LEASE: &str = "repair";
 
 /// Longest wait of a rebuild for one SKU. The maintenance processes continue afterwards.
 const WAIT_MAX: Duration = Duration::from_secs(60);
@@ -57,7 +60,9 @@ impl SalesService {
         // Another process may have loaded it while this one waited.
         let (ledger, stock) = (self.backends.ledger.as_ref(), self.backends.stock.as_ref());
         let reason = match stock.health(sku, sale.phase, sale.epoch).await? {
-            BucketHealth::Ready | BucketHealth::OtherPhase { .. } => return Ok(0),
+            BucketHealth::Ready
+            | BucketHealth::OtherPhase { .. }
+            | BucketHealth::OtherStock { .. } => return Ok(0),
             BucketHealth::Missing => "missing, or held by a loader".to_owned(),
             BucketHealth::Distrusted { reason } => reason,
         };
@@ -95,7 +100,10 @@ impl SalesService {
 
     /// Requests of a SKU whose end state is a dead letter: accepted, undecided, and possibly lost
     /// by their buckets.
-    async fn queued_in_dead_letters(&self, sku: &Sku) -> Result<Vec<OrderIntent>, SalesError> {
+    pub(super) async fn queued_in_dead_letters(
+        &self,
+        sku: &Sku,
+    ) -> Result<Vec<OrderIntent>, SalesError> {
         let Some(pipeline) = &self.backends.pipeline else { return Ok(Vec::new()) };
         let (mut queued, mut after) = (Vec::new(), DeadLetterNo(0));
         loop {
@@ -104,7 +112,7 @@ impl SalesService {
             let Some((last, _)) = dead_letters.last() else { return Ok(queued) };
             after = last.no;
             for (dead_letter, body) in dead_letters {
-                let intents = replay::intents_ending_in(&dead_letter, body, &pipeline.installation);
+                let intents = replay::intents_ending_in(&dead_letter, body, &pipeline.reader);
                 queued.extend(intents.into_iter().filter(|intent| intent.sku == sku.no));
             }
         }
@@ -122,18 +130,33 @@ impl SalesService {
 
     /// Holds the buckets of a SKU, so that the next sync of a maintenance process loads them.
     pub(super) async fn hold_buckets(&self, sku: &Arc<Sku>) -> Result<(), SalesError> {
-        let loader = next_loader_token(self.backends.ledger.as_ref()).await?;
+        let loader = self.backends.ledger.begin_load(sku.no).await?;
         drop(self.backends.stock.load(Arc::clone(sku), 0, loader).await?);
         Ok(())
     }
 
     /// Acquires or renews the loader lease. Returns whether this process has it.
     pub(super) async fn acquire_lease(&self) -> bool {
-        let grant = self.backends.lease.hold(LOADER_LEASE, &self.holder, self.lease_ttl).await;
-        match grant {
+        self.hold_lease(LOADER_LEASE).await
+    }
+
+    /// Acquires the lease of the process that repairs. Returns whether this process has it.
+    pub async fn acquire_repair_lease(&self) -> bool {
+        self.hold_lease(REPAIR_LEASE).await
+    }
+
+    /// Releases it, so that another process can repair at once.
+    pub async fn release_repair_lease(&self) {
+        if let Err(error) = self.backends.lease.release(REPAIR_LEASE, &self.holder).await {
+            tracing::warn!(%error, "repair lease not released, it expires on its own");
+        }
+    }
+
+    async fn hold_lease(&self, name: &'static str) -> bool {
+        match self.backends.lease.hold(name, &self.holder, self.lease_ttl).await {
             Ok(hold) => hold.is_held(self.clock.now()),
             Err(error) => {
-                tracing::warn!(%error, "loader lease: not available, not loading buckets");
+                tracing::warn!(%error, lease = name, "lease not available");
                 false
             }
         }

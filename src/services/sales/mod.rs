@@ -6,6 +6,7 @@
 //! bucket sells under the previous one (`Fenced`). On crash between two steps: the next start, or
 //! the next sync of any process, writes the change to the buckets.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,19 +15,27 @@ use tokio::sync::Mutex;
 
 use crate::config::Settings;
 use crate::db;
-use crate::domain::{Phase, Sale, SaleDraft, SaleId, Sku, SkuId};
+use crate::domain::{
+    ArchiveDigest, ByOperator, Epoch, OpenEnd, Phase, Sale, SaleDraft, SaleId, Sku, SkuId,
+};
 use crate::runtime::clock::SharedClock;
 use crate::runtime::unique_name;
 use crate::services::catalog::Catalog;
 use crate::stock::{self, BucketHealth};
 use crate::tier::Backends;
 
+mod buckets;
+mod changes;
 mod drift;
 mod funnel;
 mod loading;
 mod restored;
+mod retention;
 
+pub use buckets::SkuBucketsReport;
+pub use changes::{StockChanged, StockOrder};
 pub use funnel::FunnelStage;
+pub use retention::PurgeProgress;
 
 /// Attempts to set a phase against concurrent changes of other processes.
 const PHASE_ATTEMPTS_MAX: u32 = 8;
@@ -56,6 +65,19 @@ pub enum SalesError {
          restored from an older backup; `floodgate sale open {sale}` continues above both"
     )]
     LedgerBehind { sale: SaleId, buckets: i64, ledger: i64 },
+    #[error("a closed sale does not change")]
+    IsClosed,
+    #[error("this change_id names another change of stock")]
+    ChangeConflict,
+    /// No unit left the stock, and the buckets have them again or will be loaded.
+    #[error("the buckets were loaded meanwhile: repeat the change")]
+    NotWithdrawn,
+    #[error("the sale is not finished")]
+    Unfinished(Vec<(OpenEnd, u64)>),
+    #[error("the archive does not fit the ledger: {0}")]
+    ArchiveDiffers(String),
+    #[error("the sale was deleted; the manifest of its archive has the SHA-256 {0}")]
+    Purged(ArchiveDigest),
     /// All faults of the description.
     #[error("{}", .0.join("; "))]
     Faults(Vec<String>),
@@ -79,6 +101,8 @@ pub struct SalesService {
     gates: Arc<dyn Gates>,
     clock: SharedClock,
     preload_ms: i64,
+    /// The readers of the feed of this installation.
+    feed_readers: &'static [&'static str],
     lease_ttl: Duration,
     /// Whether the role of this process loads shared buckets.
     may_load: bool,
@@ -86,9 +110,14 @@ pub struct SalesService {
     holder: Arc<str>,
     /// Serializes operations.
     operation: Arc<Mutex<()>>,
+    /// Held from a read of the ledger's sales until the catalog has what was read, so that the
+    /// catalog never goes back.
+    reading: Arc<Mutex<()>>,
     /// Locked per SKU, so that a SKU does not wait for the load of another one.
     loads: Arc<loading::BucketLoads>,
     compared: Arc<drift::DriftHistory>,
+    /// The pair of epoch and phase that this process recorded as applied, by sale.
+    applied: Arc<parking_lot::Mutex<HashMap<i32, (Epoch, Phase)>>>,
 }
 
 impl SalesService {
@@ -107,12 +136,17 @@ impl SalesService {
             gates,
             clock,
             preload_ms: i64::try_from(maintenance.preload_ms).unwrap_or(i64::MAX),
+            feed_readers: retention::feed_readers(
+                settings.events.exchange && backends.pipeline.is_some(),
+            ),
             lease_ttl: Duration::from_millis(maintenance.lease_ttl_ms),
             may_load: settings.role.maintains(),
             holder: unique_name(),
             operation: Arc::default(),
+            reading: Arc::default(),
             loads: Arc::default(),
             compared: Arc::default(),
+            applied: Arc::default(),
         }
     }
 
@@ -146,6 +180,7 @@ impl SalesService {
     /// # Errors
     /// The ledger's error.
     pub async fn refresh_catalog(&self) -> Result<Vec<Sale>, SalesError> {
+        let _reading = self.reading.lock().await;
         let sales = self.backends.ledger.sales().await?;
         for sale in &sales {
             if self.catalog.sale(sale.id.as_str()).is_none_or(|listed| listed.sale != *sale) {
@@ -167,11 +202,39 @@ impl SalesService {
         let skus = loadable.flat_map(|sale| sale.skus.iter().map(move |sku| (sale, sku)));
         let syncs = skus.map(|(sale, sku)| async move {
             let sku = Arc::new(sku.clone());
-            let Ok(_lock) = self.loads.lock_of(sku.no).try_lock_owned() else { return Ok(()) };
-            self.sync_sku(sale, &sku).await.map(drop)
+            let Ok(_lock) = self.loads.lock_of(sku.no).try_lock_owned() else {
+                return (sale.no, Ok(false));
+            };
+            (sale.no, self.sync_sku(sale, &sku).await.map(|_| true))
         });
-        let results = stream::iter(syncs).buffer_unordered(SYNCS_MAX);
-        results.fold(first_error, async |first_error, result| first_error.and(result)).await
+        let results: Vec<_> = stream::iter(syncs).buffer_unordered(SYNCS_MAX).collect().await;
+        let (mut synced, mut unsynced) = (first_error, HashSet::new());
+        for (sale, result) in results {
+            if !matches!(result, Ok(true)) {
+                unsynced.insert(sale);
+            }
+            synced = synced.and(result.map(drop));
+        }
+        for sale in sales.iter().filter(|sale| !unsynced.contains(&sale.no)) {
+            self.record_applied(sale).await;
+        }
+        synced
+    }
+
+    /// Records when no bucket of a sale sold under an earlier phase any more, once for each phase.
+    /// The caller has written the phase to all buckets that can sell.
+    async fn record_applied(&self, sale: &Sale) {
+        let pair = (sale.epoch, sale.phase);
+        if !self.has_buckets(sale) || self.applied.lock().get(&sale.no) == Some(&pair) {
+            return;
+        }
+        match self.backends.ledger.phase_applied(sale, self.clock.wall_ms()).await {
+            Ok(()) => {
+                self.applied.lock().insert(sale.no, pair);
+            }
+            // The next sync repeats it.
+            Err(error) => tracing::warn!(sale = %sale.id, %error, "applied phase not recorded"),
+        }
     }
 
     /// Creates a sale in phase draft.
@@ -196,9 +259,14 @@ impl SalesService {
     /// # Errors
     /// [`SalesError::Unknown`], [`SalesError::NotAllowed`], or the error of the ledger or the
     /// stock.
-    pub async fn set_phase(&self, id: &SaleId, next: Phase) -> Result<Sale, SalesError> {
+    pub async fn set_phase(
+        &self,
+        id: &SaleId,
+        next: Phase,
+        by: Option<ByOperator>,
+    ) -> Result<Sale, SalesError> {
         let _guard = self.operation.lock().await;
-        let sale = self.set_ledger_phase(id, next).await?;
+        let sale = self.set_ledger_phase(id, next, by).await?;
         // Crash here [phase_set_not_applied]: the phase is in the ledger and not in the buckets;
         // the next start, or the sync of another process, writes it to them.
         let synced = match self.set_bucket_phases(&sale).await {
@@ -211,7 +279,12 @@ impl SalesService {
 
     /// Sets the phase in the ledger and returns the sale. Retries after a concurrent change by
     /// another process.
-    async fn set_ledger_phase(&self, id: &SaleId, next: Phase) -> Result<Sale, SalesError> {
+    async fn set_ledger_phase(
+        &self,
+        id: &SaleId,
+        next: Phase,
+        by: Option<ByOperator>,
+    ) -> Result<Sale, SalesError> {
         let mut sale = self.current_sale(id).await?;
         for _ in 0..PHASE_ATTEMPTS_MAX {
             if !sale.phase.may_become(next) {
@@ -226,11 +299,12 @@ impl SalesService {
                 self.set_bucket_phases(&sale).await?;
             }
             let now_ms = self.clock.wall_ms();
-            match self.backends.ledger.set_sale_phase(id.clone(), sale.epoch, next, now_ms).await {
+            let (id, by, epoch) = (id.clone(), by.clone(), sale.epoch);
+            match self.backends.ledger.set_sale_phase(id, epoch, next, now_ms, by).await {
                 Ok(Some(changed)) => return Ok(changed),
-                Ok(None) => sale = self.sale_in_ledger(id).await?,
+                Ok(None) => sale = self.sale_in_ledger(&sale.id).await?,
                 Err(error) if error.class() == db::ErrorClass::Unknown => {
-                    let stored = self.sale_in_ledger(id).await?;
+                    let stored = self.sale_in_ledger(&sale.id).await?;
                     return if stored.phase == next { Ok(stored) } else { Err(error.into()) };
                 }
                 Err(error) => return Err(error.into()),
@@ -267,9 +341,10 @@ impl SalesService {
         Ok(())
     }
 
-    /// Whether a sale has buckets: it is no draft and, if shared, not expired.
+    /// Whether a sale has buckets: it is no draft, not purged and, if shared, not expired.
     fn has_buckets(&self, sale: &Sale) -> bool {
-        let is_expired = self.backends.is_shared && sale.is_dormant(self.clock.wall_ms());
+        let is_dormant = self.backends.is_shared && sale.is_dormant(self.clock.wall_ms());
+        let is_expired = is_dormant || sale.retention.is_purged();
         sale.phase != Phase::Draft && !is_expired
     }
 
@@ -286,6 +361,9 @@ impl SalesService {
             let loaded = self.sync_sku(sale, &sku).await;
             num_orders = num_orders.and_then(|sum: u64| Ok(sum + loaded?));
         }
+        if num_orders.is_ok() {
+            self.record_applied(sale).await;
+        }
         num_orders
     }
 
@@ -300,6 +378,9 @@ impl SalesService {
                     Ok(()) => self.check_not_behind(sale, latest).await.map(|()| 0),
                     Err(error) => Err(error.into()),
                 }
+            }
+            Ok(BucketHealth::OtherStock { change_no }) => {
+                self.apply_stock_changes(sku, change_no).await.map(|()| 0)
             }
             Ok(BucketHealth::Missing | BucketHealth::Distrusted { .. }) => {
                 self.load(sale, sku).await

@@ -18,6 +18,7 @@ pub(super) struct MemoryLoader {
     books: Vec<Book>,
     queued: Vec<OrderIntent>,
     token: LoaderToken,
+    change_no: i32,
 }
 
 impl Drop for MemoryLoader {
@@ -59,7 +60,7 @@ impl MemoryLoader {
                 book
             })
             .collect();
-        Ok(Self { stock: stock.clone(), sku, books, queued: Vec::new(), token })
+        Ok(Self { stock: stock.clone(), sku, books, queued: Vec::new(), token, change_no: 0 })
     }
 
     fn home(&mut self, buyer: BuyerId) -> Option<&mut Book> {
@@ -102,6 +103,10 @@ impl Loading for MemoryLoader {
         Ok(())
     }
 
+    fn stock_change(&mut self, no: i32) {
+        self.change_no = no;
+    }
+
     async fn publish(
         mut self: Box<Self>,
         available: u32,
@@ -126,6 +131,7 @@ impl Loading for MemoryLoader {
             if stock.counting == Counting::InStock {
                 book.stock(sku.share(available, number));
             }
+            book.load_change(self.change_no);
             book.set_phase(phase, epoch);
             // The replaced book may have advanced during the load.
             if let Some(replaced) = old.as_ref().and_then(|old| old.lock(BucketNo(number)).ok()) {

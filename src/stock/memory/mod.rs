@@ -22,7 +22,8 @@ use super::{BucketHealth, Error, Loading, QueuedPage, SkuIndex, Stock, StoredReq
 use crate::domain::invariants::GateFacts;
 use crate::domain::{
     Book, BookSnapshot, BucketKey, BucketNo, BuyerId, Counting, Epoch, Failure, LoaderToken, Loan,
-    Order, OrderIntent, Phase, RequestId, RequestStatus, Reservation, Sku, SkuNo, Verdict,
+    Order, OrderIntent, Phase, RequestId, RequestStatus, Reservation, Sku, SkuNo, StockChange,
+    Verdict, Withdrawal, withdrawn_from,
 };
 
 #[derive(Debug)]
@@ -110,13 +111,28 @@ impl Stock for MemoryStock {
         epoch: Epoch,
     ) -> Result<BucketHealth, Error> {
         let Ok(sku_books) = self.books(sku.no) else { return Ok(BucketHealth::Missing) };
-        let (mut is_ready, mut latest) = (true, (Epoch(0), Phase::Draft));
+        let (mut is_in_phase, mut latest) = (true, (Epoch(0), Phase::Draft));
+        let mut change_no = i32::MAX;
         for bucket in 0..sku_books.sku.buckets {
-            let found = sku_books.lock(BucketNo(bucket))?.stands();
-            is_ready &= found == (phase, epoch);
+            let book = sku_books.lock(BucketNo(bucket))?;
+            let found = book.stands();
+            is_in_phase &= found == (phase, epoch);
             latest = latest.max((found.1, found.0));
+            change_no = change_no.min(book.change_no());
         }
-        Ok(if is_ready { BucketHealth::Ready } else { BucketHealth::OtherPhase { latest } })
+        Ok(if !is_in_phase {
+            BucketHealth::OtherPhase { latest }
+        } else if change_no < sku.history.change_no {
+            BucketHealth::OtherStock { change_no }
+        } else {
+            BucketHealth::Ready
+        })
+    }
+
+    async fn purge(&self, sku: &Arc<Sku>) -> Result<(), Error> {
+        self.index.remove(sku.no);
+        self.loaders.lock().remove(&sku.no);
+        Ok(())
     }
 
     async fn set_phase(&self, sku: &Arc<Sku>, phase: Phase, epoch: Epoch) -> Result<(), Error> {
@@ -126,6 +142,54 @@ impl Stock for MemoryStock {
         let sku_books = self.books(sku.no)?;
         for bucket in 0..sku_books.sku.buckets {
             sku_books.lock(BucketNo(bucket))?.set_phase(phase, epoch);
+        }
+        Ok(())
+    }
+
+    async fn change_stock(&self, sku: &Arc<Sku>, change: StockChange) -> Result<(), Error> {
+        // No load can publish meanwhile.
+        let _loaders = self.loaders.lock();
+        let sku_books = self.books(sku.no)?;
+        for bucket in (0..sku_books.sku.buckets).map(BucketNo) {
+            let units = change.share(&sku_books.sku, bucket);
+            sku_books.change(bucket, |book| book.change_stock(change.no, units))?;
+        }
+        Ok(())
+    }
+
+    async fn withdraw(&self, sku: SkuNo, units: u32) -> Result<Withdrawal, Error> {
+        let sku_books = self.books(sku)?;
+        if self.counting == Counting::InLedger {
+            return Ok(Withdrawal { units, ..Withdrawal::default() });
+        }
+        let mut withdrawal = Withdrawal::default();
+        let buckets = || (0..sku_books.sku.buckets).map(BucketNo);
+        let mut free = Vec::new();
+        for bucket in buckets() {
+            let book = sku_books.lock(bucket)?;
+            if book.loans().any(|(to, _)| to == BucketNo::LEDGER) {
+                let reason = "an earlier withdrawal of units is not completed".to_owned();
+                return Err(Error::Unavailable { reason });
+            }
+            free.push(book.available());
+        }
+        for (bucket, units) in buckets().zip(withdrawn_from(&free, units)) {
+            let loan = sku_books.change(bucket, |book| book.withdraw(units))?;
+            withdrawal.units += loan.map_or(0, |loan| loan.units);
+            withdrawal.loans.extend(loan.map(|loan| (bucket, loan)));
+        }
+        Ok(withdrawal)
+    }
+
+    async fn end_withdrawal(
+        &self,
+        sku: SkuNo,
+        withdrawal: &Withdrawal,
+        is_recorded: bool,
+    ) -> Result<(), Error> {
+        let sku_books = self.books(sku)?;
+        for (bucket, loan) in &withdrawal.loans {
+            sku_books.change(*bucket, |book| book.end_withdrawal(*loan, is_recorded))?;
         }
         Ok(())
     }
@@ -154,12 +218,11 @@ impl Stock for MemoryStock {
     }
 
     async fn release(&self, bucket: BucketKey, refused: Vec<Failure>) -> Result<(), Error> {
-        let keeps_failures = self.counting == Counting::InStock;
         self.books(bucket.sku)?.change(bucket.bucket, |book| {
             for failure in refused {
                 if book.knows(failure.request) {
                     book.release(failure.request, failure.reason);
-                } else if keeps_failures {
+                } else if book.keeps(&failure.reason) {
                     book.load_failure(&failure);
                 }
             }

@@ -28,6 +28,7 @@ pub(super) struct RedisLoader {
     fills: Vec<BucketFill>,
     /// Accepted requests without an order or a failure so far.
     queued: HashMap<RequestId, (BuyerId, u32)>,
+    change_no: i32,
 }
 
 /// The rows and counts of one bucket so far.
@@ -74,7 +75,7 @@ impl RedisLoader {
         // Crash here [held]: the buckets refuse every request and are otherwise unchanged; the next
         // loader holds them with a larger token.
         let fills = buckets.keys.iter().map(|_| BucketFill::default()).collect();
-        Ok(Self { buckets, token, fills, queued: HashMap::new() })
+        Ok(Self { buckets, token, fills, queued: HashMap::new(), change_no: 0 })
     }
 
     /// Empties a bucket. Returns its accepted requests without a ledger decision.
@@ -190,6 +191,10 @@ impl Loading for RedisLoader {
         self.send(codes::ITEMS_MAX_USIZE).await
     }
 
+    fn stock_change(&mut self, no: i32) {
+        self.change_no = no;
+    }
+
     async fn publish(
         mut self: Box<Self>,
         available: u32,
@@ -210,6 +215,7 @@ impl Loading for RedisLoader {
                 num_failed: fill.num_failed,
                 num_queued: fill.num_queued,
                 is_new: !fill.has_requests && fill.num_queued == 0,
+                change_no: self.change_no,
             };
             self.buckets.run(open.call(keys), "opening a bucket").await?;
         }

@@ -14,20 +14,28 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::{join_all, try_join_all};
 
+use self::hints::HintChannel;
 use self::sku_buckets::SkuBuckets;
-use super::{BucketHealth, Error, Loading, QueuedPage, SkuIndex, Stock, StoredRequest, sum_facts};
+use super::{
+    BucketHealth, Error, Loading, QueuedPage, ResultHints, SkuIndex, Stock, StoredRequest,
+    sum_facts,
+};
 use crate::domain::invariants::GateFacts;
 use crate::domain::{
     BookSnapshot, BucketKey, BucketNo, BuyerId, Epoch, Failure, LoaderToken, Loan, Order,
-    OrderIntent, Phase, RequestId, RequestStatus, Reservation, Sku, SkuNo, Verdict,
+    OrderIntent, Phase, RequestId, RequestStatus, Reservation, Sku, SkuNo, StockChange, Verdict,
+    Withdrawal,
 };
 use crate::redis::executor::ScriptExecutor;
 use crate::redis::scripts::decisions::{SettleOutcome, release, reserve, settle};
-use crate::redis::scripts::{Installation, Leveled, OutboxArgs, ScriptCall, codes, load};
+use crate::redis::scripts::intent::IntentKey;
+use crate::redis::scripts::{Installation, Leveled, OutboxArgs, ScriptCall, codes, load, moves};
 use crate::redis::transport::{ConnectionPool, ConnectionPurpose};
 
+mod hints;
 mod loading;
 mod poll;
+mod purge;
 mod records;
 mod sku_buckets;
 mod transfers;
@@ -42,6 +50,8 @@ pub struct RedisOptions {
     pub installation: Installation,
     /// Where accepted intents are stored.
     pub outbox: OutboxArgs,
+    /// Signs accepted intents.
+    pub intents: IntentKey,
     /// Whether replicas must confirm each batch; then every batch writes something.
     pub replicated: bool,
     /// Time between two polls of a sold-out SKU.
@@ -54,8 +64,10 @@ pub struct RedisStock {
     executor: ScriptExecutor,
     /// For reservations.
     hot: ScriptExecutor,
+    hints: HintChannel,
     skus: SkuIndex<SkuBuckets>,
     outbox: OutboxArgs,
+    intents: IntentKey,
     replicated: bool,
     sold_out_refresh: Duration,
 }
@@ -63,14 +75,17 @@ pub struct RedisStock {
 impl RedisStock {
     /// A stock without any SKU; connects on the first call.
     pub fn new(options: RedisOptions) -> Self {
-        let RedisOptions { pool, namespace, installation, outbox, replicated, .. } = options;
+        let RedisOptions { pool, namespace, installation, outbox, intents, replicated, .. } =
+            options;
         let executor =
             |purpose| ScriptExecutor::new(pool.clone(), purpose, &namespace, installation);
         Self {
             executor: executor(ConnectionPurpose::Results),
             hot: executor(ConnectionPurpose::Hot),
+            hints: HintChannel::new(pool.clone(), &namespace),
             skus: SkuIndex::default(),
             outbox,
+            intents,
             replicated,
             sold_out_refresh: options.sold_out_refresh,
         }
@@ -82,13 +97,21 @@ impl RedisStock {
 
     fn register(&self, sku: &Arc<Sku>) -> Arc<SkuBuckets> {
         self.skus.get(sku.no).unwrap_or_else(|_unknown| {
-            let new = SkuBuckets::new(self.executor.clone(), Arc::clone(sku), self.outbox);
+            let executor = self.executor.clone();
+            let new = SkuBuckets::new(executor, Arc::clone(sku), self.outbox, self.intents.clone());
             let new = Arc::new(new);
             self.skus.change(|skus| {
                 skus.entry(sku.no).or_insert_with(|| Arc::clone(&new));
             });
             self.skus.get(sku.no).unwrap_or(new)
         })
+    }
+
+    /// [`Self::register`], with the latest terms.
+    fn register_latest(&self, sku: &Arc<Sku>) -> Arc<SkuBuckets> {
+        let buckets = self.register(sku);
+        buckets.set_latest(sku);
+        buckets
     }
 
     /// Calls the script for reservations of one epoch, at most [`codes::ITEMS_MAX`].
@@ -99,12 +122,23 @@ impl RedisStock {
         batch: &[Reservation],
     ) -> Result<Vec<Verdict>, Error> {
         let keys = buckets.keys(bucket)?;
-        let call = reserve(keys, &buckets.sku, buckets.outbox, self.replicated, batch);
+        let call =
+            reserve(keys, &buckets.sku, buckets.outbox, self.replicated, batch, &self.intents);
         let decided = self.hot.run(&call, "reserving").await;
         let (verdicts, level) = decided.map_err(|error| buckets.error(error))?;
         buckets.record_level(bucket, level);
         Ok(verdicts)
     }
+}
+
+/// A bucket that failed did not keep the call from the others. Returns the error that may have left
+/// a bucket selling, if there is one.
+fn worst_of<T>(results: Vec<Result<T, Error>>) -> Result<(), Error> {
+    let (harmless, worst): (Vec<_>, Vec<_>) = results
+        .into_iter()
+        .filter_map(Result::err)
+        .partition(|error| matches!(error, Error::NotLoaded(_) | Error::Fenced { .. }));
+    worst.into_iter().chain(harmless).next().map_or(Ok(()), Err)
 }
 
 /// Records the ledger's decisions of these requests. A contradiction between ledger and bucket is a
@@ -134,7 +168,7 @@ impl Stock for RedisStock {
         _num_orders: u64,
         loader: LoaderToken,
     ) -> Result<Box<dyn Loading>, Error> {
-        Ok(Box::new(loading::RedisLoader::hold(self.register(&sku), loader).await?))
+        Ok(Box::new(loading::RedisLoader::hold(self.register_latest(&sku), loader).await?))
     }
 
     async fn health(
@@ -143,24 +177,46 @@ impl Stock for RedisStock {
         phase: Phase,
         epoch: Epoch,
     ) -> Result<BucketHealth, Error> {
-        poll::health(&self.register(sku), phase, epoch).await
+        poll::health(&self.register_latest(sku), phase, epoch, sku.history.change_no).await
     }
 
     async fn set_phase(&self, sku: &Arc<Sku>, phase: Phase, epoch: Epoch) -> Result<(), Error> {
-        let buckets = self.register(sku);
+        let buckets = self.register_latest(sku);
         buckets.forget_polls();
-        // A bucket that fails does not keep the call from the others.
         let calls = buckets
             .keys
             .iter()
             .map(|keys| buckets.run(load::set_phase(keys, epoch, phase), "setting a phase"));
-        let results = join_all(calls).await;
-        // Returns the error that may have left a bucket open, if there is one.
-        let (harmless, worst): (Vec<_>, Vec<_>) = results
-            .into_iter()
-            .filter_map(Result::err)
-            .partition(|error| matches!(error, Error::NotLoaded(_) | Error::Fenced { .. }));
-        worst.into_iter().chain(harmless).next().map_or(Ok(()), Err)
+        worst_of(join_all(calls).await)
+    }
+
+    async fn purge(&self, sku: &Arc<Sku>) -> Result<(), Error> {
+        purge::delete_buckets(&self.register(sku)).await?;
+        self.skus.remove(sku.no);
+        Ok(())
+    }
+
+    async fn change_stock(&self, sku: &Arc<Sku>, change: StockChange) -> Result<(), Error> {
+        let buckets = self.register_latest(sku);
+        buckets.forget_polls();
+        let calls = (0..).map(BucketNo).zip(&buckets.keys).map(|(bucket, keys)| {
+            let call = moves::change_stock(keys, change.no, change.share(sku, bucket));
+            buckets.change(bucket, call, "changing the stock")
+        });
+        worst_of(join_all(calls).await)
+    }
+
+    async fn withdraw(&self, sku: SkuNo, units: u32) -> Result<Withdrawal, Error> {
+        transfers::withdraw(&*self.buckets(sku)?, units).await
+    }
+
+    async fn end_withdrawal(
+        &self,
+        sku: SkuNo,
+        withdrawal: &Withdrawal,
+        is_recorded: bool,
+    ) -> Result<(), Error> {
+        transfers::end_withdrawal(&*self.buckets(sku)?, withdrawal, is_recorded).await
     }
 
     async fn reserve(
@@ -203,7 +259,12 @@ impl Stock for RedisStock {
             })
         });
         // A bucket that fails does not keep the call from the others.
-        join_all(settling).await.into_iter().collect()
+        let settled: Result<(), Error> = join_all(settling).await.into_iter().collect();
+        if settled.is_ok() {
+            let requests = orders.iter().map(|(_, order)| order.request);
+            self.hints.publish(&self.executor, requests).await;
+        }
+        settled
     }
 
     async fn release(&self, bucket: BucketKey, refused: Vec<Failure>) -> Result<(), Error> {
@@ -213,6 +274,8 @@ impl Stock for RedisStock {
             let requests = refused.iter().map(|failure| failure.request);
             record(&buckets, bucket.bucket, requests, call, "recording refusals").await?;
         }
+        let requests = refused.iter().map(|failure| failure.request);
+        self.hints.publish(&self.executor, requests).await;
         Ok(())
     }
 
@@ -279,6 +342,10 @@ impl Stock for RedisStock {
         let buckets = self.buckets(sku)?;
         let stuck = poll::refresh(&buckets, self.sold_out_refresh).await?;
         transfers::resume(&buckets, stuck).await
+    }
+
+    async fn result_hints(&self) -> Result<Option<Box<dyn ResultHints>>, Error> {
+        self.hints.subscribe().await.map(Some)
     }
 
     async fn ping(&self) -> Result<(), Error> {

@@ -29,8 +29,13 @@ pub(super) async fn health(
     buckets: &SkuBuckets,
     phase: Phase,
     epoch: Epoch,
+    change_no: i32,
 ) -> Result<BucketHealth, Error> {
-    let is_current = |counts: &BucketCounts| (counts.phase, counts.epoch) == (phase, epoch);
+    let is_in_phase = |counts: &BucketCounts| (counts.phase, counts.epoch) == (phase, epoch);
+    let is_current = |counts: &BucketCounts| {
+        let is_withdrawn = counts.loans.iter().any(|(to, _)| *to == BucketNo::LEDGER);
+        is_in_phase(counts) && counts.change_no >= change_no && !is_withdrawn
+    };
     let is_recent = |poll: &StockPoll| now_monotonic().duration_since(poll.at) < POLL_AGE_MAX;
     if let Some(poll) = buckets.last_poll()
         && is_recent(&poll)
@@ -40,12 +45,19 @@ pub(super) async fn health(
     }
     match count_all(buckets).await {
         Ok(counts) => {
-            let is_ready = counts.iter().all(is_current);
+            let is_in_phase = counts.iter().all(is_in_phase);
+            let oldest = counts.iter().map(|counts| counts.change_no).min().unwrap_or(0);
             let latest = counts.iter().map(|counts| (counts.epoch, counts.phase)).max();
             // The next refresh handles stuck loans.
-            buckets.store_poll(Arc::new(StockPoll { at: now_monotonic(), counts }));
+            let at = now_monotonic();
+            buckets.store_poll(Arc::new(StockPoll { at, counts }));
             Ok(match latest {
-                Some(latest) if !is_ready => BucketHealth::OtherPhase { latest },
+                _ if buckets.has_stuck_withdrawal(at) => {
+                    let reason = "units were withdrawn and not taken by the ledger".to_owned();
+                    BucketHealth::Distrusted { reason }
+                }
+                Some(latest) if !is_in_phase => BucketHealth::OtherPhase { latest },
+                _ if oldest < change_no => BucketHealth::OtherStock { change_no: oldest },
                 _ => BucketHealth::Ready,
             })
         }
@@ -186,7 +198,7 @@ pub(super) async fn snapshot(
     let num_settled = counts.num_requests.saturating_sub(counts.num_queued);
     // A loan that the borrower has added is counted in the borrower.
     let mut arrived = 0;
-    for (to, loan) in &counts.loans {
+    for (to, loan) in counts.loans.iter().filter(|(to, _)| *to != BucketNo::LEDGER) {
         let borrower = count(buckets, buckets.keys(*to)?, 0..0).await;
         let borrower = borrower.map_err(|error| buckets.error(error))?;
         if borrower.borrowed.iter().any(|(from, no)| *from == bucket && *no >= loan.no) {
@@ -203,6 +215,8 @@ pub(super) async fn snapshot(
         num_buyers: narrow(counts.num_buyers),
         released_units: counts.released_units,
         returned_units: counts.returned_units,
+        change_no: counts.change_no,
+        open_loan: counts.loans.first().map(|(_, loan)| *loan),
     })
 }
 

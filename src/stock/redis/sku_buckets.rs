@@ -10,17 +10,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 
 use super::super::Error;
 use crate::domain::{BucketNo, Loan, RequestId, Sku};
 use crate::redis::executor::{CallError, ScriptExecutor};
+use crate::redis::scripts::intent::IntentKey;
 use crate::redis::scripts::snapshot::BucketCounts;
 use crate::redis::scripts::{BucketKeys, BucketLevel, Leveled, OutboxArgs, Pages, ScriptCall};
 
 /// A transfer takes milliseconds; one that is open for longer was interrupted.
 const STUCK_AFTER: Duration = Duration::from_secs(1);
+
+/// A withdrawal waits for one transaction of the ledger. A slower one finds in the ledger that the
+/// buckets were loaded meanwhile.
+const WITHDRAWN_AFTER: Duration = Duration::from_secs(5);
 
 /// The counts of all buckets at one poll.
 #[derive(Debug)]
@@ -41,11 +46,16 @@ pub(super) struct AcceptedRequests {
 #[derive(Debug)]
 pub(super) struct SkuBuckets {
     pub(super) executor: ScriptExecutor,
+    /// As this process registered it: what depends on it never changes.
     pub(super) sku: Arc<Sku>,
+    /// With its latest terms.
+    latest: ArcSwap<Sku>,
     /// One for each bucket.
     pub(super) keys: Vec<BucketKeys>,
     /// Where accepted intents are stored.
     pub(super) outbox: OutboxArgs,
+    /// Verifies stored intents.
+    pub(super) intents: IntentKey,
     /// Units free and lent out, by bucket, from the last answer.
     left: Vec<AtomicU64>,
     /// Each bucket's largest observed change count.
@@ -59,7 +69,12 @@ pub(super) struct SkuBuckets {
 }
 
 impl SkuBuckets {
-    pub(super) fn new(executor: ScriptExecutor, sku: Arc<Sku>, outbox: OutboxArgs) -> Self {
+    pub(super) fn new(
+        executor: ScriptExecutor,
+        sku: Arc<Sku>,
+        outbox: OutboxArgs,
+        intents: IntentKey,
+    ) -> Self {
         let buckets = 0..sku.buckets.max(1);
         let left = |bucket| AtomicU64::new(u64::from(sku.share(sku.initial, bucket)));
         Self {
@@ -67,8 +82,10 @@ impl SkuBuckets {
             left: buckets.clone().map(left).collect(),
             changes: buckets.map(|_| AtomicU64::new(0)).collect(),
             executor,
+            latest: ArcSwap::new(Arc::clone(&sku)),
             sku,
             outbox,
+            intents,
             accepted: ArcSwapOption::empty(),
             polled_at: Mutex::new(None),
             last_poll: Mutex::new(None),
@@ -78,6 +95,18 @@ impl SkuBuckets {
 
     pub(super) fn keys(&self, bucket: BucketNo) -> Result<&BucketKeys, Error> {
         self.keys.get(usize::from(bucket.0)).ok_or(Error::NotLoaded(self.sku.no))
+    }
+
+    /// The SKU with its latest terms.
+    pub(super) fn latest(&self) -> Arc<Sku> {
+        self.latest.load_full()
+    }
+
+    pub(super) fn set_latest(&self, sku: &Arc<Sku>) {
+        // Terms are only added.
+        if self.latest.load().history.terms.len() < sku.history.terms.len() {
+            self.latest.store(Arc::clone(sku));
+        }
     }
 
     pub(super) fn pages(&self) -> Pages {
@@ -204,6 +233,13 @@ impl SkuBuckets {
         *observed = open_loans;
         *self.last_poll.lock() = Some(poll);
         stuck
+    }
+
+    /// Whether a withdrawal was observed for so long that its process has crashed or given up.
+    pub(super) fn has_stuck_withdrawal(&self, now: Instant) -> bool {
+        let observed = self.loans.lock();
+        let mut withdrawn = observed.iter().filter(|((_, to), _)| *to == BucketNo::LEDGER);
+        withdrawn.any(|(_, (_, since))| now.duration_since(*since) >= WITHDRAWN_AFTER)
     }
 
     pub(super) fn forget_polls(&self) {

@@ -3,7 +3,7 @@
 use super::super::Error;
 use super::poll;
 use super::sku_buckets::SkuBuckets;
-use crate::domain::{BucketNo, Loan};
+use crate::domain::{BucketNo, Loan, Withdrawal, withdrawn_from};
 use crate::redis::scripts::moves;
 
 /// Takes units out of the bucket `from` and records the loan there.
@@ -33,6 +33,44 @@ pub(super) async fn borrow(
     Ok(units)
 }
 
+/// Lends up to `units` free units to the ledger, from each bucket in proportion to its units.
+///
+/// # Errors
+/// `Unavailable` while an earlier withdrawal is open.
+pub(super) async fn withdraw(buckets: &SkuBuckets, units: u32) -> Result<Withdrawal, Error> {
+    let counts = poll::all(buckets).await?;
+    if counts.iter().flat_map(|counts| &counts.loans).any(|(to, _)| *to == BucketNo::LEDGER) {
+        let reason = "an earlier withdrawal of units is not completed".to_owned();
+        return Err(Error::Unavailable { reason });
+    }
+    let free: Vec<u32> = counts.iter().map(|counts| counts.left.stock).collect();
+    let mut withdrawal = Withdrawal::default();
+    let shares = (0..).map(BucketNo).zip(withdrawn_from(&free, units));
+    for (bucket, units) in shares.filter(|(_, units)| *units > 0) {
+        let call = moves::withdraw(buckets.keys(bucket)?, units);
+        let Some(loan) = buckets.change(bucket, call, "withdrawing units").await? else { continue };
+        // Crash here [withdrawn_not_recorded]: the units are lent to the ledger, which has not
+        // recorded that; the next load of the buckets frees them.
+        withdrawal.units += loan.units;
+        withdrawal.loans.push((bucket, loan));
+        withdrawal.load = Some(moves::load_of(loan));
+    }
+    Ok(withdrawal)
+}
+
+/// Ends the loans of a withdrawal. The units are gone if the ledger has recorded it, else free.
+pub(super) async fn end_withdrawal(
+    buckets: &SkuBuckets,
+    withdrawal: &Withdrawal,
+    is_recorded: bool,
+) -> Result<(), Error> {
+    for (bucket, loan) in &withdrawal.loans {
+        let call = moves::end_withdrawal(buckets.keys(*bucket)?, loan.no, is_recorded);
+        buckets.change(*bucket, call, "ending a withdrawal").await?;
+    }
+    Ok(())
+}
+
 /// Finishes every interrupted transfer to the bucket `to`. Returns the units added.
 pub(super) async fn finish(buckets: &SkuBuckets, to: BucketNo) -> Result<u32, Error> {
     let counts = poll::all(buckets).await?;
@@ -50,7 +88,8 @@ pub(super) async fn resume(
     buckets: &SkuBuckets,
     stuck: Vec<(BucketNo, BucketNo, Loan)>,
 ) -> Result<(), Error> {
-    for (from, to, loan) in stuck {
+    // A withdrawal is finished by its process, or by a load of the buckets.
+    for (from, to, loan) in stuck.into_iter().filter(|(_, to, _)| *to != BucketNo::LEDGER) {
         let (sku, units) = (buckets.sku.no, loan.units);
         tracing::warn!(%sku, %from, %to, units, "transfer: resuming");
         borrow(buckets, from, to, loan).await?;

@@ -15,6 +15,7 @@ use super::poll::{count, is_distrusted};
 use super::sku_buckets::SkuBuckets;
 use crate::domain::{BucketNo, OrderIntent, RequestId, Reservation, Sku, TraceId};
 use crate::redis::executor::CallError;
+use crate::redis::scripts::intent::IntentOrigin;
 use crate::redis::scripts::lookup::read_queued;
 use crate::redis::scripts::record::BrokenRecord;
 use crate::redis::scripts::snapshot::BucketCounts;
@@ -56,7 +57,8 @@ pub(super) async fn of_counted(
     if is_complete { Ok(intents) } else { with_queued(buckets, bucket, intents).await }
 }
 
-/// The intents that are stored by request id.
+/// The intents that are stored by request id, but for those that no process of this installation
+/// wrote: the requests behind those are read from their records.
 async fn kept(buckets: &SkuBuckets, keys: &BucketKeys) -> Result<Vec<OrderIntent>, Error> {
     let key = keys.unsettled();
     let read = redis::cmd("HVALS").arg(&key).to_owned();
@@ -64,7 +66,14 @@ async fn kept(buckets: &SkuBuckets, keys: &BucketKeys) -> Result<Vec<OrderIntent
     let mut intents = Vec::new();
     for value in Vec::<Vec<u8>>::into_iter(values) {
         match intent::unpack(&value) {
-            Ok(intent) => intents.push(intent),
+            Ok(intent) => match buckets.intents.origin(&value) {
+                IntentOrigin::Signed => intents.push(intent),
+                // Of the version before an upgrade.
+                IntentOrigin::Unsigned => {}
+                IntentOrigin::Forged => {
+                    tracing::error!(key, request = %intent.request, "accepted request: forged");
+                }
+            },
             Err(error) => log_unreadable(&key, error),
         }
     }
@@ -128,21 +137,24 @@ async fn read(
         Err(error @ Error::Damaged { .. }) => return Ok(Err(error.to_string())),
         Err(error) => return Err(error),
     };
+    let sku = buckets.latest();
     for queued in requests {
         match queued {
             Ok((request, record)) => {
                 // As the gate built it when the request was accepted, without the trace.
+                let (epoch, terms) = sku.terms_at(record.placed_at_ms, epoch);
                 let reservation = Reservation {
                     request,
                     sku: buckets.sku.no,
                     bucket,
                     epoch,
+                    terms,
                     buyer: record.buyer,
                     quantity: record.quantity,
                     asked_at_ms: record.placed_at_ms,
                     trace: TraceId(0),
                 };
-                to.intents.push(reservation.intent(&buckets.sku));
+                to.intents.push(reservation.intent(&sku));
             }
             Err(error) => {
                 to.damage.get_or_insert(format!("{}: {error}", keys.bucket()));
@@ -154,7 +166,7 @@ async fn read(
 
 /// The number of pages that one call reads.
 pub(super) fn pages_at_once(sku: &Sku, pages: u16) -> u16 {
-    let units = sku.initial / u32::from(sku.buckets.max(1));
+    let units = sku.planned_units() / u32::from(sku.buckets.max(1));
     let on_each = (units / u32::from(pages.max(1))).max(1);
     u16::try_from(REQUESTS_AT_ONCE / on_each).unwrap_or(u16::MAX).clamp(1, PAGES_AT_ONCE)
 }

@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use floodgate::broker::{BrokerStatus, Headers, Message, Route};
 use floodgate::db::{DeadLetterStore, Ledger, OrderWriter};
-use floodgate::domain::{Counting, DeadLetterNo, DeadLetterOrigin, DeadLetterState, RequestId};
+use floodgate::domain::{DeadLetterNo, DeadLetterOrigin, DeadLetterState, RequestId};
 use floodgate::services::dead_letters::{DeadLetterError, DeadLetterOutcome, DeadLetterService};
-use floodgate::stock::MemoryStock;
 
 use crate::support::dead_letter_collectors::{
     CollectorProcess, DEAD_LETTERS_MAX, DeadLetterFixture, dead_letter_of, numbers,
@@ -302,7 +301,7 @@ async fn second_arrival(fixture: &DeadLetterFixture) -> floodgate::domain::NewDe
     };
     floodgate::services::dead_letters::headers::from_delivery(
         &delivery,
-        crate::support::relays::INSTALLATION,
+        &crate::support::intents::reader(crate::support::relays::INSTALLATION),
         0,
     )
 }
@@ -330,9 +329,9 @@ fn a_cut_or_foreign_dead_letter_can_be_parked_and_not_replayed() {
             assert_eq!(service.park(no, None).await.unwrap().0, DeadLetterOutcome::Already);
             assert_eq!(service.park(no, Some("other")).await.unwrap().0, DeadLetterOutcome::Parked);
         }
-        let stock = Arc::new(MemoryStock::new(Counting::InStock));
+        let requests = fixture.requests();
         let without =
-            DeadLetterService::new(ledger, stock, fixture.simulation.clock.clone(), None, 1);
+            DeadLetterService::new(ledger, requests, fixture.simulation.clock.clone(), None, 1);
         let no = dead_letter_of(&fixture, 1).await.no;
         assert!(matches!(without.replay(no).await, Err(DeadLetterError::NoBroker)));
     });

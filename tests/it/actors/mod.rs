@@ -10,5 +10,7 @@ mod order_consumer_watermark;
 mod orphan_rescuer;
 mod reconciler;
 mod relays;
+mod republished_ends;
 mod stalls;
+mod status_watcher;
 mod supervision;

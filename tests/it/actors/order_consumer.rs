@@ -8,12 +8,12 @@ use floodgate::db::OrderWriter;
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::domain::{OrderIntent, Refusal, RequestId, TraceId};
 use floodgate::messages::Quiet;
-use floodgate::redis::scripts::intent::{INTENT_BYTES, pack};
 use tokio::sync::oneshot;
 
 use crate::support::fake_broker::PublishAnswer;
 use crate::support::faulty_ledger::Fault;
 use crate::support::harness::in_system;
+use crate::support::intents::{INTENT_BYTES, pack};
 use crate::support::offers::{self, ANY, open_offer};
 use crate::support::order_consumer::{ConsumerHarness, envelope, quick};
 use crate::support::wait::until;

@@ -6,11 +6,11 @@ use std::time::Duration;
 use floodgate::config::Tier;
 use floodgate::db::ErrorClass;
 use floodgate::domain::RequestId;
-use floodgate::redis::scripts::intent::pack;
 
 use crate::support::fake_broker::PublishAnswer;
 use crate::support::faulty_ledger::Fault;
 use crate::support::harness::in_system;
+use crate::support::intents::pack;
 use crate::support::order_consumer::{ConsumerHarness, quick};
 use crate::support::wait::until;
 

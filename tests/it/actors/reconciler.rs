@@ -11,12 +11,12 @@ use floodgate::domain::{
 };
 use floodgate::messages::envelope;
 use floodgate::outbox::DeadEntry;
-use floodgate::redis::scripts::intent;
 use floodgate::runtime::clock::Clock;
 use floodgate::stock::Stock;
 
 use crate::support::dead_letters::new_dead_letter;
 use crate::support::harness::{UNLIMITED, in_system};
+use crate::support::intents::pack;
 use crate::support::offers;
 use crate::support::reconcilers::{
     Consumers, FakeWatermarks, Process, reconciler, reconciler_with, watermarks,
@@ -35,7 +35,12 @@ async fn simulation_with_lost_requests() -> (Simulation, Arc<FakeWatermarks>) {
 }
 
 /// Runs two passes and advances the clock by `time`, `times` times; then runs two more passes.
-async fn run_passes(simulation: &Simulation, process: &Process, times: u32, time: Duration) {
+pub(super) async fn run_passes(
+    simulation: &Simulation,
+    process: &Process,
+    times: u32,
+    time: Duration,
+) {
     for _ in 0..times {
         process.passes(2).await;
         simulation.clock.advance(time);
@@ -45,7 +50,7 @@ async fn run_passes(simulation: &Simulation, process: &Process, times: u32, time
 
 /// Age at which every accepted request may be reconciled.
 const RECONCILE_AGE: Duration = Duration::from_secs(6);
-const SECOND: Duration = Duration::from_secs(1);
+pub(super) const SECOND: Duration = Duration::from_secs(1);
 
 /// Seconds after its acceptance within which a lost request is published again.
 const REPUBLISH_MAX_S: u32 = 16;
@@ -54,7 +59,7 @@ const REPUBLISH_MAX_S: u32 = 16;
 ///
 /// # Panics
 /// After [`REPUBLISH_MAX_S`].
-async fn until_republished(simulation: &Simulation, process: &Process, num: usize) {
+pub(super) async fn until_republished(simulation: &Simulation, process: &Process, num: usize) {
     for _ in 0..REPUBLISH_MAX_S {
         if simulation.queues.kept().len() == num {
             break;
@@ -179,7 +184,7 @@ async fn with_damaged_bucket(damaged: u64) {
         simulation.store.clear();
         let sold =
             OrderIntent { placed_at_ms: simulation.clock.wall_ms(), ..simulation.intent(request) };
-        simulation.store.put(simulation.bucket_of(request), intent::pack(&sold).into());
+        simulation.store.put(simulation.bucket_of(request), pack(&sold).into());
         run_passes(&simulation, &process, 1, SECOND).await;
     }
     let mut republished: Vec<u64> = simulation.queues.kept().into_keys().collect();
@@ -238,7 +243,7 @@ fn what_is_lost_to_a_missing_binding_arrives_with_its_first_copy() {
 }
 
 /// A SKU in both stock and ledger, with enough units for every request.
-async fn sku_of_both(simulation: &Simulation) -> Arc<Sku> {
+pub(super) async fn sku_of_both(simulation: &Simulation) -> Arc<Sku> {
     let sku = offers::offer(simulation.ledger.as_ref(), "both", UNLIMITED, 100).await;
     simulation.catalog.put(&Sale {
         no: sku.no.0,
@@ -249,6 +254,8 @@ async fn sku_of_both(simulation: &Simulation) -> Arc<Sku> {
         phase: Phase::Open,
         epoch: Epoch(1),
         currency: Currency::default(),
+        ticket_required: false,
+        retention: floodgate::domain::Retention::default(),
         skus: vec![sku.clone()],
     });
     let sku = Arc::new(sku);
@@ -257,12 +264,13 @@ async fn sku_of_both(simulation: &Simulation) -> Arc<Sku> {
     sku
 }
 
-async fn reserve(simulation: &Simulation, sku: &Sku, request: u64) -> OrderIntent {
+pub(super) async fn reserve(simulation: &Simulation, sku: &Sku, request: u64) -> OrderIntent {
     let reservation = Reservation {
         request: RequestId::new(request).unwrap(),
         sku: sku.no,
         bucket: BucketNo(0),
         epoch: Epoch(1),
+        terms: sku.terms(),
         buyer: offers::buyer(request),
         quantity: 2,
         asked_at_ms: simulation.clock.wall_ms(),

@@ -4,10 +4,10 @@
 use floodgate::broker::BrokerStatus;
 use floodgate::domain::{BucketKey, BucketNo, Phase, SkuNo};
 use floodgate::messages::envelope;
-use floodgate::redis::scripts::intent;
 use floodgate::runtime::clock::Clock;
 
 use crate::support::harness::in_system;
+use crate::support::intents::{pack, reader};
 use crate::support::relays::{Call, INSTALLATION, InjectedFault, Process, SKU, Simulation, When};
 use crate::support::wait::until;
 
@@ -39,9 +39,9 @@ fn every_entry_becomes_one_message_with_its_bytes() {
             "no message was published twice"
         );
         for message in simulation.queues.messages() {
-            let intents = envelope::decode(&message.headers, &message.body, INSTALLATION).unwrap();
+            let intents = reader(INSTALLATION).decode(&message.headers, &message.body).unwrap();
             let request = intents[0].as_ref().unwrap().request.get();
-            assert_eq!(message.body, intent::pack(&simulation.intent(request)));
+            assert_eq!(message.body, pack(&simulation.intent(request)));
         }
         assert!((process.metric("floodgate_relay_published_total") - 500.0).abs() < 0.5);
         until("no entry in flight", || async {
@@ -95,7 +95,7 @@ fn all_buckets_are_claimed_in_one_exchange_and_new_sales_are_served() {
         assert_eq!(simulation.store.facts().buckets_per_claim, 200);
         let later = SkuNo(8);
         simulation.offer(later, 1, Phase::Open);
-        let bytes = intent::pack(&simulation.intent(3_000));
+        let bytes = pack(&simulation.intent(3_000));
         simulation.store.put(BucketKey { sku: later, bucket: BucketNo(0) }, bytes.into());
         simulation.until_published([3_000]).await;
     });
@@ -235,7 +235,7 @@ fn an_entry_without_an_answer_is_no_attempt_although_its_queue_confirms_others()
 fn an_unreadable_intent_becomes_a_dead_letter_without_its_neighbours() {
     in_system(async {
         let simulation = Simulation::new(1);
-        let packed = |no| intent::pack(&simulation.intent(no));
+        let packed = |no| pack(&simulation.intent(no));
         let mut broken = packed(3);
         broken[19] = 99;
         let torn = packed(5)[..70].to_vec();
@@ -244,8 +244,7 @@ fn an_unreadable_intent_becomes_a_dead_letter_without_its_neighbours() {
         let _process = simulation.relays();
         simulation.until_published([1, 2, 4]).await;
         let messages = simulation.queues.messages();
-        let intents =
-            envelope::decode(&messages[0].headers, &messages[0].body, INSTALLATION).unwrap();
+        let intents = reader(INSTALLATION).decode(&messages[0].headers, &messages[0].body).unwrap();
         let requests = intents.iter().map(|intent| intent.as_ref().unwrap().request.get());
         assert_eq!((requests.collect::<Vec<_>>(), messages.len()), (vec![1, 2, 4], 1));
         let dead = simulation.store.dead();

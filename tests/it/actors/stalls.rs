@@ -98,7 +98,11 @@ fn the_lease_of_a_loader_that_hangs_passes_on() {
         harness.create(OFFER, START_MS - 1000).await;
         // Opened by another process.
         let sale = harness.catalog.sale("sale").unwrap().sale.clone();
-        ledger.set_sale_phase(sale.id, sale.epoch, Phase::Open, START_MS).await.unwrap().unwrap();
+        ledger
+            .set_sale_phase(sale.id, sale.epoch, Phase::Open, START_MS, None)
+            .await
+            .unwrap()
+            .unwrap();
         stock.set(StockFault::LoadWaits(harness.ask(1, 1, 1).sku));
         harness.actors.start_sale_loader(harness.sales.clone());
         until("a hanging load", async || (stock.num_waiting() == 1).then_some(())).await;

@@ -1,6 +1,6 @@
 //! A buyer in the storefront: from the click to the paid order, for each policy.
 
-use floodgate::config::AuthMode;
+use floodgate::config::{AuthMode, JwtKeys};
 use serde_json::json;
 
 use super::{WIDE, assert_quiet, of, open, sale, shop, shop_with};
@@ -129,11 +129,11 @@ async fn the_button_is_grey_until_the_start_and_opens_by_itself() {
     browser.expect(&of("phone", ".buy"), "Not open yet").await;
     browser.picture("before").await;
     let disabled = "return document.querySelector('.buy').getAttribute('aria-disabled')";
-    assert_eq!(browser.run(disabled).await, "true");
+    browser.becomes(disabled, "true").await;
     browser.click(&of("phone", ".buy")).await;
     browser.expect(".countdown", "Ends in").await;
     browser.expect(&of("phone", ".buy"), "Buy").await;
-    assert_eq!(browser.run(disabled).await, serde_json::Value::Null);
+    browser.becomes(disabled, serde_json::Value::Null).await;
     browser.expect("#status", "The sale has started.").await;
     let ids = "return performance.getEntriesByType('resource') \
         .filter((call) => call.name.endsWith('/request-ids')).length";
@@ -200,7 +200,7 @@ async fn another_buyer_is_chosen_on_the_page() {
 async fn a_token_of_the_login_service_signs_in() {
     let app = shop_with(|settings| {
         settings.auth.mode = AuthMode::Jwt;
-        settings.auth.jwt_secret = Some(SECRET.into());
+        settings.auth.jwt_keys = JwtKeys::of_secret(SECRET);
     });
     open(&app, sale(-1_000)).await;
     let browser = Browser::start(WIDE, "en").await;
@@ -212,7 +212,8 @@ async fn a_token_of_the_login_service_signs_in() {
     browser.open(&app.url("/")).await;
     browser.open(&app.url(&format!("/?sale=spring#token={token}"))).await;
     browser.expect(".who", "Buyer 4711").await;
-    assert_eq!(browser.run("return location.hash").await, "", "not left in the address");
+    // Not left in the address.
+    browser.becomes("return location.hash", "").await;
     browser.click(&of("phone", ".buy")).await;
     browser.expect(&of("phone", ".buy"), "Ordered").await;
     browser.reload().await;
@@ -221,7 +222,7 @@ async fn a_token_of_the_login_service_signs_in() {
 }
 
 /// The number that the page has chosen.
-async fn buyer(browser: &Browser) -> u64 {
+pub(super) async fn buyer(browser: &Browser) -> u64 {
     let stored = browser.run("return JSON.parse(localStorage.getItem('fg1:buyer'))").await;
     stored.as_str().unwrap().parse().unwrap()
 }

@@ -22,7 +22,7 @@ fn axe() -> String {
 }
 
 /// The faults of accessibility that axe finds on the page.
-async fn faults(browser: &Browser) -> Vec<String> {
+pub(super) async fn faults(browser: &Browser) -> Vec<String> {
     // A colour on its way to another one has the contrast of neither.
     let settled = "return Promise.all(document.getAnimations().map((one) => one.finished)) \
         .then(() => true)";
@@ -35,7 +35,7 @@ async fn faults(browser: &Browser) -> Vec<String> {
 }
 
 /// What of the page is outside of the window, or cut off.
-async fn clipped(browser: &Browser) -> Json {
+pub(super) async fn clipped(browser: &Browser) -> Json {
     browser
         .run(
             "const wide = document.documentElement.scrollWidth > innerWidth ? ['page'] : []; \
@@ -116,7 +116,7 @@ async fn a_chinese_buyer_gets_the_page_in_chinese_and_may_change_it() {
     let browser = Browser::start(WIDE, "zh-CN,zh").await;
     browser.open(&app.url("/?sale=spring")).await;
     browser.expect(&of("phone", ".buy"), "立即抢购").await;
-    assert_eq!(browser.run("return document.documentElement.lang").await, "zh-Hans");
+    browser.becomes("return document.documentElement.lang", "zh-Hans").await;
     browser.click(&of("phone", ".buy")).await;
     browser.expect(&of("phone", ".buy"), "抢购成功").await;
     browser.expect(&of("phone", ".note"), "下单成功。").await;
@@ -151,10 +151,10 @@ async fn nothing_moves_where_motion_is_not_wanted() {
     browser.expect(&of("phone", ".buy"), "Buy").await;
     let moves = "document.querySelector('.sku').dataset.state = 'queued'; \
         return getComputedStyle(document.querySelector('.sku .icon')).animationName";
-    assert_eq!(browser.run(moves).await, "turn");
+    browser.becomes(moves, "turn").await;
     let media = json!({"features": [{"name": "prefers-reduced-motion", "value": "reduce"}]});
     browser.emulate("Emulation.setEmulatedMedia", media).await;
-    assert_eq!(browser.run(moves).await, "none");
+    browser.becomes(moves, "none").await;
     assert_quiet(&browser, &[]).await;
 }
 
@@ -167,17 +167,17 @@ async fn the_keyboard_reaches_everything_and_nothing_shifts() {
     browser.expect(".sales", "Spring sale").await;
     let tab = "\u{e004}";
     browser.press(tab).await;
-    assert_eq!(browser.run("return document.activeElement.className").await, "skip");
+    browser.becomes("return document.activeElement.className", "skip").await;
     // Mark, two views, language, buyer, and the sale.
     browser.press(&tab.repeat(6)).await;
     browser.press("\u{e007}").await;
     browser.expect(&of("phone", ".left"), "1,000").await;
-    assert_eq!(browser.run("return document.activeElement.id").await, "main");
+    browser.becomes("return document.activeElement.id", "main").await;
     browser.press(&tab.repeat(2)).await;
     browser.press("\u{e007}").await;
     browser.expect(&of("phone", ".buy"), "Ordered").await;
     let focused = "return document.activeElement.classList.contains('buy')";
-    assert_eq!(browser.run(focused).await, true, "the focus stays on the button");
+    browser.becomes(focused, true).await;
     browser.expect("#status", "Your order is placed.").await;
     browser.back().await;
     browser.expect(".sales", "Spring sale").await;

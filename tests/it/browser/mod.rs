@@ -1,9 +1,12 @@
 //! The storefront in a real browser: every test drives Chromium against a complete server.
 
 mod buying;
+mod challenges;
 mod export;
 mod faults;
 mod looks;
+mod operators;
+mod questions;
 
 use floodgate::config::{PaymentBackend, Settings, Tier};
 use floodgate::runtime::clock::wall_ms;

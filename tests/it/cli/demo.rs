@@ -75,6 +75,14 @@ fn the_calls_that_the_demo_prints_work_until_ctrl_c() {
     assert!(answer_of("/funnel").contains("\"landed\""), "{answers:#?}");
     assert!(answer_of("/metrics").contains("floodgate_buy"), "{answers:#?}");
     assert!(answer_of("/tea/request-ids").contains("\"request_id\""), "{answers:#?}");
+    for step in ["  1. Buy ", "  3. Watch "] {
+        let line = notes.iter().find_map(|line| line.strip_prefix(step));
+        let address = line.unwrap_or_else(|| panic!("no step {step:?}: {notes:#?}")).trim();
+        assert!(try_command(&format!("curl -s '{address}'")).contains("<html"), "{address}");
+        assert!(address.contains("sale=your-turn"), "{address}");
+    }
+    let sale = answer_of("/v1/sales/demo");
+    assert!(sale.contains("\"phone\""), "{sale}");
     let page = notes.last().unwrap().strip_prefix(LAST_LINE).unwrap();
     assert!(try_command(&format!("curl -s {page}")).contains("<html"), "{page}");
 

@@ -20,67 +20,134 @@ fn done(done: &str, state: &str) -> (u16, Json) {
     (200, json!({ "done": done, "dead_letter": { "state": state } }))
 }
 
-fn refused() -> (u16, Json) {
-    (409, json!({ "title": "Dead letter not replayable", "detail": "it is cut\u{1b}[2J" }))
-}
-
-/// The requests below `/dead-letters`.
-fn lines(api: &ScriptedApi) -> Vec<String> {
-    api.lines().iter().map(|line| line.replace("/admin/v1/dead-letters", "")).collect()
+/// A step of a verb on all that match.
+fn step(items: &[(&str, &str)], num_left: u64, next: Option<&str>) -> (u16, Json) {
+    let item = |(id, done): &(&str, &str)| match *done {
+        "refused" => json!({ "id": id, "refused": "it is cut\u{1b}[2J" }),
+        done => json!({ "id": id, "done": done, "state": "replayed" }),
+    };
+    let items: Vec<Json> = items.iter().map(item).collect();
+    (200, json!({ "dead_letters": items, "num_left": num_left, "next_cursor": next }))
 }
 
 #[test]
-fn open_dead_letters_are_replayed_page_by_page_up_to_the_limit() {
+fn all_that_match_are_replayed_step_by_step_up_to_the_limit() {
+    let steps = || {
+        api(|line| {
+            Some(match line {
+                "POST /replay?state=open&origin=relay&sale_id=spring&limit=50"
+                | "POST /replay?state=open&origin=relay&sale_id=spring&limit=2" => {
+                    step(&[("8", "resolved"), ("9", "refused")], 70, Some("8"))
+                }
+                "POST /replay?state=open&origin=relay&sale_id=spring&limit=50&cursor=8" => {
+                    step(&[("6", "published"), ("7", "published")], 68, Some("6"))
+                }
+                _ => step(&[("5", "published")], 67, Some("5")),
+            })
+        })
+    };
+    let words = [
+        "dlq",
+        "replay",
+        "--all",
+        "--origin",
+        "relay",
+        "--sale",
+        "spring",
+        "--expected",
+        "72",
+        "--reason",
+        "mended",
+    ];
+    let limited = [&words[..], &["--max", "53"]].concat();
+    let api = steps();
+    let output = api.run(&[&limited[..], &["--json"]].concat());
+    let summary = parsed(&output);
+    let names = ["num_published", "num_resolved", "num_refused"];
+    let counts = names.map(|name| summary[name].as_u64().unwrap());
+    assert_eq!((counts[1], counts[2]), (1, 1), "{summary}");
+    assert_eq!(summary["next_cursor"], "5");
+    assert_eq!(code(&output), 1, "one was refused: {output:?}");
+    assert!(stderr(&output).contains("there are more: --cursor 5"), "{output:?}");
+    let bodies = api.bodies();
+    let expected: Vec<_> = bodies.iter().take(3).map(|body| body["expected"].clone()).collect();
+    assert_eq!(expected, [72, 70, 68].map(|num| json!(num)), "each step has its own number");
+    assert!(bodies.iter().all(|body| body["reason"] == "mended"), "{bodies:?}");
+
+    let api = steps();
+    let text = api.text(&[&words[..], &["--max", "2"]].concat(), 1);
+    let lines = "dead letter 8: resolved\ndead letter 9: refused: it is cut.[2J\n";
+    assert!(text.starts_with(lines), "{text}");
+}
+
+#[test]
+fn the_last_step_ends_the_run_and_another_number_changes_nothing() {
     let api = api(|line| {
         Some(match line {
-            "GET ?state=open&origin=relay&limit=3" => page_of(["9", "8"], Some("8")),
-            "GET ?state=open&origin=relay&limit=2&cursor=8" => page_of(["7", "6"], Some("6")),
-            "POST /7/replay" => done("published", "open"),
-            "POST /8/replay" => done("resolved", "replayed"),
-            "POST /6/replay" => done("published", "replayed"),
-            _ => refused(),
+            "POST /discard?state=parked&reason=no+sale&limit=50" => {
+                step(&[("1", "discarded"), ("2", "already")], 0, None)
+            }
+            _ => (409, json!({ "code": "other-count", "title": "Another number" })),
         })
     });
-    let words = ["dlq", "replay", "--all", "--origin", "relay", "--max", "3"];
-    let output = api.run(&[&words[..], &["--json"]].concat());
-    assert_eq!(code(&output), 1, "one was refused: {output:?}");
-    assert!(stderr(&output).contains("there are more: --cursor 6"), "{output:?}");
-    let posts: Vec<_> = lines(&api).into_iter().filter(|line| line.starts_with('P')).collect();
-    assert_eq!(posts, ["POST /8/replay", "POST /9/replay", "POST /6/replay", "POST /7/replay"]);
-    let summary = parsed(&output);
-    let names = ["next_cursor", "num_published", "num_resolved", "num_refused"];
-    let expected = [json!("6"), json!(2), json!(1), json!(1)];
-    assert_eq!(names.map(|name| summary[name].clone()), expected);
+    let with = |state: &str| {
+        let words = ["dlq", "discard", "--all", "--state", state, "--contains", "no sale"];
+        [&words[..], &["--expected", "2", "--reason", "cancelled"]].concat().join("\n")
+    };
+    let run = |state: &str| api.run(&with(state).split('\n').collect::<Vec<_>>());
+    let output = run("parked");
+    assert_eq!(code(&output), 0, "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.ends_with("\n1 discarded, 1 were so already\n"), "{text}");
+    let output = run("open");
+    assert_eq!(code(&output), 1, "{output:?}");
+    assert!(stderr(&output).contains("--dry-run"), "{output:?}");
 
-    let expected = "dead letter 8: resolved\n\
-                    dead letter 9: refused: Dead letter not replayable: it is cut.[2J\n\
-                    dead letter 6: published\n\
-                    dead letter 7: published, and it is open again\n\
-                    2 published, 1 resolved (their requests had ended), 1 refused\n";
-    assert_eq!(api.text(&words, 1), expected);
+    let stopped = ScriptedApi::always(
+        200,
+        json!({ "dead_letters": [], "num_left": 5, "stopped": "the ledger is not available" }),
+    );
+    let words = ["dlq", "park", "--all", "--expected", "5", "--note", "x"];
+    let output = stopped.run(&words);
+    assert_eq!(code(&output), 2, "{output:?}");
+    assert!(stderr(&output).contains("the ledger is not available"), "{output:?}");
+    assert_eq!(stopped.lines().len(), 1);
 }
 
 #[test]
-fn refused_dead_letters_do_not_block_others_and_are_tried_once() {
-    let two_pages = api(|line| {
-        Some(match line {
-            "GET ?state=open&limit=2" => page_of(["9", "8"], Some("8")),
-            "GET ?state=open&limit=2&cursor=8" => page_of(["8", "7"], None),
-            _ => refused(),
-        })
-    });
-    let words = ["dlq", "replay", "--all", "--max", "2", "--json"];
-    let summary = parsed(&two_pages.run(&words));
-    assert_eq!(lines(&two_pages).len(), 2 + 3);
-    assert_eq!((summary.get("next_cursor"), &summary["num_refused"]), (None, &json!(3)));
+fn nothing_is_sent_for_an_incomplete_selection() {
+    let api = ScriptedApi::always(500, json!({}));
+    for words in [
+        &["dlq", "discard", "--all", "--reason", "x"][..],
+        &["dlq", "discard", "--all", "--expected", "3"],
+        &["dlq", "discard", "--all", "--expected", "3", "--reason", " "],
+        &["dlq", "discard", "17", "--sale", "spring"],
+        &["dlq", "discard", "17", "--expected", "1"],
+        &["dlq", "discard", "17", "--all", "--expected", "1", "--reason", "x"],
+        &["dlq", "discard"],
+        &["dlq", "list", "--sku", "phone"],
+        &["dlq", "list", "--since", "yesterday"],
+    ] {
+        let output = api.run(words);
+        assert_eq!(code(&output), 2, "{words:?}: {output:?}");
+    }
+    assert_eq!(api.lines(), [""; 0]);
+}
 
-    let ignores_cursors = api(|line| {
-        let is_list = line.starts_with("GET");
-        Some(if is_list { page_of(["9", "8"], Some("8")) } else { refused() })
+#[test]
+fn a_dry_run_shows_what_matches() {
+    let api = api(|line| {
+        let (status, mut page) = page_of(["9", "8"], Some("8"));
+        page["num_matching"] = json!(60);
+        let is_expected =
+            line == "GET ?state=open&buyer_id=7&until=2030-01-01T00%3A00%3A00Z&limit=50";
+        is_expected.then_some((status, page))
     });
-    let output = ignores_cursors.run(&words);
-    assert_eq!((code(&output), lines(&ignores_cursors).len()), (1, 2 + 2));
-    assert_eq!(parsed(&output).get("next_cursor"), None);
+    let words = ["dlq", "park", "--all", "--buyer", "7", "--until", "2030-01-01T00:00:00Z"];
+    let output = api.run(&[&words[..], &["--dry-run"]].concat());
+    assert_eq!(code(&output), 0, "{output:?}");
+    assert!(stderr(&output).contains("60 match, nothing was changed"), "{output:?}");
+    assert!(String::from_utf8(output.stdout).unwrap().contains("60 match; "));
 }
 
 #[test]
@@ -140,8 +207,9 @@ fn a_list_is_a_table_with_its_counts() {
     let none = ScriptedApi::always(200, none);
     let text = none.text(&["dlq", "list"], 0);
     assert_eq!(text, "none of these (0 open, 2 replayed, 0 parked, 0 discarded)\n");
-    let text = none.text(&["dlq", "replay", "--all"], 0);
-    assert_eq!(text, "nothing to do: no open dead letter\n");
+    let none = ScriptedApi::always(200, json!({ "dead_letters": [], "num_left": 0 }));
+    let words = ["dlq", "replay", "--all", "--expected", "0", "--reason", "x"];
+    assert_eq!(none.text(&words, 0), "nothing was done\n");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value as Json;
 
+mod answers;
 mod demo;
 mod dlq;
 mod doctor;
@@ -14,6 +15,9 @@ mod doctor_mysql;
 mod doctor_rabbitmq;
 mod doctor_redis;
 mod events;
+mod order_life;
+mod payments;
+mod sale_changes;
 mod scripted;
 
 const SALE: &str = r#"{"sale_id": "spring", "title": "Spring sale",

@@ -58,6 +58,15 @@ impl ScriptedApi {
         String::from_utf8(output.stdout).unwrap()
     }
 
+    /// The bodies of the requests since the last call.
+    pub fn bodies(&self) -> Vec<Json> {
+        let requests = std::mem::take(&mut *self.requests.lock().unwrap());
+        let body = |request: &String| {
+            serde_json::from_str(request.split_once("\r\n\r\n").unwrap().1).unwrap()
+        };
+        requests.iter().map(body).collect()
+    }
+
     /// The lines of the requests since the last call.
     pub fn lines(&self) -> Vec<String> {
         let requests = std::mem::take(&mut *self.requests.lock().unwrap());
@@ -158,9 +167,17 @@ fn sales_are_shown_as_tables() {
         { "stage": "broker", "count": null, "unit": "messages", "oldest_age_ms": null },
     ] });
     let api = ScriptedApi::start(move |line| {
-        Some((200, if line.ends_with("/funnel") { funnel.clone() } else { sale.clone() }))
+        let verb = json!({ "at": "2030-01-01T00:00:00Z", "verb": "close", "operator": "anna",
+            "reason": "sold\u{1b}[2J" });
+        let verbs = json!({ "verbs": [verb] });
+        Some(match line {
+            "GET /verbs?subject=sale%3Aspring&limit=10" => (200, verbs),
+            line if line.ends_with("/funnel") => (200, funnel.clone()),
+            _ => (200, sale.clone()),
+        })
     });
     let text = api.text(&["sale", "show", "spring"], 0);
+    assert!(text.contains("\n2030-01-01T00:00:00Z  close  anna  sold.[2J"), "{text}");
     assert!(text.starts_with("sale spring: Spring (open)\n"), "{text}");
     assert!(text.contains("\nphone  3     10     quota 2  Phone\n"), "{text}");
     assert!(text.contains("\nunsettled  1,200  requests  31.007 s"), "{text}");
@@ -297,13 +314,21 @@ fn the_exit_code_of_an_audit_is_never_better_than_the_report() {
     let report = json!({
         "holds": false, "could_tell": true, "num_orders": 7, "num_violations": 1,
         "num_dead_letters": 2,
-        "violations": [{ "invariant": "NoOversell", "detail": "sku 3: 11 of 10" }],
+        "violations": [
+            { "invariant": "NoOversell", "verdict": "over_sell", "detail": "sku 3: 11 of 10" },
+        ],
+        "repairs": [
+            { "action": "record", "outcome": "failed_final", "detail": "sku 3: 11 of 10" },
+            { "action": "submit", "outcome": null, "detail": "request 9" },
+        ],
         "judged": [{ "invariant": "LimitHeld", "evidence": "orders per buyer" }],
         "notes": ["gates were busy"],
     });
     let expected = [
         "VIOLATED: 1 found (7 orders read, 2 dead letters)",
-        "  violated  NoOversell: sku 3: 11 of 10",
+        "  violated  NoOversell: OVER_SELL: sku 3: 11 of 10",
+        "  repair    record: FAILED_FINAL: sku 3: 11 of 10",
+        "  repair    submit: planned: request 9",
         "  judged    LimitHeld: orders per buyer",
         "  note      gates were busy",
     ];

@@ -111,7 +111,7 @@ async fn numbers_in(broker: &RabbitBroker, sources: &[Source]) -> BTreeSet<usize
         let name = match source {
             Source::Orders(queue) => format!("orders.{queue}"),
             Source::Dead => "dead".to_owned(),
-            Source::Events => panic!("events have no queue of ours"),
+            other => panic!("{other:?} is not read here"),
         };
         // A delivery in flight is in no queue: only a timeout after an empty queue ends the loop.
         let mut was_empty = false;

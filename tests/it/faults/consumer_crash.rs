@@ -1,12 +1,11 @@
 //! The crash points of the order consumer, by name: C10. An unacknowledged delivery is redelivered,
 //! and a redelivery changes nothing.
 
-use floodgate::redis::scripts::intent::pack;
-
 use crate::support::fake_broker::PublishAnswer;
 use crate::support::faulty_ledger::Fault;
 use crate::support::faulty_stock::StockFault;
 use crate::support::harness::in_system;
+use crate::support::intents::pack;
 use crate::support::order_consumer::ConsumerHarness;
 use crate::support::wait::until;
 

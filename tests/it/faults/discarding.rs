@@ -10,7 +10,6 @@ use floodgate::domain::{
 };
 use floodgate::messages::BuyAnswer;
 use floodgate::messages::envelope;
-use floodgate::redis::scripts::intent;
 use floodgate::services::dead_letters::headers;
 use floodgate::services::dead_letters::{DeadLetterError, DeadLetterOutcome, DeadLetterService};
 use futures_util::future::join_all;
@@ -19,6 +18,7 @@ use crate::actors::gates_failing::{Failing, OFFER};
 use crate::support::faulty_ledger::Fault;
 use crate::support::faulty_stock::StockFault;
 use crate::support::harness::{START_MS, in_system};
+use crate::support::intents::{pack_into, reader};
 
 const INSTALLATION: &str = "0badcafe";
 
@@ -48,7 +48,7 @@ async fn accept_without_ledger(
 fn service(fixture: &Failing) -> DeadLetterService {
     DeadLetterService::new(
         fixture.ledger.clone(),
-        fixture.stock.clone(),
+        fixture.harness.actors.requests.clone(),
         fixture.harness.clock.clone(),
         None,
         1,
@@ -65,13 +65,13 @@ impl Failing {
     async fn store_dead_letter(&self, requests: &[u64]) -> DeadLetterNo {
         let mut body = Vec::new();
         for request in requests {
-            intent::pack_into(&self.intent(*request), &mut body);
+            pack_into(&self.intent(*request), &mut body);
         }
         let body = Bytes::from(body);
         let headers = envelope::headers(&body, INSTALLATION, START_MS).unwrap();
         let delivery =
             Delivery { tag: 1, headers, routing_key: String::new(), num_previous: 0, body };
-        let dead_letter = headers::from_delivery(&delivery, INSTALLATION, START_MS);
+        let dead_letter = headers::from_delivery(&delivery, &reader(INSTALLATION), START_MS);
         self.ledger.store_dead_letters(vec![dead_letter], START_MS).await.unwrap();
         let first = self.intent(requests[0]).request;
         self.ledger.dead_letters(DeadLetterFilter::with(first), u32::MAX).await.unwrap()[0].no

@@ -24,7 +24,7 @@ use serde_json::Value as Json;
 use tempfile::TempDir;
 
 use crate::support::faulty_ledger::{Fault, FaultyLedger};
-use crate::support::offers::{ANY, intent, open_offer, run};
+use crate::support::offers::{ANY, assert_ledger_holds, intent, open_offer, run};
 use crate::support::servers::rabbitmq::RabbitMq;
 
 const EXCHANGE: &str = "fg.events";
@@ -216,5 +216,6 @@ fn events_published_before_a_crash_come_again_and_none_is_missed() {
         }
         let cancelled: Vec<_> = received.iter().rev().take(2).map(|(id, ..)| id.as_str()).collect();
         assert_eq!(cancelled, ["5.1", "3.1"]);
+        assert_ledger_holds(&*fixture.ledger).await;
     });
 }

@@ -1,26 +1,37 @@
-//! A full disk: the server runs on a small file system, in a mount namespace of its own.
+//! A full disk (C24) of the server and of Redis, which run on a small file system, in a mount
+//! namespace of their own. The broker's disk alarm: `broker_blocked.rs`.
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 
 use serde_json::json;
 
 use crate::support::admin::{assert_audit_holds, open_sale, stage};
 use crate::support::crowd::{History, Purchase, send};
+use crate::support::gate::{GateFixture, buy as buy_one, purchases, retry_until_answered};
 use crate::support::process::{Server, command};
+use crate::support::servers::wrapped_redis::WrappedRedis;
 use crate::support::wait::until;
 
-/// Mounts a tmpfs of 6 MiB on the folder, fills half of it and executes the server.
+/// Mounts a tmpfs of 6 MiB on the folder, fills half of it and executes the command.
 const SCRIPT: &str = "mount -t tmpfs -o size=6m none \"$1\" && cd \"$1\" && \
      dd if=/dev/zero of=filler bs=1024 count=3000 2>/dev/null && shift && exec \"$@\"";
 
-/// The server command in a user and mount namespace, which permits the mount.
+/// Executes the command that is appended, in a user and mount namespace, which permits the mount.
+fn small_disk(folder: &Path) -> Command {
+    let mut confined = Command::new("unshare");
+    confined.args(["--user", "--map-root-user", "--mount", "sh", "-c", SCRIPT, "sh"]);
+    confined.arg(folder);
+    confined
+}
+
+/// The server command on a small disk.
 fn confined(folder: &Path) -> Command {
     let keys = [("FLOODGATE__HTTP__ANSWER_DEADLINE_MS", "300")];
     let server = command(folder, &["serve"], &keys);
-    let mut confined = Command::new("unshare");
-    confined.args(["--user", "--map-root-user", "--mount", "sh", "-c", SCRIPT, "sh"]);
-    confined.arg(folder).arg(server.get_program()).args(server.get_args());
+    let mut confined = small_disk(folder);
+    confined.arg(server.get_program()).args(server.get_args());
     for (name, value) in server.get_envs() {
         confined.envs(value.map(|value| (name, value)));
     }
@@ -80,5 +91,48 @@ fn a_full_disk_is_reported_and_loses_nothing() {
         assert_audit_holds(server.internal).await;
         let num_orders = stage(server.internal, "sale", "landed").await;
         assert_eq!(num_orders, first + BUYERS - 1, "one order for each buyer and no other order");
+    });
+}
+
+/// Sends one purchase of each further buyer until a purchase is refused as busy; returns the number
+/// of buyers, and what they were answered.
+async fn buy_until_busy(server: &Server, at_most: u64) -> (u64, History) {
+    let (mut next, mut history) = (1, History::default());
+    loop {
+        let sent = Arc::new(purchases(next..next + BUYERS));
+        next += BUYERS;
+        let once: Arc<Vec<usize>> = Arc::new((0..sent.len()).collect());
+        history.absorb(send(server.public, "sale", sent, once, 16).await);
+        let is_known = |status| matches!(status, Some(200 | 202 | 503));
+        assert!(history.purchases.iter().all(|attempt| is_known(attempt.status)));
+        if history.purchases.iter().any(|attempt| attempt.status == Some(503)) {
+            return (next, history);
+        }
+        assert!(next < at_most, "the disk must be full by now");
+    }
+}
+
+/// Redis with an append-only file refuses writes while it cannot append.
+#[test]
+fn a_redis_on_a_full_disk_sells_nothing_until_there_is_room() {
+    let aof = ["--appendonly", "yes", "--appendfsync", "everysec"];
+    let redis = WrappedRedis::start(small_disk, &aof);
+    let fixture = GateFixture::new();
+    let server = fixture.server(&[("redis.url", &redis.url())]);
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        open_sale(server.internal, "sale", json!({"kind": "one_per_buyer"}), 1_000_000, 2).await;
+        let (next, mut history) = buy_until_busy(&server, 100_000).await;
+        until("the error of the file", async || {
+            let info = redis.text(&["INFO", "persistence"]);
+            info.contains("aof_last_write_status:err").then_some(())
+        })
+        .await;
+        let (status, body) = buy_one(server.public, next).await.unwrap();
+        assert_eq!((status, &body["code"]), (503, &json!("busy")), "{body}");
+        std::fs::remove_file(redis.file("filler")).unwrap();
+        // No part is restarted or repaired.
+        history.absorb(retry_until_answered(server.public, purchases(1..next).into(), 16).await);
+        let verdict = fixture.check(server.internal, &history, 1_000_000).await;
+        assert_eq!(verdict.ok as u64, next - 1, "one order for each buyer");
     });
 }

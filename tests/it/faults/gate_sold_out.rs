@@ -52,6 +52,7 @@ fn two_thousand_refusals_cost_redis_next_to_nothing_and_repeats_read_their_order
         ("maintenance.lease_ttl_ms", "5000"),
         ("gate.resubmit_every_ms", "2000"),
         ("gate.resubmit_after_ms", "3000"),
+        ("limits.shared", "true"),
     ]);
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         app.open_sale("sale", json!({"kind": "one_per_buyer"}), 5, 4).await;
@@ -75,6 +76,32 @@ fn two_thousand_refusals_cost_redis_next_to_nothing_and_repeats_read_their_order
             assert_eq!(again, *order, "the same answer as before");
         }
         assert_holds_at_rest(app.internal).await;
+    });
+}
+
+/// A process that waits for results need not look for them.
+#[test]
+fn a_result_is_hinted_to_every_process() {
+    let fixture = GateFixture::new();
+    let settings = fixture.settings(&PATIENT);
+    in_system(async {
+        let ledger = Arc::new(DefectiveLedger::new(LedgerDefect::None));
+        let here = Harness::start_on_redis(&settings, ledger.clone()).await;
+        let clock: SharedClock = here.clock.clone();
+        let there = Backends::on_redis(&settings, ledger, &clock).await.unwrap();
+        here.create(Offer { policy: ONE_PER_BUYER, stock: 3, buckets: 2 }, START_MS - 1000).await;
+        here.set_phase(Phase::Open).await;
+        let mut hints = there.stock.result_hints().await.unwrap().unwrap();
+        let wanted = [here.ask(7, 1, 1), here.ask(8, 2, 1)];
+        for reservation in wanted {
+            assert!(is_placed(&here.gates.buy(reservation).await));
+        }
+        let mut hinted = Vec::new();
+        while hinted.len() < 2 {
+            hinted.extend(hints.next().await.unwrap());
+        }
+        hinted.sort_unstable();
+        assert_eq!(hinted, wanted.map(|reservation| reservation.request));
     });
 }
 

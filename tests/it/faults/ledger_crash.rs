@@ -11,6 +11,7 @@ use floodgate::db::{Ledger, OrderWriter, SaleStore};
 use floodgate::domain::{OrderIntent, Sku};
 use tempfile::TempDir;
 
+use crate::support::migrations;
 use crate::support::offers::{ANY, intent, offer, orders, run};
 
 struct Running {
@@ -158,18 +159,20 @@ fn migrating_goes_on_where_it_ended() {
              DROP TABLE dead_requests; DROP TABLE dead_letters; \
              ALTER TABLE orders DROP COLUMN published_at_ms; \
              ALTER TABLE orders DROP COLUMN recorded_at_ms",
-            include_str!("../../../migrations/sqlite/0009_add_order_life/down.sql")
+            [
+                include_str!("../../../migrations/sqlite/0017_add_operator_verbs/down.sql"),
+                include_str!("../../../migrations/sqlite/0016_add_retention/down.sql"),
+                include_str!("../../../migrations/sqlite/0015_add_ticket_required/down.sql"),
+                include_str!("../../../migrations/sqlite/0013_add_retakes/down.sql"),
+                include_str!("../../../migrations/sqlite/0012_add_sale_changes/down.sql"),
+                include_str!("../../../migrations/sqlite/0011_add_repairs/down.sql"),
+                include_str!("../../../migrations/sqlite/0010_add_queue_timeout/down.sql"),
+                include_str!("../../../migrations/sqlite/0009_add_order_life/down.sql"),
+            ]
+            .concat()
         ))
         .unwrap();
-    let expected = [
-        "0003_create_failed_requests",
-        "0004_create_tokens",
-        "0005_create_dead_letters",
-        "0006_add_order_times",
-        "0007_add_partial_request_index",
-        "0008_add_discarded_letters",
-        "0009_add_order_life",
-    ];
+    let expected = migrations::from("sqlite", "0003");
     assert_eq!(SqliteLedger::schema_status(&options).unwrap().pending, expected);
     SqliteLedger::open(&options).unwrap();
     assert_eq!(SqliteLedger::schema_status(&options).unwrap().pending, Vec::<String>::new());

@@ -2,6 +2,7 @@
 //! order.
 
 use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use diesel::connection::SimpleConnection;
@@ -10,6 +11,7 @@ use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::db::{Error, ErrorClass, Ledger, OrderWriter, SaleStore};
 use tempfile::TempDir;
 
+use crate::support::migrations;
 use crate::support::offers::{ANY, intent, offer, orders, run};
 
 /// A directory with a closed ledger of one SKU and 300 orders.
@@ -73,7 +75,10 @@ fn a_missing_file_is_made_only_when_asked_for() {
 
     options.create = true;
     let ledger = SqliteLedger::open(&options).unwrap();
-    assert_eq!(SqliteLedger::schema_status(&options).unwrap().applied.len(), 9);
+    assert_eq!(
+        SqliteLedger::schema_status(&options).unwrap().applied.len(),
+        migrations::all("sqlite").len()
+    );
     run(ledger.close());
     let mut names: Vec<_> =
         fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -81,6 +86,19 @@ fn a_missing_file_is_made_only_when_asked_for() {
     assert_eq!(names, ["ledger.db", "ledger.db.lock"], "no other file is left");
     options.create = false;
     SqliteLedger::open(&options).unwrap();
+}
+
+#[test]
+fn only_the_owner_can_read_the_ledger() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = OpenOptions::new(directory.path().join("ledger.db"));
+    let ledger = SqliteLedger::open(&options).unwrap();
+    for suffix in ["", "-wal", "-shm", ".lock"] {
+        let path = with_suffix(&options.path, suffix);
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{}", path.display());
+    }
+    run(ledger.close());
 }
 
 #[test]

@@ -17,26 +17,27 @@ use floodgate::payment::{FindAnswer, PaymentProvider, Refund, attempt_text};
 use floodgate::runtime::clock::ManualClock;
 
 use super::payments::Shop;
+use super::retakes::SoldOut;
 use crate::support::harness::START_MS;
 use crate::support::offers::{assert_ledger_holds, buyer, intent, run};
 
 /// Of the order, in milliseconds.
-const WINDOW: u64 = 900_000;
+pub(super) const WINDOW: u64 = 900_000;
 /// The wait between two questions, in milliseconds.
 const ASK_AGAIN: u64 = 10_000;
 const DAY: u64 = 86_400_000;
-const HOUR: u64 = 3_600_000;
+pub(super) const HOUR: u64 = 3_600_000;
 
 /// A shop with one unpaid order, and the tasks of a process that maintains.
-struct Timed {
-    shop: Shop,
-    clock: Arc<ManualClock>,
-    deps: Arc<TimerDeps>,
+pub(super) struct Timed {
+    pub shop: Shop,
+    pub clock: Arc<ManualClock>,
+    pub deps: Arc<TimerDeps>,
     asked: Asked,
 }
 
 impl Timed {
-    async fn open(window_s: i32) -> Self {
+    pub async fn open(window_s: i32) -> Self {
         let clock = Arc::new(ManualClock::new(START_MS));
         let shop = Shop::open_with(clock.clone(), window_s).await;
         let deps = deps(&shop, clock.clone());
@@ -44,35 +45,37 @@ impl Timed {
     }
 
     /// An order whose payment is open.
-    async fn paying() -> (Self, StartedPayment) {
+    pub async fn paying() -> (Self, StartedPayment) {
         let timed = Self::open(900).await;
         let key = timed.shop.key().await;
         let started = timed.shop.service().pay(key).await.unwrap().started;
         (timed, started)
     }
 
-    /// One pass of each task, in the order in which they depend on each other.
-    async fn pass(&self) {
+    /// One pass of each task, in the order in which they depend on each other. Nothing is for sale
+    /// to late money.
+    pub async fn pass(&self) {
         PaymentInquirer(self.deps.clone()).run(&self.asked).await.unwrap();
         PaymentTimer(self.deps.clone()).run(&()).await.unwrap();
+        SoldOut::retaker(self).run(&()).await.unwrap();
         RefundWorker(self.deps.clone()).run(&()).await.unwrap();
     }
 
-    async fn pass_after(&self, ms: u64) {
+    pub async fn pass_after(&self, ms: u64) {
         self.clock.advance(Duration::from_millis(ms));
         self.pass().await;
     }
 
-    fn press(&self, payment: &StartedPayment, action: DemoAction) {
+    pub fn press(&self, payment: &StartedPayment, action: DemoAction) {
         let press = self.shop.provider.inner.press(&payment.payment_id, action);
         assert_eq!(press, DemoPress::Done);
     }
 
-    async fn left(&self) -> u32 {
+    pub async fn left(&self) -> u32 {
         self.shop.ledger.available(self.shop.key().await.sku).await.unwrap()
     }
 
-    async fn assert_order(&self, state: OrderState, payment: PaymentState, left: u32) {
+    pub async fn assert_order(&self, state: OrderState, payment: PaymentState, left: u32) {
         assert_eq!(self.shop.state().await, state);
         assert_eq!(self.shop.payment_states().await, [payment]);
         assert_eq!(self.left().await, left);
@@ -88,7 +91,7 @@ impl Timed {
     }
 
     /// The webhook of money that arrived.
-    async fn receive(&self, payment: &StartedPayment) -> PaymentOutcome {
+    pub async fn receive(&self, payment: &StartedPayment) -> PaymentOutcome {
         let report = self.report().await.unwrap();
         assert!(matches!(report, PaymentReport::Succeeded(_)), "{report:?}");
         let event = PaymentEvent {
@@ -105,7 +108,7 @@ impl Timed {
     }
 }
 
-fn deps(shop: &Shop, clock: Arc<ManualClock>) -> Arc<TimerDeps> {
+pub(super) fn deps(shop: &Shop, clock: Arc<ManualClock>) -> Arc<TimerDeps> {
     let metrics = Arc::new(Metrics::default());
     let ledger = shop.ledger.clone();
     Arc::new(TimerDeps::new(shop.service(), ledger, &shop.settings, clock, metrics))
@@ -260,6 +263,7 @@ fn a_refund_made_before_a_crash_is_made_once() {
         timed.pass_after(WINDOW).await;
         timed.press(&payment, DemoAction::PayLate);
         assert_eq!(timed.receive(&payment).await, PaymentOutcome::Late);
+        SoldOut::retaker(&timed).run(&()).await.unwrap();
         let due = timed.shop.ledger.due_refunds(START_MS * 2, 9).await.unwrap().remove(0);
         let refund_id = format!("refund-{}", attempt_text(due.key));
         let refund = Refund { refund_id, payment_id: due.payment_id, amount: due.money.amount };

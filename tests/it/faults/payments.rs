@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
+use diesel::connection::SimpleConnection;
+use diesel::prelude::*;
 use floodgate::config::{PaymentSettings, Settings};
 use floodgate::db::Ledger;
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
@@ -65,7 +67,7 @@ pub(super) struct Shop {
     pub provider: Arc<LossyProvider>,
     pub settings: PaymentSettings,
     pub num_signals: Arc<AtomicUsize>,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl Shop {
@@ -88,7 +90,7 @@ impl Shop {
         let inner = Arc::new(DemoProvider::new(signer, clock));
         let (loses_answers, refuses) = (AtomicBool::new(false), AtomicBool::new(false));
         let provider = Arc::new(LossyProvider { inner, loses_answers, refuses });
-        Self { ledger, provider, settings, num_signals: Arc::default(), _folder: folder }
+        Self { ledger, provider, settings, num_signals: Arc::default(), folder }
     }
 
     /// A service as a new process has it.
@@ -104,6 +106,13 @@ impl Shop {
             num_signals.fetch_add(1, Ordering::SeqCst);
         });
         OrderService::new(self.ledger.clone(), Some(payments), &self.settings, changed)
+    }
+
+    /// Changes the ledger file by hand.
+    pub fn damage(&self, sql: &str) {
+        let file = self.folder.path().join("ledger.db");
+        let mut conn = SqliteConnection::establish(file.to_str().unwrap()).unwrap();
+        conn.batch_execute(&format!("PRAGMA busy_timeout = 5000; {sql}")).unwrap();
     }
 
     pub async fn key(&self) -> OrderKey {

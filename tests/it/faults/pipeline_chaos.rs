@@ -1,11 +1,13 @@
 //! `kill -9` of any processes and any servers of tier `pipeline`, one to two at a time, at random
 //! moments under load, round after round on the same sale. Some restart at once, others after a
-//! pause, and the load outlasts both.
+//! pause, and the load outlasts both. Beside the buyers of that sale, those of another pay, cancel,
+//! are refunded, or let their orders lapse.
 //!
 //! The seed of a run is printed; `FLOODGATE_CHAOS_SEED` repeats it, `FLOODGATE_CHAOS_ROUNDS` sets
 //! the number of rounds.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -14,10 +16,12 @@ use tokio::sync::oneshot;
 use crate::support::admin::open_sale;
 use crate::support::crowd::{History, send_until};
 use crate::support::gate::retry_until;
+use crate::support::paying_buyers::PayingBuyers;
 use crate::support::pipeline::PipelineFixture;
 use crate::support::process::Server;
 use crate::support::quota_load;
 use crate::support::random::number_from_env;
+use crate::support::webhooks;
 
 const ROUNDS: u64 = 6;
 const BUYERS_PER_ROUND: u64 = 900;
@@ -64,7 +68,8 @@ struct Installation {
 
 impl Installation {
     fn new(outbox: &str) -> Self {
-        let fixture = PipelineFixture::new(outbox);
+        let with = |fixture: PipelineFixture, (key, value): (&str, &str)| fixture.with(key, value);
+        let fixture = webhooks::SETTINGS.into_iter().fold(PipelineFixture::new(outbox), with);
         let processes = ROLES.iter().map(|role| Some(fixture.server(role, &[]))).collect();
         Self { fixture, processes }
     }
@@ -129,6 +134,7 @@ fn chaos(outbox: &str) {
     let units = u32::try_from(stock).unwrap();
     let internal = installation.at("maintenance").internal;
     runtime.block_on(open_sale(internal, "sale", quota_load::quota(), units, 4));
+    let paying = Arc::new(runtime.block_on(PayingBuyers::open(internal)));
     installation.fixture.settle_queues();
     let mut history = History::default();
     for (round, victims) in (0..rounds).zip(Victim::deal(&mut random, rounds)) {
@@ -140,6 +146,9 @@ fn chaos(outbox: &str) {
         let attempts = quota_load::shuffled(&purchases, TIMES, &mut random);
         let (stop_load, load_stopped) = oneshot::channel::<()>();
         let (end, crowd) = (load_stopped.map(drop), purchases.clone());
+        let end = end.shared();
+        let (others, their_end) = (Arc::clone(&paying), end.clone());
+        let other_load = runtime.spawn(async move { others.buy_until(public, their_end).await });
         let load = runtime
             .spawn(async move { send_until(public, "sale", crowd, attempts, 16, end).await });
         pause(Duration::from_millis(random.u64(5..400)));
@@ -147,6 +156,7 @@ fn chaos(outbox: &str) {
         pause(Duration::from_millis(random.u64(5..400)));
         stop_load.send(()).unwrap_or_default();
         history.absorb(runtime.block_on(load).unwrap());
+        runtime.block_on(other_load).unwrap();
         // Buyers without a final answer retry.
         let public = installation.at("api").public;
         history.absorb(runtime.block_on(retry_until(public, purchases, 16, quota_load::is_final)));
@@ -155,6 +165,7 @@ fn chaos(outbox: &str) {
         let (public, internal) =
             (installation.at("api").public, installation.at("maintenance").internal);
         quota_load::sell_rest(public, internal, &mut history).await;
+        paying.check(&installation.fixture.mariadb, public, internal).await;
         let verdict = installation.fixture.check(seed, internal, &history, stock).await;
         assert_eq!(verdict.units, stock, "every unit was sold: {verdict}");
     });

@@ -16,7 +16,7 @@ fn dead_letters_are_rejected(outbox: &str) {
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let server = fixture.server("all", &[]);
         let mut shop = Shop::open(server.internal, 5_000).await;
-        let mut intruder = Intruder::new(&fixture, 4);
+        let mut intruder = Intruder::new(&fixture, 4).await;
 
         // The exchange and the queue are declared again; no message was acknowledged before.
         let crowd = shop.crowd(server.public, 500);

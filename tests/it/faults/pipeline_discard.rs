@@ -2,7 +2,6 @@
 
 use bytes::Bytes;
 use floodgate::messages::envelope;
-use floodgate::redis::scripts::intent::pack;
 use serde_json::{Value as Json, json};
 
 use crate::support::pipeline::PipelineFixture;
@@ -27,8 +26,8 @@ fn discarded_while_its_message_waits(outbox: &str) {
         })
         .await;
         let number = id.split('-').next().unwrap().parse().unwrap();
-        let mut intruder = Intruder::new(&fixture, 4);
-        let body = Bytes::from(pack(&intruder.intent(number, 1)));
+        let mut intruder = Intruder::new(&fixture, 4).await;
+        let body = Bytes::from(intruder.pack(&intruder.intent(number, 1)));
         let mut headers = envelope::headers(&body, &intruder.installation, 1).unwrap();
         headers.reason = Some("given up".to_owned());
         intruder.publish_dead(headers, body.clone()).await;

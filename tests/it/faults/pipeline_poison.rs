@@ -4,8 +4,8 @@ use bytes::Bytes;
 use floodgate::broker::Headers;
 use floodgate::domain::OrderIntent;
 use floodgate::messages::envelope;
-use floodgate::redis::scripts::intent::{INTENT_BYTES, pack};
 
+use crate::support::intents::UNSIGNED_BYTES;
 use crate::support::pipeline::PipelineFixture;
 use crate::support::poison::{Intruder, dead_letter_of};
 use crate::support::process::Server;
@@ -18,11 +18,11 @@ const SKU_AT: std::ops::Range<usize> = 28..32;
 
 /// The poison messages of the files, with the installation and the SKU of this test.
 fn poison_messages(intruder: &Intruder) -> Vec<MalformedMessage> {
-    let ours = pack(&intruder.intent(1, 1))[SKU_AT].to_vec();
+    let ours = intruder.pack(&intruder.intent(1, 1))[SKU_AT].to_vec();
     let mut poison_messages = malformed_messages();
     for poison in &mut poison_messages {
         poison.headers.installation = Some(intruder.installation.clone());
-        if poison.body.len() == INTENT_BYTES && poison.body[SKU_AT] == 7_u32.to_be_bytes() {
+        if poison.body.len() == UNSIGNED_BYTES && poison.body[SKU_AT] == 7_u32.to_be_bytes() {
             let mut body = poison.body.to_vec();
             body[SKU_AT].copy_from_slice(&ours);
             poison.body = body.into();
@@ -73,17 +73,18 @@ async fn in_order_queue(fixture: &PipelineFixture, server: &Server, intruder: &m
     }
 
     // One invalid order between two valid ones: only the invalid one is dead-lettered.
-    let [first, second] = [1, 2].map(|n| pack(&intruder.intent(9_000_000 + n, 9_000_000 + n)));
-    let bad = pack(&OrderIntent { amount: 1, ..intruder.intent(9_000_003, 9_000_003) });
+    let [first, second] =
+        [1, 2].map(|n| intruder.pack(&intruder.intent(9_000_000 + n, 9_000_000 + n)));
+    let bad = intruder.pack(&OrderIntent { amount: 1, ..intruder.intent(9_000_003, 9_000_003) });
     let body = Bytes::from([first, bad.clone(), second].concat());
     let headers = envelope::headers(&body, &intruder.installation, 1).unwrap();
     intruder.publish(headers.clone(), body.clone()).await;
     dead_letter_of(fixture, server, &bad, "amount 1, price times quantity is 100").await;
 
     // A message of a newer version, one of another installation, and one without a known form.
-    let newer = Headers { version: Some(2), ..headers.clone() };
+    let newer = Headers { version: Some(3), ..headers.clone() };
     intruder.publish(newer, body.clone()).await;
-    dead_letter_of(fixture, server, &body, "version 2 is newer than 1").await;
+    dead_letter_of(fixture, server, &body, "version 3 is newer than 2").await;
     let other = Headers { installation: Some("0badcafe".to_owned()), ..headers };
     intruder.publish(other, body.clone()).await;
     dead_letter_of(fixture, server, &body, "it belongs to installation \"0badcafe\"").await;
@@ -94,9 +95,10 @@ async fn in_order_queue(fixture: &PipelineFixture, server: &Server, intruder: &m
 fn poisoned(outbox: &str) {
     let fixture = PipelineFixture::new(outbox);
     tokio::runtime::Runtime::new().unwrap().block_on(async {
-        let server = fixture.server("all", &[]);
+        // The files hold messages of version 1.
+        let server = fixture.server("all", &[("consumer.accept_unsigned", "true")]);
         let mut shop = Shop::open(server.internal, 5_000).await;
-        let mut intruder = Intruder::new(&fixture, 4);
+        let mut intruder = Intruder::new(&fixture, 4).await;
         let crowd = shop.crowd(server.public, 1_000);
         in_outbox(&fixture, &server, outbox, &intruder).await;
         shop.settle(server.public, crowd).await;

@@ -11,10 +11,9 @@ use floodgate::domain::{
 };
 use floodgate::messages::BuyAnswer;
 use floodgate::outbox::DeadEntry;
-use floodgate::redis::scripts::intent;
 use floodgate::runtime::clock::{ManualClock, SharedClock};
 use floodgate::services::dead_letters::headers;
-use floodgate::services::rebuild::{load_sku, next_loader_token};
+use floodgate::services::rebuild::load_sku;
 use floodgate::services::sales::SalesError;
 use floodgate::stock::Error;
 use floodgate::tier::Backends;
@@ -28,6 +27,7 @@ use crate::support::gate::{GateFixture, PATIENT, metric, purchases, retry_until_
 use crate::support::harness::{
     Harness, ONE_PER_BUYER, Offer, START_MS, UNLIMITED, in_system, is_placed,
 };
+use crate::support::intents::{pack_into, reader};
 use crate::support::offers;
 use crate::support::relays::INSTALLATION;
 use crate::support::wait::until;
@@ -121,7 +121,7 @@ fn requests_in_dead_letters_are_entered_where_redis_lost_them() {
                 stock.reserve(home(reservation), vec![*reservation]).await,
                 Ok(vec![Verdict::Reserved])
             );
-            intent::pack_into(&reservation.intent(&sku), &mut bytes);
+            pack_into(&reservation.intent(&sku), &mut bytes);
         }
         let entry = DeadEntry {
             id: Box::new([1]),
@@ -130,7 +130,7 @@ fn requests_in_dead_letters_are_entered_where_redis_lost_them() {
             attempts: 10,
             dead_at_ms: START_MS,
         };
-        let dead_letter = headers::from_outbox_entry(&entry, INSTALLATION);
+        let dead_letter = headers::from_outbox_entry(&entry, &reader(INSTALLATION));
         ledger.store_dead_letters(vec![dead_letter], START_MS).await.unwrap();
         // One of the two requests is also an order.
         ledger.place(vec![dead[1].intent(&sku)]).await.unwrap();
@@ -167,7 +167,7 @@ fn a_sku_held_by_an_operator_is_loaded_by_any_process() {
         assert!(is_placed(&harness.buy_as(1, 1, 1).await));
         let (stock, ledger, sku) =
             (&harness.backends.stock, harness.backends.ledger.as_ref(), sku_of(&harness));
-        let token = next_loader_token(ledger).await.unwrap();
+        let token = ledger.begin_load(sku.no).await.unwrap();
         drop(stock.load(sku.clone(), 0, token).await.unwrap());
         assert_eq!(harness.buy_as(2, 2, 1).await, BuyAnswer::Busy);
         harness.sync().await.unwrap();
@@ -231,6 +231,7 @@ fn one_sku_that_is_loaded_or_damaged_holds_up_no_other() {
             starts_at_ms: START_MS - 1000,
             ends_at_ms: START_MS + 86_400_000,
             currency: Currency::default(),
+            ticket_required: false,
             skus: ["damaged", "slow", "sku"].map(sku).to_vec(),
         };
         harness.sales.create(draft).await.unwrap();
@@ -256,6 +257,7 @@ fn one_sku_that_is_loaded_or_damaged_holds_up_no_other() {
             starts_at_ms: START_MS - 1000,
             ends_at_ms: START_MS + 86_400_000,
             currency: Currency::default(),
+            ticket_required: false,
             skus: vec![sku("sku")],
         };
         harness.backends.ledger.create_sale(later, START_MS).await.unwrap().unwrap();

@@ -29,10 +29,10 @@ fn phase_set_not_applied_is_applied_by_the_next_start() {
         let ledger: Arc<dyn Ledger> = Arc::new(DefectiveLedger::new(LedgerDefect::None));
         let settings = settings(Tier::Memory);
         let crashed = Harness::open(&settings, ledger.clone(), OFFER).await;
-        crashed.sales.set_phase(&"sale".parse().unwrap(), Phase::Paused).await.unwrap();
+        crashed.sales.set_phase(&"sale".parse().unwrap(), Phase::Paused, None).await.unwrap();
         // The ledger opens the sale again, and the buckets are not updated.
         let sale = "sale".parse().unwrap();
-        ledger.set_sale_phase(sale, Epoch(1), Phase::Open, START_MS).await.unwrap().unwrap();
+        ledger.set_sale_phase(sale, Epoch(1), Phase::Open, START_MS, None).await.unwrap().unwrap();
         assert!(!is_placed(&crashed.buy_as(1, 1, 1).await));
 
         let next = Harness::start(&settings, ledger);
@@ -72,19 +72,19 @@ fn a_pause_that_misses_the_buckets_holds_in_ledger_and_catalog() {
         let (harness, stock) = open_in_front_of(ledger.clone()).await;
         let sale = "sale".parse().unwrap();
         stock.set_refusing(true);
-        let paused = harness.sales.set_phase(&sale, Phase::Paused).await;
+        let paused = harness.sales.set_phase(&sale, Phase::Paused, None).await;
         assert!(matches!(paused, Err(SalesError::Stock(_))), "{paused:?}");
         assert_eq!(phase_in(&*ledger).await, (Epoch(1), Phase::Paused));
         assert_eq!(harness.catalog.sale("sale").unwrap().sale.phase, Phase::Paused);
         // Buckets that may still sell under this epoch block the next epoch.
-        let opened = harness.sales.set_phase(&sale, Phase::Open).await;
+        let opened = harness.sales.set_phase(&sale, Phase::Open, None).await;
         assert!(matches!(opened, Err(SalesError::Stock(_))), "{opened:?}");
         assert_eq!(phase_in(&*ledger).await, (Epoch(1), Phase::Paused));
 
         stock.set_refusing(false);
-        harness.sales.set_phase(&sale, Phase::Paused).await.unwrap();
+        harness.sales.set_phase(&sale, Phase::Paused, None).await.unwrap();
         assert_eq!(harness.buy_as(1, 1, 1).await, refused(Refusal::NotStarted));
-        harness.sales.set_phase(&sale, Phase::Open).await.unwrap();
+        harness.sales.set_phase(&sale, Phase::Open, None).await.unwrap();
         assert!(is_placed(&harness.buy_as(1, 1, 1).await));
         harness.assert_holds().await;
     });
@@ -98,7 +98,7 @@ fn a_verb_that_the_ledger_refuses_leaves_the_buckets_selling() {
         let (harness, _) = open_in_front_of(ledger.clone()).await;
         for phase in [Phase::Paused, Phase::Closed] {
             ledger.set(Fault::Down);
-            let refused = harness.sales.set_phase(&"sale".parse().unwrap(), phase).await;
+            let refused = harness.sales.set_phase(&"sale".parse().unwrap(), phase, None).await;
             assert!(matches!(refused, Err(SalesError::Ledger(_))), "{refused:?}");
             ledger.set(Fault::None);
             let request = 1 + phase as u64;
@@ -114,7 +114,7 @@ fn the_first_poll_sets_the_phase_that_another_process_left_unset() {
         let ledger: Arc<dyn Ledger> = Arc::new(DefectiveLedger::new(LedgerDefect::None));
         let (harness, _) = open_in_front_of(ledger.clone()).await;
         let set_phase =
-            |seen, next| ledger.set_sale_phase("sale".parse().unwrap(), seen, next, START_MS);
+            |seen, next| ledger.set_sale_phase("sale".parse().unwrap(), seen, next, START_MS, None);
         set_phase(Epoch(1), Phase::Closed).await.unwrap().unwrap();
         harness.sync().await.unwrap();
         let sku = harness.catalog.sale("sale").unwrap().skus[0].clone();
@@ -135,8 +135,13 @@ fn a_load_publishes_the_phase_of_the_sale_when_the_buckets_are_held() {
         // Another process closes the sale after the loader began, and cannot update the buckets.
         let closing = async {
             until("the loader", async || (stock.num_waiting() == 1).then_some(())).await;
-            let set_phase =
-                ledger.set_sale_phase("sale".parse().unwrap(), Epoch(1), Phase::Closed, START_MS);
+            let set_phase = ledger.set_sale_phase(
+                "sale".parse().unwrap(),
+                Epoch(1),
+                Phase::Closed,
+                START_MS,
+                None,
+            );
             set_phase.await.unwrap().unwrap();
             stock.set(StockFault::None);
         };

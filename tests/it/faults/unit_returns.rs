@@ -92,6 +92,18 @@ impl Fixture {
         assert!(matches!(cancelled, CancelOutcome::Cancelled(_)), "{cancelled:?}");
     }
 
+    /// Ends the orders by their deadline. The returner gets no message, as in a process that is
+    /// killed after the commit.
+    async fn end_due(&self) {
+        self.harness.clock.advance(std::time::Duration::from_secs(900));
+        let payment = settings(Tier::Memory).payment;
+        let (ledger, clock) = (self.ledger.clone(), self.harness.clock.clone());
+        let orders = OrderService::new(ledger.clone(), None, &payment, Arc::new(|| ()));
+        let metrics = Arc::new(Metrics::default());
+        let deps = TimerDeps::new(orders, ledger, &payment, clock, metrics);
+        PaymentTimer(Arc::new(deps)).run(&()).await.unwrap();
+    }
+
     fn sku(&self) -> Arc<Sku> {
         self.harness.catalog.sale("sale").unwrap().sku("sku").unwrap().clone()
     }
@@ -132,14 +144,7 @@ fn orders_ended_before_a_crash_return_their_units_once() {
         in_system(async {
             let fixture = Fixture::open(tier).await;
             fixture.sell(1..=3).await;
-            fixture.harness.clock.advance(std::time::Duration::from_secs(900));
-            let payment = settings(tier).payment;
-            let (ledger, clock) = (fixture.ledger.clone(), fixture.harness.clock.clone());
-            // The returner gets no message, as in a process that is killed after the commit.
-            let orders = OrderService::new(ledger.clone(), None, &payment, Arc::new(|| ()));
-            let metrics = Arc::new(Metrics::default());
-            let deps = TimerDeps::new(orders, ledger, &payment, clock, metrics);
-            PaymentTimer(Arc::new(deps)).run(&()).await.unwrap();
+            fixture.end_due().await;
             assert_eq!(fixture.ledger.available(fixture.sku().no).await.unwrap(), STOCK);
             assert_eq!(fixture.free().await, STOCK - 3, "{tier:?}: no bucket knows it");
             for _ in 0..2 {
@@ -226,13 +231,20 @@ fn units_of_an_ended_order_are_sold_again_at_once() {
     }
 }
 
+/// Of an order that was cancelled, or of three that timed out.
 #[test]
 fn redis_that_is_lost_before_or_after_the_settling_sells_the_unit_once() {
-    for is_settled in [false, true] {
+    for (is_settled, by_time) in [(false, false), (true, false), (false, true), (true, true)] {
         in_system(async {
             let fixture = Fixture::open(Tier::Gate).await;
             fixture.sell(1..=3).await;
-            fixture.cancel(2).await;
+            let left = if by_time {
+                fixture.end_due().await;
+                STOCK
+            } else {
+                fixture.cancel(2).await;
+                STOCK - 2
+            };
             let returner = fixture.returner();
             if is_settled {
                 returner.run(&()).await.unwrap();
@@ -247,10 +259,10 @@ fn redis_that_is_lost_before_or_after_the_settling_sells_the_unit_once() {
                 counts.map(drop)
             })
             .await;
-            fixture.assert_at_rest(STOCK - 2).await;
+            fixture.assert_at_rest(left).await;
             for _ in 0..2 {
                 returner.run(&()).await.unwrap();
-                fixture.assert_at_rest(STOCK - 2).await;
+                fixture.assert_at_rest(left).await;
             }
             assert!(fixture.cursor().await > 0);
         });
@@ -265,7 +277,12 @@ fn held_buckets_get_their_changes_later_and_delay_no_other() {
         let mut draft = OFFER.draft("other", START_MS - 1000);
         draft.skus[0].buckets = 1;
         fixture.harness.sales.create(draft).await.unwrap();
-        fixture.harness.sales.set_phase(&"other".parse().unwrap(), Phase::Open).await.unwrap();
+        fixture
+            .harness
+            .sales
+            .set_phase(&"other".parse().unwrap(), Phase::Open, None)
+            .await
+            .unwrap();
         let other = fixture.harness.catalog.sale("other").unwrap().skus[0].clone();
         fixture.sell(1..=4).await;
         fixture.cancel(4).await;

@@ -2,7 +2,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use floodgate::config::AuthMode;
+use floodgate::config::{AuthMode, JwtKeys};
 use floodgate::http::{INTERNAL, RouteAccess};
 use hmac::{Hmac, KeyInit, Mac};
 use reqwest::Method;
@@ -42,7 +42,7 @@ async fn the_buyer_header_must_be_one_number() {
 async fn bearer_tokens_name_the_buyer_and_the_header_is_not_believed() {
     let (mut settings, _stores) = settings();
     settings.auth.mode = AuthMode::Jwt;
-    settings.auth.jwt_secret = Some(SECRET.into());
+    settings.auth.jwt_keys = JwtKeys::of_secret(SECRET);
     let app = TestApp::start(settings);
     app.open_sale("sale", one_per_buyer(), 5, 1).await;
     let buy = |authorization: String| {
@@ -113,7 +113,8 @@ async fn operators_routes_need_the_token_where_one_is_set() {
         let call = || app.client.request(method.clone(), &url);
         let without = call().send().await.unwrap();
         if entry.access != RouteAccess::Admin {
-            assert_eq!(without.status(), 200, "{path}");
+            let expected = if path.contains('{') { 404 } else { 200 };
+            assert_eq!(without.status(), expected, "{path}");
             continue;
         }
         assert!(without.headers().contains_key("www-authenticate"), "{path}");

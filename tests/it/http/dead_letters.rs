@@ -8,17 +8,17 @@ use base64::engine::general_purpose::STANDARD;
 use diesel::connection::SimpleConnection;
 use diesel::prelude::*;
 use floodgate::domain::{BucketNo, Epoch, OrderIntent, SkuNo, TraceId};
-use floodgate::redis::scripts::intent;
 use reqwest::Response;
 use serde_json::{Value as Json, json};
 
 use super::{problem, selling, unlimited};
 use crate::support::TestApp;
+use crate::support::intents::pack;
 use crate::support::offers::{buyer, request};
 
 /// Stores dead letters in the ledger, as the collector of another process does: number, state,
 /// origin, body in hexadecimal digits, length of the body.
-fn store(app: &TestApp, dead_letters: &[(i64, i16, &str, &str, i64)]) {
+pub(super) fn store(app: &TestApp, dead_letters: &[(i64, i16, &str, &str, i64)]) {
     let file = app.settings.ledger.url.strip_prefix("sqlite://").unwrap();
     let mut conn = SqliteConnection::establish(file).unwrap();
     conn.batch_execute("PRAGMA busy_timeout = 5000").unwrap();
@@ -26,7 +26,7 @@ fn store(app: &TestApp, dead_letters: &[(i64, i16, &str, &str, i64)]) {
         conn.batch_execute(&format!(
             "INSERT INTO dead_letters VALUES ({no}, x'{no:064x}', '{origin}', 'reason {no}', 3, \
              'm-{no}', '{{\"routing_key\":\"0\"}}', x'{body}', {body_bytes}, 1800000000000, 1, \
-             {state}, 1800000000500, NULL); INSERT INTO dead_requests VALUES ({no}00, {no})"
+             {state}, 1800000000500, NULL); INSERT INTO dead_requests VALUES ({no}00, {no}, 1, 7)"
         ))
         .unwrap();
     }
@@ -47,8 +47,8 @@ fn store_with_request(app: &TestApp, no: i64, request: u64) {
 const TRACE_ID: TraceId = TraceId(0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736);
 
 /// An intent as hexadecimal digits.
-fn packed(request_no: u64) -> String {
-    let bytes = intent::pack(&OrderIntent {
+pub(super) fn packed(request_no: u64) -> String {
+    let bytes = pack(&OrderIntent {
         request: request(request_no),
         sku: SkuNo(1),
         bucket: BucketNo(0),
@@ -70,18 +70,18 @@ fn packed(request_no: u64) -> String {
     digits
 }
 
-async fn get(app: &TestApp, path: &str) -> Response {
+pub(super) async fn get(app: &TestApp, path: &str) -> Response {
     let url = format!("http://{}/admin/v1/dead-letters{path}", app.internal);
     app.client.get(url).send().await.unwrap()
 }
 
-async fn post(app: &TestApp, path: &str, body: Option<Json>) -> Response {
+pub(super) async fn post(app: &TestApp, path: &str, body: Option<Json>) -> Response {
     let call = app.client.post(format!("http://{}/admin/v1/dead-letters{path}", app.internal));
     let call = if let Some(body) = body { call.json(&body) } else { call };
     call.send().await.unwrap()
 }
 
-fn ids(page: &Json) -> Vec<&str> {
+pub(super) fn ids(page: &Json) -> Vec<&str> {
     let dead_letters = page["dead_letters"].as_array().unwrap();
     dead_letters.iter().map(|dead_letter| dead_letter["id"].as_str().unwrap()).collect()
 }

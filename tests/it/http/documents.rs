@@ -1,4 +1,4 @@
-//! The OpenAPI document, the metrics table and the API manual match the interface.
+//! The OpenAPI documents, the metrics table and the API manual match the interface.
 
 use floodgate::http::{INTERNAL, PUBLIC};
 use serde_json::{Value as Json, json};
@@ -6,39 +6,59 @@ use serde_json::{Value as Json, json};
 use super::{one_per_buyer, selling};
 
 #[tokio::test]
-async fn the_openapi_document_lists_every_route_of_both_listeners() {
+async fn each_listener_describes_its_routes_with_their_refusals() {
     let app = selling(one_per_buyer(), 5).await;
-    let (status, document) = app.get("/openapi.json", 1).await;
-    assert_eq!(status, 200);
-    assert!(document["openapi"].as_str().unwrap().starts_with("3.1"));
-    for entry in PUBLIC.iter().chain(INTERNAL) {
-        let path = entry.path.replace(":.*}", "}");
-        let operation = &document["paths"][&path][entry.method.to_lowercase()];
-        let responses = operation["responses"].as_object().unwrap_or_else(|| panic!("{path}"));
-        assert!(responses.keys().any(|status| status < &"400".to_owned()), "{path}");
-        for code in entry.refusals {
-            let described = &responses[&code.status().to_string()];
-            let text = described["description"].as_str().unwrap();
-            assert!(text.split(", ").any(|named| named == code.as_str()), "{path}: {text}");
+    let mut documents = Vec::new();
+    for (address, table) in [(app.public, PUBLIC), (app.internal, INTERNAL)] {
+        let url = format!("http://{address}/openapi.json");
+        let document: Json = app.client.get(url).send().await.unwrap().json().await.unwrap();
+        for entry in table {
+            let path = entry.path.replace(":.*}", "}");
+            let operation = &document["paths"][&path][entry.method.to_lowercase()];
+            let responses = operation["responses"].as_object().unwrap_or_else(|| panic!("{path}"));
+            assert!(responses.keys().any(|status| status < &"400".to_owned()), "{path}");
+            for code in entry.refusals {
+                let described = &responses[&code.status().to_string()];
+                let text = described["description"].as_str().unwrap();
+                assert!(text.split(", ").any(|named| named == code.as_str()), "{path}: {text}");
+            }
+            for status in ["405", "408", "431", "500"] {
+                let name = responses[status]["$ref"].as_str().unwrap();
+                let name = name.strip_prefix("#/components/responses/").unwrap();
+                assert!(document["components"]["responses"][name].is_object(), "{path} {status}");
+            }
         }
+        let schemas = &document["components"]["schemas"];
+        for reference in document.to_string().split("\"#/components/schemas/").skip(1) {
+            let name = reference.split('"').next().unwrap();
+            assert!(schemas.get(name).is_some(), "{name} is not described");
+        }
+        documents.push(document);
     }
-    let buy = &document["paths"]["/v1/buy/{path_id}"]["post"];
-    let conflicts = "sold-out, already-purchased, quota-exceeded, discarded";
+    let buy = &documents[0]["paths"]["/v1/buy/{path_id}"]["post"];
+    let conflicts = "sold-out, already-purchased, quota-exceeded, discarded, cancelled-by-buyer, \
+                     queue-timeout";
     assert_eq!(buy["responses"]["409"]["description"], conflicts);
     assert!(buy["responses"]["409"]["content"]["application/problem+json"].is_object());
+    for (status, headers) in [
+        ("200", vec!["Location", "Idempotent-Replayed", "traceparent"]),
+        ("202", vec!["Location", "Retry-After", "Idempotent-Replayed", "traceparent"]),
+        ("401", vec!["WWW-Authenticate", "traceparent"]),
+        ("429", vec!["Retry-After", "RateLimit", "RateLimit-Policy"]),
+        ("503", vec!["Retry-After"]),
+    ] {
+        let described = &buy["responses"][status]["headers"];
+        for header in headers {
+            assert!(described[header].is_object(), "{status} {header}");
+        }
+    }
     assert_eq!(buy["security"][0]["buyer"], json!([]));
-    let described = document["paths"].as_object().unwrap().values();
-    let num_described: usize = described.map(|path| path.as_object().unwrap().len()).sum();
-    assert_eq!(num_described, PUBLIC.len() + INTERNAL.len(), "no other route");
-    let schemas = &document["components"]["schemas"];
+    let order = &documents[0]["components"]["schemas"]["OrderView"]["properties"];
     for id in ["request_id", "sale_id", "sku_id", "buyer_id"] {
-        assert_eq!(schemas["OrderView"]["properties"][id]["type"], "string", "{id}");
+        assert_eq!(order[id]["type"], "string", "{id}");
+        assert!(order[id]["pattern"].is_string(), "{id}");
     }
-    let text = document.to_string();
-    for reference in text.split("\"#/components/schemas/").skip(1) {
-        let name = reference.split('"').next().unwrap();
-        assert!(schemas.get(name).is_some(), "{name} is not described");
-    }
+    assert_eq!(order["placed_at"]["format"], "date-time");
 }
 
 #[tokio::test]
@@ -49,8 +69,13 @@ async fn the_page_is_served_from_here() {
     assert_eq!(page.headers()["content-type"], "text/html");
     let text = page.text().await.unwrap();
     assert!(!text.contains("https://"), "the page loads nothing from other hosts: {text}");
-    let setup = app.client.get(app.url("/docs/swagger-initializer.js")).send().await.unwrap();
-    assert!(setup.text().await.unwrap().contains("/openapi.json"));
+    for address in [app.public, app.internal] {
+        let setup = format!("http://{address}/docs/swagger-initializer.js");
+        let setup = app.client.get(setup).send().await.unwrap();
+        let policy = setup.headers()["content-security-policy"].to_str().unwrap();
+        assert!(policy.contains("frame-ancestors 'none'"), "{policy}");
+        assert!(setup.text().await.unwrap().contains("/openapi.json"));
+    }
 }
 
 #[tokio::test]

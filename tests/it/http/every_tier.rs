@@ -7,23 +7,28 @@ use std::sync::Arc;
 use floodgate::config::{Settings, Tier};
 
 use super::{
-    Case, auth, buy, events, malformed, operators, order_events, problems, reading, request_ids,
+    Case, auth, buy, cancelling, events, limits, malformed, operators, order_events, problems,
+    reading, request_ids, sale_changes, tickets,
 };
 use crate::support::app::{Stores, fresh_settings};
 use crate::support::servers::mariadb::MariaDb;
 use crate::support::servers::rabbitmq::RabbitMq;
 use crate::support::servers::redis::Redis;
 
-const ALL: [&[Case]; 9] = [
+const ALL: [&[Case]; 13] = [
     auth::CASES,
     buy::CASES,
+    cancelling::CASES,
     events::CASES,
+    limits::CASES,
     malformed::CASES,
     operators::CASES,
     order_events::CASES,
     problems::CASES,
     reading::CASES,
     request_ids::CASES,
+    sale_changes::CASES,
+    tickets::CASES,
 ];
 
 /// A tier and the servers that its cases share.
@@ -97,14 +102,18 @@ fn a_test_of_the_contract_that_is_no_case_is_found() {
     let files = [
         (include_str!("auth.rs"), auth::CASES, 0),
         (include_str!("buy.rs"), buy::CASES, 0),
+        (include_str!("cancelling.rs"), cancelling::CASES, 0),
         (include_str!("events.rs"), events::CASES, 0),
-        (include_str!("malformed.rs"), malformed::CASES, 0),
+        (include_str!("limits.rs"), limits::CASES, 0),
+        (include_str!("malformed.rs"), malformed::CASES, 1),
         (include_str!("operators.rs"), operators::CASES, 0),
         (include_str!("order_events.rs"), order_events::CASES, 0),
         (include_str!("problems.rs"), problems::CASES, 0),
         // The `ETag` test runs in tier `memory` only: elsewhere new stock counts change the page.
         (include_str!("reading.rs"), reading::CASES, 1),
         (include_str!("request_ids.rs"), request_ids::CASES, 0),
+        (include_str!("sale_changes.rs"), sale_changes::CASES, 0),
+        (include_str!("tickets.rs"), tickets::CASES, 0),
     ];
     for (text, cases, excluded) in files {
         assert_eq!(text.matches("#[tokio::test]").count(), cases.len() + excluded);

@@ -1,6 +1,10 @@
 //! Malformed purchase requests and their problem documents.
 
+use std::time::Duration;
+
 use reqwest::header::{CONTENT_TYPE, HeaderValue};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use super::{Case, cases, one_per_buyer, problem, selling, unlimited};
 use crate::support::TestApp;
@@ -73,6 +77,20 @@ async fn only_json_is_read() {
 }
 
 #[tokio::test]
+async fn a_compressed_body_is_refused_and_a_plain_one_is_read() {
+    let app = selling(one_per_buyer(), 5).await;
+    let body = "{\"sku_id\":\"sku\",\"quantity\":1}";
+    let send = |coding: &'static str| {
+        let call = app.client.post(app.url("/v1/buy/sale")).header("x-buyer-id", "1");
+        let call = call.header(CONTENT_TYPE, "application/json").header("content-encoding", coding);
+        call.body(body).send()
+    };
+    let refused = problem(send("gzip").await.unwrap(), 400, "invalid-request").await;
+    assert!(refused["detail"].as_str().unwrap().contains("Content-Encoding"), "{refused}");
+    assert!(send("identity").await.unwrap().status().is_success());
+}
+
+#[tokio::test]
 async fn a_body_that_is_too_large_is_refused_and_the_limit_named() {
     let app = selling(one_per_buyer(), 5).await;
     let max = app.settings.http.body_max_bytes;
@@ -105,10 +123,32 @@ async fn a_request_id_may_be_missing_only_where_it_can_be_derived() {
     assert!(problem_body.await["detail"].as_str().unwrap().contains("/request-ids"));
 }
 
+/// A body has ten seconds, and not ten for each of its bytes. Runs in tier `memory` only: it takes
+/// these seconds.
+#[tokio::test]
+async fn a_body_that_drips_is_refused() {
+    let app = selling(one_per_buyer(), 5).await;
+    let mut socket = TcpStream::connect(app.public).await.unwrap();
+    let head = "POST /v1/buy/sale HTTP/1.1\r\nHost: a\r\nX-Buyer-Id: 1\r\n\
+                Content-Type: application/json\r\nContent-Length: 100\r\n\r\n";
+    socket.write_all(head.as_bytes()).await.unwrap();
+    let (mut answer, mut sending) = socket.split();
+    let mut text = [0; 12];
+    let mut read = std::pin::pin!(answer.read_exact(&mut text));
+    for _ in 0..30 {
+        sending.write_all(b" ").await.unwrap();
+        if tokio::time::timeout(Duration::from_millis(500), &mut read).await.is_ok() {
+            break;
+        }
+    }
+    assert_eq!(std::str::from_utf8(&text), Ok("HTTP/1.1 400"));
+}
+
 /// Cases that hold in every tier.
 pub const CASES: &[Case] = &cases![
     malformed_bodies_are_refused_with_the_place,
     only_json_is_read,
+    a_compressed_body_is_refused_and_a_plain_one_is_read,
     a_body_that_is_too_large_is_refused_and_the_limit_named,
     escaped_text_is_the_same_text,
     a_request_id_may_be_missing_only_where_it_can_be_derived,

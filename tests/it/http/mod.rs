@@ -2,18 +2,29 @@
 
 pub mod auth;
 mod buy;
+mod cancelling;
+mod connections;
+mod dead_letter_bulk;
 mod dead_letters;
 mod documents;
 mod events;
 mod every_tier;
+mod fuzz;
+mod limits;
 mod malformed;
+mod openapi;
+mod operator_payments;
 mod operators;
 mod order_events;
 mod payments;
 mod problems;
 mod reading;
 mod request_ids;
+mod retakes;
+mod sale_changes;
+mod secret_reload;
 mod storefront;
+mod tickets;
 mod webhooks;
 
 use floodgate::config::Settings;

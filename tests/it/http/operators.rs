@@ -33,7 +33,7 @@ async fn a_sale_is_created_once_and_shown_as_it_was_described() {
     assert_eq!(sku["policy"], json!({"kind": "quota", "limit": 3, "max_quantity": 1}));
     assert_eq!(created["currency"], "CNY");
     assert_eq!(sku["slot_returns"], json!(["cancelled", "timed_out"]));
-    assert_eq!(sku["ends_max"], 3);
+    assert_eq!((&sku["ends_max"], &sku["queue_timeout_s"]), (&json!(3), &json!(0)));
     problem(post(&app, "/sales", &body).await, 409, "sale-exists").await;
 
     let shown = app.admin("/sales/sale", None).await;
@@ -50,6 +50,7 @@ async fn a_sale_keeps_its_currency_and_what_its_ended_orders_free() {
         ("slot_returns", json!(["refunded"])),
         ("ends_max", json!(0)),
         ("payment_window_s", json!(0)),
+        ("queue_timeout_s", json!(600)),
         ("bar_lapsed", json!(true)),
     ] {
         body["skus"][0][name] = value;
@@ -59,6 +60,7 @@ async fn a_sale_keeps_its_currency_and_what_its_ended_orders_free() {
     assert_eq!(shown["currency"], "EUR");
     let sku = &shown["skus"][0];
     assert_eq!((&sku["slot_returns"], &sku["ends_max"]), (&json!(["refunded"]), &json!(0)));
+    assert_eq!(sku["queue_timeout_s"], 600);
     assert_eq!((&sku["payment_window_s"], &sku["bar_lapsed"]), (&json!(0), &json!(true)));
 }
 
@@ -72,7 +74,7 @@ async fn faults_of_a_description_are_all_named() {
 
     let mut changes = vec![
         ("/starts_at", json!("tomorrow"), "body"),
-        ("/ticket_required", json!(true), "tickets"),
+        ("/ticket_required", json!(1), "body"),
         ("/skus", json!([]), "skus"),
         ("/skus/0/policy", json!({"kind": "first_come"}), "policy.kind"),
         ("/skus/0/policy", json!({"kind": "quota"}), "policy.limit"),
@@ -102,6 +104,8 @@ async fn faults_of_a_description_are_all_named() {
         ("slot_returns", json!(["cancelled", "lost"])),
         ("ends_max", json!(1_001)),
         ("payment_window_s", json!(-1)),
+        ("queue_timeout_s", json!(-1)),
+        ("queue_timeout_s", json!(2_592_001)),
     ] {
         let mut body = sale_body("sale", one_per_buyer(), 1, 1);
         body["skus"][0][name] = value;
@@ -161,7 +165,19 @@ async fn operators_see_actors_numbers_funnel_and_audit() {
     app.assert_audit_holds().await;
     let audited = app.admin("/audit", Some(json!({"sale_id": "sale", "repair": false}))).await;
     assert_eq!(audited["num_orders"], 1);
-    problem(post(&app, "/audit", &json!({"repair": true})).await, 400, "invalid-request").await;
+    let repaired = app.admin("/audit", Some(json!({"repair": true}))).await;
+    assert_eq!((&repaired["holds"], &repaired["repairs"]), (&json!(true), &json!([])));
+    assert_eq!(app.admin("/repairs", None).await, json!({"repairs": []}));
+    let begun = app.admin("/audits", Some(json!({"sale_id": "sale", "dry_run": true}))).await;
+    assert_eq!((&begun["audit_id"], &begun["state"]), (&json!("1"), &json!("running")));
+    until("the report of the audit", async || {
+        let audit = app.admin("/audits/1", None).await;
+        (audit["state"] == "done" && audit["report"]["holds"] == true).then_some(())
+    })
+    .await;
+    problem(get(&app, "/admin/v1/audits/2").await, 404, "not-found").await;
+    problem(get(&app, "/admin/v1/repairs?limit=0").await, 400, "invalid-request").await;
+    problem(post(&app, "/audits", &json!({"sale_id": "x"})).await, 404, "unknown-sku").await;
     problem(post(&app, "/audit", &json!({"sale_id": "x"})).await, 404, "unknown-sku").await;
 }
 
@@ -209,6 +225,17 @@ async fn the_way_of_one_request_is_found_by_id_and_by_number() {
 }
 
 #[tokio::test]
+async fn no_cache_keeps_what_operators_see_and_no_browser_guesses_its_type() {
+    let app = selling(one_per_buyer(), 5).await;
+    for path in ["sales", "dead-letters", "stats", "actors"] {
+        let answer = get(&app, &format!("/admin/v1/{path}")).await;
+        assert_eq!(answer.status(), 200, "{path}");
+        assert_eq!(answer.headers()["cache-control"], "no-store", "{path}");
+        assert_eq!(answer.headers()["x-content-type-options"], "nosniff", "{path}");
+    }
+}
+
+#[tokio::test]
 async fn probes_are_answered() {
     let app = selling(one_per_buyer(), 5).await;
     for path in ["/livez", "/readyz", "/healthz"] {
@@ -236,5 +263,6 @@ pub const CASES: &[Case] = &cases![
     operators_see_actors_numbers_funnel_and_audit,
     an_audit_without_a_body_covers_everything,
     the_way_of_one_request_is_found_by_id_and_by_number,
+    no_cache_keeps_what_operators_see_and_no_browser_guesses_its_type,
     probes_are_answered,
 ];

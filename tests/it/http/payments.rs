@@ -24,7 +24,7 @@ async fn paying_with(policy: Json, stock: u32, change: impl FnOnce(&mut Settings
     app
 }
 
-async fn paying(policy: Json, stock: u32) -> TestApp {
+pub async fn paying(policy: Json, stock: u32) -> TestApp {
     paying_with(policy, stock, |_| ()).await
 }
 

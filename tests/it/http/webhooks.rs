@@ -9,6 +9,8 @@ use serde_json::{Value as Json, json};
 use super::{one_per_buyer, problem};
 use crate::support::TestApp;
 use crate::support::app::fresh_settings;
+use crate::support::gate::metric;
+use crate::support::process::Server;
 
 /// A server whose webhooks are signed with a known secret, and a payment that is open there.
 struct Webhooks {
@@ -146,4 +148,23 @@ async fn malformed_webhooks_are_named() {
         problem(webhooks.signed("evt-1", &blank).await, status, code).await;
     }
     assert_eq!(webhooks.order_state().await, "paying");
+}
+
+/// Strangers choose neither what is logged nor how much: their webhooks are counted.
+#[tokio::test]
+async fn forged_webhooks_are_counted_and_not_logged() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys = [("FLOODGATE__PAYMENT__PROVIDER", "demo")];
+    let server = Server::start(folder.path(), &keys);
+    let client = reqwest::Client::new();
+    for _ in 0..20 {
+        let call = client.post(format!("http://{}/v1/payments/events", server.public));
+        let call = call.header("webhook-id", "chosen-by-a-stranger");
+        let call = call.header("webhook-timestamp", (wall_ms() / 1000).to_string());
+        let answer = call.header("webhook-signature", "v1,AAAA").body("{}").send().await.unwrap();
+        assert_eq!(answer.status(), 401);
+    }
+    assert_eq!(metric(server.internal, "floodgate_webhooks_rejected", "signature").await, 20);
+    let log = server.log();
+    assert!(!log.contains("chosen-by-a-stranger") && !log.contains("webhook:"), "{log}");
 }

@@ -1,12 +1,15 @@
 //! Each test disables one guard of the ledger, sells through the real actors, and audits.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use floodgate::broker::{Source, Subscriber};
 use floodgate::config::Tier;
 use floodgate::db::{DeadLetterStore, SaleStore};
 use floodgate::domain::invariants::{Checker, FailureFacts, GateFacts, GateView, SkuFacts};
-use floodgate::domain::{BucketKey, BucketNo, InvariantId, Order, OrderState, Phase, Policy};
+use floodgate::domain::{
+    BucketKey, BucketNo, InvariantId, Order, OrderState, Phase, PhaseChange, PhaseHistory, Policy,
+};
 use floodgate::messages::BuyAnswer;
 use floodgate::services::audit::{AuditReport, AuditSources, EVIDENCE, audit, audit_all};
 
@@ -109,6 +112,14 @@ fn an_order_of_an_older_opening_breaks_fenced() {
     );
 }
 
+#[test]
+fn an_order_with_another_amount_breaks_terms_held() {
+    assert_eq!(
+        found_with(LedgerDefect::ChangesAmounts, Tier::Memory, UNLIMITED, 9),
+        [InvariantId::TermsHeld]
+    );
+}
+
 /// A harness whose ledger never answers and whose gate has accepted request 1; and its bucket.
 async fn with_one_accepted(ledger: Arc<DefectiveLedger>) -> (Harness, BucketKey) {
     let mut settings = settings(Tier::Memory);
@@ -162,7 +173,8 @@ fn found_of_a_dead_lettered_request(
         let pipeline = fixture.pipeline(&fixture.broker);
         let stock = harness.backends.stock.as_ref();
         let (stock, pipeline) = (Some(stock), Some(&pipeline));
-        let sources = AuditSources { ledger: ledger.as_ref(), stock, pipeline };
+        let sources =
+            AuditSources { ledger: ledger.as_ref(), stock, pipeline, recheck: Duration::ZERO };
         let report = audit_all(sources, None, START_MS + later_ms).await.unwrap();
         drop(consumer);
         report
@@ -221,7 +233,7 @@ fn gates_that_cannot_be_read_do_not_end_the_audit() {
 
             let sale = ledger.sales().await.unwrap().remove(0);
             let closed_sale =
-                ledger.set_sale_phase(sale.id, sale.epoch, Phase::Closed, START_MS).await;
+                ledger.set_sale_phase(sale.id, sale.epoch, Phase::Closed, START_MS, None).await;
             assert_eq!(closed_sale.unwrap().unwrap().phase, Phase::Closed);
             let closed = audit().await;
             assert_eq!(broken(&closed), broken(&open));
@@ -244,6 +256,7 @@ fn every_invariant_states_its_evidence() {
         InvariantId::CompensatedOnce,
         InvariantId::Drains,
         InvariantId::Fenced,
+        InvariantId::TermsHeld,
         InvariantId::MoneyAccounted,
     ];
     assert_eq!(stated, all);
@@ -275,8 +288,16 @@ fn units_of_an_ended_order_that_come_back_twice_or_never_break_compensated_once(
             initial: 10,
             available: 10,
             policy: sku.policy,
-            epoch: ended.epoch,
-            opened_at_ms: START_MS,
+            history: sku.history.clone(),
+            price: sku.price,
+            starts_at_ms: 0,
+            ends_at_ms: i64::MAX,
+            phases: PhaseHistory::new(vec![PhaseChange {
+                epoch: ended.epoch,
+                phase: Phase::Open,
+                changed_at_ms: 0,
+                applied_at_ms: Some(0),
+            }]),
         });
         checker.order(&ended, Some(GateView::Ordered { is_live }));
         let gates = GateFacts {

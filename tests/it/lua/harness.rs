@@ -19,6 +19,7 @@ use floodgate::redis::scripts::{
 use redis::{Client, Connection, RedisResult, Value};
 
 use super::fenced_call::FencedCall;
+use crate::support::intents;
 pub use crate::support::offers::sku;
 use crate::support::offers::{buyer, request};
 use crate::support::servers::redis::Redis;
@@ -203,7 +204,7 @@ impl Fixture {
         outbox: OutboxArgs,
         batch: &[Reservation],
     ) -> ScriptCall<Leveled<Vec<Verdict>>> {
-        reserve(&self.buckets[bucket], &self.sku, outbox, false, batch)
+        reserve(&self.buckets[bucket], &self.sku, outbox, false, batch, &intents::key())
     }
 
     /// Reserves a batch whose items share one epoch.
@@ -307,6 +308,7 @@ impl Fixture {
             sku: self.sku.no,
             bucket: BucketNo(0),
             epoch: Epoch(1),
+            terms: self.sku.terms(),
             buyer: buyer(buyer_no),
             quantity,
             asked_at_ms: 1_790_000_000_000,
@@ -335,6 +337,7 @@ pub fn opening(loader: LoaderToken, stock: u32) -> OpenBucket {
         num_failed: 0,
         num_queued: 0,
         is_new: true,
+        change_no: 0,
     }
 }
 

@@ -7,10 +7,11 @@ use floodgate::domain::{
 use floodgate::redis::scripts::decisions::{SettleOutcome, release, settle};
 use floodgate::redis::scripts::lookup::read_queued;
 use floodgate::redis::scripts::record::RequestRecord;
-use floodgate::redis::scripts::{BucketFence, EntryLimits, Error, OpenBucket, OutboxArgs, intent};
+use floodgate::redis::scripts::{BucketFence, EntryLimits, Error, OpenBucket, OutboxArgs};
 
 use super::harness::{Fixture, KINDS, LOADER, OUTBOXES, ScriptClient, opening, refused, sku};
 use super::scenarios::policies;
+use crate::support::intents::pack;
 use crate::support::offers::{ANY, ONE};
 use crate::support::servers::redis::Redis;
 
@@ -34,10 +35,7 @@ fn reservations(fixture: &Fixture, numbers: std::ops::Range<u64>) -> Vec<Reserva
 }
 
 fn packed(fixture: &Fixture, reservations: &[Reservation]) -> Vec<u8> {
-    reservations
-        .iter()
-        .flat_map(|reservation| intent::pack(&reservation.intent(&fixture.sku)))
-        .collect()
+    reservations.iter().flat_map(|reservation| pack(&reservation.intent(&fixture.sku))).collect()
 }
 
 /// `accepted` reservations, then `full` rejections.

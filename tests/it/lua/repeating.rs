@@ -8,6 +8,7 @@ use redis::{Value, from_redis_value};
 
 use super::harness::{Fixture, KINDS, ScriptClient, refused, sku};
 use super::scenarios::{self, Ended, State, enter, policies};
+use crate::support::intents::key;
 use crate::support::offers::{ANY, ONE};
 use crate::support::servers::redis::Redis;
 
@@ -51,7 +52,8 @@ fn only_a_touch_writes_when_nothing_is_accepted() {
     // `WAIT` waits for the replication of writes, which the server counts as changes.
     let changes = |redis: &Redis| redis.info("rdb_changes_since_last_save").parse::<u64>().unwrap();
     for (touch, writes) in [(false, true), (false, false), (true, true), (true, true)] {
-        let call = reserve(&fixture.buckets[0], &fixture.sku, fixture.outbox, touch, &batch);
+        let (keys, key) = (&fixture.buckets[0], key());
+        let call = reserve(keys, &fixture.sku, fixture.outbox, touch, &batch, &key);
         let before = changes(&redis);
         fixture.run(&mut client, &call).unwrap();
         assert_eq!(changes(&redis) > before, writes, "touch {touch}");

@@ -4,8 +4,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use floodgate::domain::{
-    Book, BucketNo, BuyerId, Counting, Epoch, Order, OrderState, Phase, Policy, Refusal, RequestId,
-    RequestStatus, Reservation, Sku, SkuNo, SlotReturns, TraceId, Verdict,
+    Book, BookSnapshot, BucketNo, BuyerId, Counting, Epoch, Order, OrderState, Phase, Policy,
+    Refusal, RequestId, RequestStatus, Reservation, Sku, SkuHistory, SkuNo, SlotReturns, TraceId,
+    Verdict,
 };
 use proptest::prelude::*;
 
@@ -41,15 +42,18 @@ fn sku(policy: Policy, initial: u32) -> Arc<Sku> {
         bar_lapsed: false,
         slot_returns: SlotReturns::default(),
         ends_max: 3,
+        queue_timeout_s: 0,
+        history: SkuHistory::default(),
     })
 }
 
-fn reservation(request: u64, buyer: u64, quantity: u32) -> Reservation {
+fn reservation(policy: Policy, request: u64, buyer: u64, quantity: u32) -> Reservation {
     Reservation {
         request: RequestId::new(request).unwrap(),
         sku: SkuNo(1),
         bucket: BucketNo(0),
         epoch: Epoch(1),
+        terms: sku(policy, 0).terms(),
         buyer: BuyerId::new(buyer).unwrap(),
         quantity,
         asked_at_ms: 0,
@@ -94,7 +98,7 @@ proptest! {
         for (buyer, request, quantity, num_versions) in operations {
             // Under one_per_buyer the request id is derived from the buyer.
             let request = if policy.derives_request_id() { buyer } else { request };
-            let reservation = reservation(request, buyer, quantity);
+            let reservation = reservation(policy, request, buyer, quantity);
             // A repeat of an ended request reads its order.
             if ended.contains(&reservation.request) {
                 let answers_end = matches!(
@@ -146,7 +150,7 @@ proptest! {
         book.set_phase(Phase::Open, Epoch(1));
         for (buyer, request, quantity, _) in operations {
             let before = book.snapshot();
-            let reservation = reservation(request, buyer, quantity);
+            let reservation = reservation(policy, request, buyer, quantity);
             if book.reserve(&reservation) == Verdict::Reserved {
                 for _ in 0..2 {
                     prop_assert_eq!(book.release(reservation.request, Refusal::SoldOut), 0);
@@ -154,6 +158,20 @@ proptest! {
                     prop_assert!(!book.knows(reservation.request));
                 }
                 prop_assert_eq!(book.reserve(&reservation), Verdict::Reserved);
+                if quantity.is_multiple_of(2) {
+                    continue;
+                }
+                // The ledger records what ended without its decision, and so does the book.
+                let cancelled = RequestStatus::Failed(Refusal::CancelledByBuyer);
+                for _ in 0..2 {
+                    book.release(reservation.request, Refusal::CancelledByBuyer);
+                    prop_assert_eq!(book.reserve(&reservation), Verdict::Repeat(cancelled));
+                    let after = book.snapshot();
+                    let released_units = before.released_units + u64::from(quantity);
+                    let num_failed = before.num_failed + 1;
+                    let expected = BookSnapshot { num_failed, released_units, ..before };
+                    prop_assert_eq!(after, expected);
+                }
             }
         }
     }

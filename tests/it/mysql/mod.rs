@@ -2,6 +2,7 @@
 //! contract that it shares with the SQLite ledger is tested in `conformance/`.
 
 mod errors;
+mod feed;
 mod fencing;
 mod opening;
 mod plans;

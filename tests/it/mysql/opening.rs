@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
 use floodgate::db::{Error, ErrorClass, Ledger, OrderWriter, SaleStore};
 
+use crate::support::migrations;
 use crate::support::offers::{ANY, intent, offer, run};
 use crate::support::servers::Port;
 use crate::support::servers::mariadb::MariaDb;
@@ -95,7 +96,10 @@ fn a_process_that_does_not_finish_its_migration_is_named() {
     assert!(error.contains("another process has been migrating"), "{error}");
     drop(other);
     MysqlLedger::open(&server.options()).unwrap();
-    assert_eq!(MysqlLedger::schema_status(&server.options()).unwrap().applied.len(), 9);
+    assert_eq!(
+        MysqlLedger::schema_status(&server.options()).unwrap().applied.len(),
+        migrations::all("mysql").len()
+    );
 }
 
 #[test]
@@ -105,7 +109,10 @@ fn a_newer_schema_is_refused_and_an_older_one_is_brought_up_to_date() {
     let outdated = MysqlLedger::open_for_reading(&options).unwrap_err().to_string();
     assert!(outdated.contains("floodgate migrate"), "{outdated}");
     let ledger = MysqlLedger::open(&options).unwrap();
-    assert_eq!(MysqlLedger::schema_status(&options).unwrap().applied.len(), 9);
+    assert_eq!(
+        MysqlLedger::schema_status(&options).unwrap().applied.len(),
+        migrations::all("mysql").len()
+    );
     run(ledger.close());
     server.sql(
         "DROP TABLE tokens; DROP TABLE secrets; \
@@ -117,7 +124,7 @@ fn a_newer_schema_is_refused_and_an_older_one_is_brought_up_to_date() {
     assert_eq!(MysqlLedger::schema_status(&options).unwrap().pending, Vec::<String>::new());
     run(ledger.close());
     server.sql("INSERT INTO __diesel_schema_migrations (version) VALUES ('9999')");
-    assert_cannot_open(&options, &["9999", "0009", "newer program"]);
+    assert_cannot_open(&options, &["9999", "0017", "newer program"]);
     assert_eq!(MysqlLedger::schema_status(&options).unwrap().unknown, ["9999"]);
 }
 
@@ -125,20 +132,18 @@ fn a_newer_schema_is_refused_and_an_older_one_is_brought_up_to_date() {
 fn the_rights_in_the_manual_are_enough() {
     run(async {
         let server = MariaDb::start();
-        let rights = "SELECT, INSERT, UPDATE, CREATE, ALTER, REFERENCES";
+        let rights = "SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, REFERENCES";
         let manual = include_str!("../../../docs/operate/security.md");
         assert!(manual.contains(&format!("GRANT {rights} ON floodgate.* TO")));
-        for (user, rights) in [("migrates", rights), ("sells", "SELECT, INSERT, UPDATE")] {
+        for (user, rights) in [("migrates", rights), ("sells", "SELECT, INSERT, UPDATE, DELETE")] {
             server.sql(&format!(
                 "CREATE USER {user}@127.0.0.1 IDENTIFIED BY 'secret'; \
                  GRANT {rights} ON floodgate.* TO {user}@127.0.0.1"
             ));
         }
         assert_eq!(
-            MysqlLedger::migrate(&options_for(&server, "migrates:secret", "floodgate"))
-                .unwrap()
-                .len(),
-            9
+            MysqlLedger::migrate(&options_for(&server, "migrates:secret", "floodgate")).unwrap(),
+            migrations::all("mysql"),
         );
         let ledger = MysqlLedger::open(&options_for(&server, "sells:secret", "floodgate")).unwrap();
         let sku = offer(&ledger, "sale", ANY, 5).await;

@@ -15,8 +15,7 @@ mod cluster;
 mod replicas;
 mod sentinel;
 mod single;
-#[cfg(feature = "tls")]
-mod tls;
+mod subscription;
 mod url;
 
 /// A call of the script `add` or a plain command.

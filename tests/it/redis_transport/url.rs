@@ -4,8 +4,9 @@ use floodgate::redis::transport::{RedisTopology, RedisUrl, ServerAddress};
 
 /// Every error ends with this.
 const SYNTAX: &str = "write redis://[[user]:password@]host[:port][/db], \
-     rediss:// for TLS, redis+cluster://[[user]:password@]host[:port],host[:port],.. or \
-     redis+sentinel://[[user]:password@]host[:port],host[:port],../master-name";
+     redis+cluster://[[user]:password@]host[:port],host[:port],.. or \
+     redis+sentinel://[[user]:password@]host[:port],host[:port],../master-name; \
+     rediss://, rediss+cluster:// or rediss+sentinel:// for TLS";
 
 fn parse(url: &str) -> RedisUrl {
     url.parse().unwrap_or_else(|error| panic!("{url}: {error}"))
@@ -79,11 +80,15 @@ fn an_error_names_the_invalid_part() {
     }
 }
 
-#[cfg(not(feature = "tls"))]
 #[test]
-fn tls_requires_the_build_feature() {
-    let error = "rediss://a".parse::<RedisUrl>().unwrap_err().to_string();
-    assert!(error.contains("--features tls"), "{error}");
+fn each_topology_may_be_encrypted() {
+    for url in ["redis://a:1", "redis+cluster://a,b:2", "redis+sentinel://:x@a:1,b/shop"] {
+        let (plain, encrypted) = (parse(url), parse(&url.replacen("redis", "rediss", 1)));
+        assert!(!plain.tls && encrypted.tls, "{url}");
+        assert_eq!(RedisUrl { tls: false, ..encrypted }, plain);
+    }
+    let refused = "redisss://a".parse::<RedisUrl>().unwrap_err().to_string();
+    assert!(refused.contains("redisss:// is not known"), "{refused}");
 }
 
 #[test]

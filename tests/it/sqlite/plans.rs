@@ -11,8 +11,12 @@ use diesel::connection::{
 use diesel::prelude::*;
 use diesel::sql_types::Text;
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
-use floodgate::db::{OrderChanges, OrderCursor, OrderReader, OrderWriter, SaleStore};
-use floodgate::domain::{Failure, OrderIntent, OrderKey, OrderState, Refusal, Sku};
+use floodgate::db::{
+    EventCursor, FollowUps, OrderChanges, OrderCursor, OrderReader, OrderWriter, SaleStore,
+};
+use floodgate::domain::{
+    AttemptKey, Failure, OrderIntent, OrderKey, OrderState, PaymentState, Refusal, Sku,
+};
 use floodgate::runtime::clock::{ManualClock, SharedClock};
 use parking_lot::Mutex;
 use tempfile::TempDir;
@@ -171,6 +175,34 @@ fn single_rows_are_found_by_key() {
         assert_eq!(plans.len(), 1, "found by the index: {plans:#?}");
         without_sorting(&plans);
         without_sorting(&store.plans(store.ledger.failure(request(1))).await);
+    });
+}
+
+#[test]
+fn payments_that_wait_and_changes_are_found_by_their_indexes() {
+    run(async {
+        let store = Store::open().await;
+        let ledger = &store.ledger;
+        let order = OrderKey { sku: store.sku.no, buyer: buyer(1), request: request(1) };
+        for after in [None, Some(AttemptKey { order, no: 1 })] {
+            let failed = ledger.payments_in(PaymentState::RefundFailed, after, 9);
+            let (failed, in_doubt) =
+                (store.plans(failed).await, store.plans(ledger.payments_in_doubt(after, 9)).await);
+            for plans in [failed, in_doubt] {
+                without_sorting(&plans);
+                assert!(plans[0].contains("INDEX payments_by_state (state=?"), "{plans:#?}");
+            }
+        }
+        for after in [None, Some(EventCursor { at_ms: 1, event_id: "e".to_owned() })] {
+            let plans = store.plans(ledger.unmatched_events(false, after, 9)).await;
+            without_sorting(&plans);
+            assert!(plans[0].contains("INDEX payment_events_unmatched"), "{plans:#?}");
+        }
+        let plans = store.plans(ledger.matchable_events(1, 9)).await;
+        without_sorting(&plans);
+        assert!(plans[0].contains("(provider=? AND payment_id=?)"), "{plans:#?}");
+        let plans = store.plans(ledger.changes_after(1, 9)).await;
+        without_sorting(&plans);
     });
 }
 

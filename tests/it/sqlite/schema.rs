@@ -9,11 +9,13 @@ use floodgate::db::migrate::SQLITE;
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use tempfile::TempDir;
 
+use crate::support::migrations;
+
 fn migrated() -> (TempDir, OpenOptions, SqliteConnection) {
     let directory = tempfile::tempdir().unwrap();
     let options = OpenOptions::new(directory.path().join("ledger.db"));
     let applied = SqliteLedger::migrate(&options).unwrap();
-    assert_eq!(applied.len(), 9);
+    assert_eq!(applied, migrations::all("sqlite"));
     let has_verb = |name: &String| ["_create_", "_add_"].iter().any(|verb| name.contains(verb));
     assert!(applied.iter().all(has_verb), "{applied:?}");
     let conn = SqliteConnection::establish(options.path.to_str().unwrap()).unwrap();
@@ -39,17 +41,18 @@ fn up_down_up_is_the_same_schema() {
 
     conn.revert_all_migrations(SQLITE).unwrap();
     assert_eq!(schema(&mut conn), Vec::<String>::new());
-    assert_eq!(SqliteLedger::schema_status(&options).unwrap().pending.len(), 9);
+    assert_eq!(SqliteLedger::schema_status(&options).unwrap().pending, migrations::all("sqlite"));
     assert_eq!(schema(&mut conn), Vec::<String>::new(), "reading the status changes nothing");
 
-    assert_eq!(SqliteLedger::migrate(&options).unwrap().len(), 9);
+    assert_eq!(SqliteLedger::migrate(&options).unwrap(), migrations::all("sqlite"));
     assert_eq!(schema(&mut conn), first);
 }
 
 #[test]
 fn orders_of_older_ledgers_are_migrated() {
     let (_directory, options, mut conn) = migrated();
-    for _ in 0..3 {
+    let newer = migrations::from("sqlite", "0007");
+    for _ in &newer {
         conn.revert_last_migration(SQLITE).unwrap();
     }
     conn.batch_execute(
@@ -62,8 +65,6 @@ fn orders_of_older_ledgers_are_migrated() {
                 || ' ' || SUM(epoch + quantity * amount * state + placed_at_ms * pay_by_ms) \
                 || ' ' || SUM(recorded_at_ms) || hex(MAX(trace_id)) FROM orders";
     let before: String = sql::<Text>(sums).get_result(&mut conn).unwrap();
-    let newer =
-        ["0007_add_partial_request_index", "0008_add_discarded_letters", "0009_add_order_life"];
     assert_eq!(SqliteLedger::migrate(&options).unwrap(), newer);
     let after: String = sql::<Text>(sums).get_result(&mut conn).unwrap();
     assert_eq!(after, before);

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use floodgate::services::audit::EVIDENCE;
 use reqwest::Response;
 use serde_json::{Value as Json, json};
 
@@ -44,8 +45,15 @@ pub async fn panics(internal: SocketAddr, kind: &str) -> Option<u64> {
 
 /// Asserts that the audit evaluated every invariant and found no violation.
 pub async fn assert_audit_holds(internal: SocketAddr) {
-    let report = call(internal, "/audit", json!({})).await;
+    assert_all_hold(&call(internal, "/audit", json!({})).await);
+}
+
+/// Asserts that this report is of every invariant, that of the money included, and that all hold.
+pub fn assert_all_hold(report: &Json) {
     assert!(report["holds"] == true && report["could_tell"] == true, "{report:#}");
+    let judged = report["judged"].as_array().unwrap().iter().map(|basis| &basis["invariant"]);
+    let every = EVIDENCE.map(|(invariant, _)| serde_json::to_value(invariant).unwrap());
+    assert_eq!(judged.collect::<Vec<_>>(), every.iter().collect::<Vec<_>>());
 }
 
 /// The count of a funnel stage. Waits until the server can count the stage.

@@ -28,6 +28,16 @@ pub struct Browser {
 impl Browser {
     /// A browser whose page is `width` pixels wide and prefers `language`.
     pub async fn start(width: u32, language: &str) -> Self {
+        // A browser may fail to start on a crowded machine; it says so before any test began.
+        for _ in 0..2 {
+            if let Ok(browser) = Self::try_start(width, language).await {
+                return browser;
+            }
+        }
+        Self::try_start(width, language).await.unwrap_or_else(|error| panic!("{error:#}"))
+    }
+
+    async fn try_start(width: u32, language: &str) -> Result<Self, Json> {
         let mut driver = Command::new("chromedriver")
             .arg("--port=0")
             .stdout(Stdio::piped())
@@ -52,7 +62,7 @@ impl Browser {
         let http = Client::new();
         let base = format!("http://127.0.0.1:{port}/session");
         let mut browser = Self { driver, session: base, http, _profile: profile };
-        let session = browser.call(Method::POST, "", capabilities).await;
+        let session = browser.try_call(Method::POST, "", capabilities).await?;
         browser.session = format!("{}/{}", browser.session, session["sessionId"].as_str().unwrap());
         browser
             .emulate(
@@ -62,16 +72,20 @@ impl Browser {
                 }),
             )
             .await;
-        browser
+        Ok(browser)
     }
 
-    async fn call(&self, method: Method, path: &str, body: Json) -> Json {
+    async fn try_call(&self, method: Method, path: &str, body: Json) -> Result<Json, Json> {
         let call = self.http.request(method.clone(), format!("{}{path}", self.session));
         let call = if method == Method::POST { call.json(&body) } else { call };
         let mut answer: Json = call.send().await.unwrap().json().await.unwrap();
         let value = answer["value"].take();
-        assert!(value.get("error").is_none(), "{path} {body}: {value:#}");
-        value
+        if value.get("error").is_some() { Err(value) } else { Ok(value) }
+    }
+
+    async fn call(&self, method: Method, path: &str, body: Json) -> Json {
+        let answer = self.try_call(method, path, body.clone()).await;
+        answer.unwrap_or_else(|error| panic!("{path} {body}: {error:#}"))
     }
 
     pub async fn open(&self, url: &str) {
@@ -124,15 +138,35 @@ impl Browser {
         .await
     }
 
-    /// Clicks the element as a person does: it must be visible and not covered.
-    pub async fn click(&self, selector: &str) {
-        let body = json!({"using": "css selector", "value": selector});
-        let element = until(selector, async || {
-            let found = self.call(Method::POST, "/elements", body.clone()).await;
-            found[0][ELEMENT].as_str().map(str::to_owned)
+    /// Waits until the script returns `value`.
+    pub async fn becomes(&self, script: &str, value: impl Into<Json>) {
+        let value = value.into();
+        until(&format!("{value} of {script}"), async || {
+            (self.run(script).await == value).then_some(())
         })
         .await;
-        self.call(Method::POST, &format!("/element/{element}/click"), json!({})).await;
+    }
+
+    /// Moves the focus to the element.
+    pub async fn focus(&self, selector: &str) {
+        let selector = json!(selector);
+        let script = format!(
+            "const element = document.querySelector({selector}); element?.focus(); \
+             return element !== null && element === document.activeElement"
+        );
+        self.becomes(&script, true).await;
+    }
+
+    /// Clicks the element as a person does: as soon as it is visible and not covered.
+    pub async fn click(&self, selector: &str) {
+        let body = json!({"using": "css selector", "value": selector});
+        until(&format!("a click on {selector}"), async || {
+            let found = self.call(Method::POST, "/elements", body.clone()).await;
+            let click = format!("/element/{}/click", found[0][ELEMENT].as_str()?);
+            // Refused: the page has just replaced the element, or another one covers it.
+            self.try_call(Method::POST, &click, json!({})).await.ok()
+        })
+        .await;
     }
 
     /// Presses keys, at the element that has the focus.

@@ -1,9 +1,9 @@
 //! Every rule of the checker finds a planted violation and accepts the similar legal histories.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use floodgate::runtime::clock::now_monotonic;
+use floodgate::services::audit::answers;
 
 use super::checker::{Attempt, Bought, History, RequestKey, Verdict};
 use super::orders::{Orders, Record, RecordedAs};
@@ -14,14 +14,14 @@ const STOCK: u64 = 10;
 /// Sequential attempts of one request, and the ledger's records.
 struct Planted {
     named: bool,
-    now: Instant,
+    now: Duration,
     history: History,
     ledger: Orders,
 }
 
 impl Planted {
     fn new(named: bool) -> Self {
-        let (now, history) = (now_monotonic(), History::default());
+        let (now, history) = (Duration::ZERO, History::default());
         Self { named, now, history, ledger: Orders::default() }
     }
 
@@ -30,8 +30,7 @@ impl Planted {
         let (began, ended) = (self.now, self.now + Duration::from_secs(1));
         self.now = ended + Duration::from_secs(1);
         let named = self.named.then(|| Arc::from("7-1-x"));
-        self.history.purchases.push(Attempt {
-            purchase: 0,
+        let answer = answers::Attempt {
             request: RequestKey { sale: "sale".into(), buyer: 42, named },
             began,
             ended,
@@ -42,7 +41,8 @@ impl Planted {
             state: None,
             code: None,
             order: None,
-        });
+        };
+        self.history.purchases.push(Attempt { purchase: 0, answer });
         self.history.purchases.last_mut().unwrap()
     }
 

@@ -3,10 +3,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use floodgate::runtime::clock::now_monotonic;
+use floodgate::services::audit::answers;
 use loadgen::{
     BuyRequest, Load, Observer, Outcome, Pace, RequestSource, TransportError, Until,
     json_string_member, run,
@@ -93,11 +94,10 @@ impl Recorder {
     fn attempt(&self, purchase: usize, began: Instant, outcome: &Outcome<'_>) -> Attempt {
         let never_sent =
             matches!(outcome, Outcome::Unsent | Outcome::Unknown(TransportError::Connect));
-        let mut attempt = Attempt {
-            purchase,
+        let mut answer = answers::Attempt {
             request: self.purchases[purchase].key(&self.sale),
-            began,
-            ended: now_monotonic(),
+            began: since_first(began),
+            ended: since_first(now_monotonic()),
             is_sent: !never_sent,
             status: None,
             replayed: false,
@@ -106,18 +106,18 @@ impl Recorder {
             code: None,
             order: None,
         };
-        if let Outcome::Answered(answer) = outcome {
-            let member = |name| json_string_member(answer.body, name).map(str::to_owned);
-            attempt.status = Some(answer.status);
-            attempt.replayed = answer.replayed;
-            attempt.request_id = member(b"request_id");
-            attempt.state = if answer.status < 300 { member(b"state") } else { None };
-            attempt.code = if answer.status >= 400 { member(b"code") } else { None };
-            if attempt.state.as_deref() == Some("success") {
-                attempt.order = Some(order_in(answer.body));
+        if let Outcome::Answered(received) = outcome {
+            let member = |name| json_string_member(received.body, name).map(str::to_owned);
+            answer.status = Some(received.status);
+            answer.replayed = received.replayed;
+            answer.request_id = member(b"request_id");
+            answer.state = if received.status < 300 { member(b"state") } else { None };
+            answer.code = if received.status >= 400 { member(b"code") } else { None };
+            if answer.state.as_deref() == Some("success") {
+                answer.order = Some(order_in(received.body));
             }
         }
-        attempt
+        Attempt { purchase, answer }
     }
 
     /// Ends the recording and returns all attempts; attempts in flight are recorded as unanswered.
@@ -136,6 +136,12 @@ impl Recorder {
         let recorder = self.clone();
         Arc::new(move |seq, outcome| recorder.end(seq, outcome))
     }
+}
+
+/// The time of an attempt, by one clock for all attempts of this process.
+fn since_first(at: Instant) -> Duration {
+    static FIRST: OnceLock<Instant> = OnceLock::new();
+    at.saturating_duration_since(*FIRST.get_or_init(|| at))
 }
 
 /// The order in the body of a successful response.

@@ -15,15 +15,16 @@ use floodgate::messages::Stop;
 use floodgate::messages::envelope;
 use floodgate::observe::metrics::Metrics;
 use floodgate::outbox::DeadEntry;
-use floodgate::redis::scripts::intent;
 use floodgate::runtime::fault_injection::FaultInjector;
 use floodgate::runtime::shutdown::Shutdown;
 use floodgate::services::dead_letters::DeadLetterService;
+use floodgate::services::requests::RequestService;
 use floodgate::stock::MemoryStock;
 use floodgate::tier::Pipeline;
 
 use super::faulty_ledger::FaultyLedger;
 use super::harness::START_MS;
+use super::intents::{pack_into, reader};
 use super::memory_broker::MemoryBroker;
 use super::reconcilers::watermarks;
 use super::relays::{FakeOutbox, INSTALLATION, InjectedFaults, Simulation};
@@ -65,6 +66,7 @@ impl DeadLetterFixture {
             subscriber: Arc::new(broker.clone()),
             watermarks: watermarks(&self.simulation),
             installation: INSTALLATION.into(),
+            reader: reader(INSTALLATION),
         }
     }
 
@@ -108,15 +110,21 @@ impl DeadLetterFixture {
     pub fn sales(&self) -> DeadLetterService {
         let pipeline = self.pipeline(&self.broker.elsewhere());
         let (ledger, clock) = (self.ledger.clone(), self.simulation.clock.clone());
+        DeadLetterService::new(ledger, self.requests(), clock, Some(&pipeline), 1)
+    }
+
+    /// Ends requests without a bucket.
+    pub fn requests(&self) -> RequestService {
         let stock = Arc::new(MemoryStock::new(Counting::InStock));
-        DeadLetterService::new(ledger, stock, clock, Some(&pipeline), 1)
+        let clock = self.simulation.clock.clone();
+        RequestService::new(self.ledger.clone(), stock, clock, Arc::default(), 5_000)
     }
 
     /// The body of an outbox entry with these requests.
     pub fn body(&self, requests: &[u64]) -> Bytes {
         let mut body = Vec::new();
         for request in requests {
-            intent::pack_into(&self.intent(*request), &mut body);
+            pack_into(&self.intent(*request), &mut body);
         }
         body.into()
     }

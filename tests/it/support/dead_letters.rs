@@ -4,11 +4,12 @@ use async_trait::async_trait;
 use floodgate::db::{DeadLetterStore, Error};
 use floodgate::domain::{
     DeadLetter, DeadLetterContent, DeadLetterCounts, DeadLetterFilter, DeadLetterNo,
-    DeadLetterOrigin, DeadLetterState, DeadLetterTransition, NewDeadLetter, RequestId,
-    StoreDeadLetterOutcome,
+    DeadLetterOrigin, DeadLetterState, DeadLetterTransition, DeadRequest, NewDeadLetter, RequestId,
+    SkuNo, StoreDeadLetterOutcome,
 };
 
 use super::defective_ledger::{DefectiveLedger, LedgerDefect};
+use super::offers::buyer;
 
 /// A dead letter with these requests, whose body is their numbers.
 pub fn new_dead_letter(requests: &[u64]) -> NewDeadLetter {
@@ -24,15 +25,23 @@ pub fn new_dead_letter(requests: &[u64]) -> NewDeadLetter {
         headers: "{\"routing_key\":\"0\"}".to_owned(),
         body_bytes: body.len() as u64,
         body,
-        requests: requests.iter().map(|number| RequestId::new(*number).unwrap()).collect(),
+        requests: requests.iter().map(|number| dead_request(*number)).collect(),
         dead_at_ms: 1_800_000_000_000,
     }
+}
+
+/// Request `number` of buyer `number`, for SKU 1.
+pub fn dead_request(number: u64) -> DeadRequest {
+    let request = RequestId::new(number).unwrap();
+    DeadRequest { request, sku: SkuNo(1), buyer: buyer(number) }
 }
 
 /// Dead letters in the order of their arrival.
 #[derive(Debug, Default)]
 pub struct MemoryDeadLetters {
     stored: Vec<([u8; 32], DeadLetterContent)>,
+    /// Those of each.
+    requests: Vec<Vec<DeadRequest>>,
 }
 
 impl MemoryDeadLetters {
@@ -61,23 +70,34 @@ impl MemoryDeadLetters {
             changed_at_ms: now_ms,
             note: None,
         };
-        let content = DeadLetterContent { dead_letter, body: new.body, requests: new.requests };
+        let requests = new.requests.iter().map(|dead| dead.request).collect();
+        let content = DeadLetterContent { dead_letter, body: new.body, requests };
         self.stored.push((new.digest, content));
+        self.requests.push(new.requests);
         StoreDeadLetterOutcome::New
     }
 
-    pub fn page(&self, filter: DeadLetterFilter, limit: u32) -> Vec<DeadLetter> {
-        let matches = |dead_letter: &&DeadLetter| {
+    pub fn page(&self, filter: &DeadLetterFilter, limit: u32) -> Vec<DeadLetter> {
+        let matches = |dead_letter: &DeadLetter| {
             filter.state.is_none_or(|state| dead_letter.state == state)
                 && filter.origin.is_none_or(|origin| dead_letter.origin == origin)
                 && filter.before.is_none_or(|before| dead_letter.no < before)
+                && filter.since_ms.is_none_or(|since_ms| dead_letter.dead_at_ms >= since_ms)
+                && filter.until_ms.is_none_or(|until_ms| dead_letter.dead_at_ms < until_ms)
+                && filter.reason.as_deref().is_none_or(|reason| {
+                    dead_letter.reason.to_lowercase().contains(&reason.to_lowercase())
+                })
         };
-        let holds_request = |content: &&DeadLetterContent| {
-            filter.request.is_none_or(|request| content.requests.contains(&request))
+        let is_meant = |dead: &DeadRequest| {
+            filter.request.is_none_or(|request| dead.request == request)
+                && filter.buyer.is_none_or(|buyer| dead.buyer == buyer)
+                && filter.skus.as_ref().is_none_or(|skus| skus.contains(&dead.sku))
         };
-        let newest_first = self.stored.iter().rev().map(|(_, content)| content);
-        let found = newest_first.filter(holds_request).map(|content| &content.dead_letter);
-        found.filter(matches).take(limit as usize).cloned().collect()
+        let newest_first = self.stored.iter().zip(&self.requests).rev();
+        let found =
+            newest_first.filter(|(_, dead)| !filter.has_requests() || dead.iter().any(is_meant));
+        let found = found.map(|((_, content), _)| &content.dead_letter);
+        found.filter(|dead_letter| matches(dead_letter)).take(limit as usize).cloned().collect()
     }
 
     pub fn get(&self, no: DeadLetterNo) -> Option<DeadLetterContent> {
@@ -148,7 +168,11 @@ impl DeadLetterStore for DefectiveLedger {
         filter: DeadLetterFilter,
         limit: u32,
     ) -> Result<Vec<DeadLetter>, Error> {
-        Ok(self.rows.lock().dead_letters.page(filter, limit))
+        Ok(self.rows.lock().dead_letters.page(&filter, limit))
+    }
+
+    async fn num_dead_letters(&self, filter: DeadLetterFilter) -> Result<u64, Error> {
+        Ok(self.rows.lock().dead_letters.page(&filter, u32::MAX).len() as u64)
     }
 
     async fn dead_letter(&self, no: DeadLetterNo) -> Result<Option<DeadLetterContent>, Error> {

@@ -1,13 +1,14 @@
 //! A stock with injected faults.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use floodgate::domain::book::BookSnapshot;
 use floodgate::domain::invariants::GateFacts;
 use floodgate::domain::{
     BucketKey, BucketNo, BuyerId, Epoch, Failure, LoaderToken, Loan, Order, OrderIntent, Phase,
-    RequestId, RequestStatus, Reservation, Sku, SkuNo, Verdict,
+    RequestId, RequestStatus, Reservation, Sku, SkuNo, StockChange, Verdict, Withdrawal,
 };
 use floodgate::stock::{BucketHealth, Error, Loading, QueuedPage, Stock, StoredRequest};
 use tokio::sync::watch;
@@ -30,6 +31,8 @@ pub enum StockFault {
     LendAnswerLost,
     /// `facts` fails as fenced.
     Fenced,
+    /// `statuses` fails.
+    LookupFails,
     /// `health` waits until the fault ends.
     Hangs,
     /// `load` of this SKU waits until the fault ends.
@@ -41,16 +44,23 @@ pub struct FaultyStock {
     inner: Arc<dyn Stock>,
     fault: watch::Sender<StockFault>,
     waiting: Arc<()>,
+    num_lookups: AtomicUsize,
 }
 
 impl FaultyStock {
     pub fn new(inner: Arc<dyn Stock>) -> Self {
-        Self { inner, fault: watch::Sender::new(StockFault::None), waiting: Arc::default() }
+        let fault = watch::Sender::new(StockFault::None);
+        Self { inner, fault, waiting: Arc::default(), num_lookups: AtomicUsize::new(0) }
     }
 
     /// Number of calls that wait for the fault to end.
     pub fn num_waiting(&self) -> usize {
         Arc::strong_count(&self.waiting) - 1
+    }
+
+    /// Calls of `statuses` so far.
+    pub fn num_lookups(&self) -> usize {
+        self.num_lookups.load(Ordering::SeqCst)
     }
 
     pub fn set(&self, fault: StockFault) {
@@ -69,6 +79,13 @@ impl FaultyStock {
     fn check_write(&self) -> Result<(), Error> {
         if self.is(StockFault::RefusesResults) {
             return Err(Error::Unavailable { reason: "no write, on purpose".to_owned() });
+        }
+        Ok(())
+    }
+
+    fn check_read(&self) -> Result<(), Error> {
+        if self.is(StockFault::LookupFails) {
+            return Err(Error::Unavailable { reason: "no lookup, on purpose".to_owned() });
         }
         Ok(())
     }
@@ -116,6 +133,31 @@ impl Stock for FaultyStock {
     async fn set_phase(&self, sku: &Arc<Sku>, phase: Phase, epoch: Epoch) -> Result<(), Error> {
         self.check_write()?;
         self.inner.set_phase(sku, phase, epoch).await
+    }
+
+    async fn purge(&self, sku: &Arc<Sku>) -> Result<(), Error> {
+        self.check_write()?;
+        self.inner.purge(sku).await
+    }
+
+    async fn change_stock(&self, sku: &Arc<Sku>, change: StockChange) -> Result<(), Error> {
+        self.check_write()?;
+        self.inner.change_stock(sku, change).await
+    }
+
+    async fn withdraw(&self, sku: SkuNo, units: u32) -> Result<Withdrawal, Error> {
+        self.check_write()?;
+        self.inner.withdraw(sku, units).await
+    }
+
+    async fn end_withdrawal(
+        &self,
+        sku: SkuNo,
+        withdrawal: &Withdrawal,
+        is_recorded: bool,
+    ) -> Result<(), Error> {
+        self.check_write()?;
+        self.inner.end_withdrawal(sku, withdrawal, is_recorded).await
     }
 
     async fn reserve(
@@ -182,6 +224,8 @@ impl Stock for FaultyStock {
         sku: SkuNo,
         requests: Vec<(RequestId, BuyerId)>,
     ) -> Result<Vec<Option<RequestStatus>>, Error> {
+        self.num_lookups.fetch_add(1, Ordering::SeqCst);
+        self.check_read()?;
         self.inner.statuses(sku, requests).await
     }
 

@@ -1,6 +1,7 @@
 //! Tier `gate` on a private Redis behind a [`FaultProxy`] and on a private MariaDB.
 
 use std::net::SocketAddr;
+use std::process::Command;
 use std::sync::Arc;
 
 use floodgate::config::{ConfigSources, Settings};
@@ -9,11 +10,12 @@ use floodgate::runtime::clock::now_monotonic;
 use serde_json::{Value as Json, json};
 use tempfile::TempDir;
 
+use super::admin::assert_all_hold;
 use super::app::TestApp;
 use super::crowd::{Attempt, History, Purchase, Verdict, check_promises, send};
 use super::fault_proxy::FaultProxy;
 use super::orders::orders_in;
-use super::process::Server;
+use super::process::{Server, command};
 use super::servers::mariadb::MariaDb;
 use super::servers::redis::Redis;
 use super::servers::redis_users::User;
@@ -86,11 +88,16 @@ impl GateFixture {
 
     /// A server in a child process.
     pub fn server(&self, more: &[(&str, &str)]) -> Server {
+        Server::from_command(self.command(more))
+    }
+
+    /// The command of [`Self::server`].
+    pub fn command(&self, more: &[(&str, &str)]) -> Command {
         let variable = |key: &str| format!("FLOODGATE__{}", key.to_uppercase().replace('.', "__"));
         let keys: Vec<_> =
             self.keys(more).into_iter().map(|(key, value)| (variable(&key), value)).collect();
         let keys: Vec<_> = keys.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-        Server::start(self.folder.path(), &keys)
+        command(self.folder.path(), &["serve"], &keys)
     }
 
     /// The Redis keys that match this pattern.
@@ -129,8 +136,7 @@ impl GateFixture {
 /// Waits for the first audit that evaluates every invariant, and asserts that it finds no
 /// violation. Background work may still write after the last answer.
 pub async fn assert_holds_at_rest(internal: SocketAddr) {
-    let report = audit_at_rest(internal).await;
-    assert!(report["holds"] == true, "{report:#}");
+    assert_all_hold(&audit_at_rest(internal).await);
 }
 
 /// The first audit report that evaluates every invariant.

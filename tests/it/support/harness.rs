@@ -9,13 +9,13 @@ use floodgate::config::{Settings, Tier};
 use floodgate::db::Ledger;
 use floodgate::domain::{
     BucketKey, BucketNo, BuyerId, Currency, InvariantId, Phase, Policy, RequestId, RequestStatus,
-    Reservation, SaleDraft, SkuDraft, SlotReturns, TraceId,
+    Reservation, SaleDraft, SkuDraft, SkuHistory, SlotReturns, TraceId,
 };
 use floodgate::messages::BuyAnswer;
 use floodgate::observe::metrics::Metrics;
-use floodgate::runtime::clock::{ManualClock, SharedClock};
+use floodgate::runtime::clock::{Clock, ManualClock, SharedClock};
 use floodgate::runtime::shutdown::Shutdown;
-use floodgate::services::audit::{AuditReport, audit};
+use floodgate::services::audit::{AuditReport, EVIDENCE, audit};
 use floodgate::services::catalog::Catalog;
 use floodgate::services::sales::{SalesError, SalesService};
 use floodgate::tier::Backends;
@@ -64,6 +64,8 @@ impl Offer {
             bar_lapsed: false,
             slot_returns: SlotReturns::default(),
             ends_max: 3,
+            queue_timeout_s: 0,
+            history: SkuHistory::default(),
         };
         SaleDraft {
             id: sale.parse().unwrap(),
@@ -71,6 +73,7 @@ impl Offer {
             starts_at_ms,
             ends_at_ms: starts_at_ms + 86_400_000,
             currency: Currency::default(),
+            ticket_required: false,
             skus: vec![sku],
         }
     }
@@ -123,7 +126,7 @@ impl Harness {
     }
 
     pub async fn set_phase(&self, phase: Phase) {
-        self.sales.set_phase(&"sale".parse().unwrap(), phase).await.unwrap();
+        self.sales.set_phase(&"sale".parse().unwrap(), phase, None).await.unwrap();
     }
 
     /// Syncs with the changes of other processes, as the sale loader does.
@@ -151,9 +154,10 @@ impl Harness {
             sku: sku.no,
             bucket: BucketNo::home_of(buyer, sku.buckets),
             epoch: sale.sale.epoch,
+            terms: sku.terms(),
             buyer,
             quantity,
-            asked_at_ms: START_MS,
+            asked_at_ms: self.clock.wall_ms(),
             trace: TraceId(0),
         }
     }
@@ -207,6 +211,8 @@ impl Harness {
     pub async fn assert_holds(&self) {
         let report = self.audit(0).await;
         assert!(report.holds && report.could_tell, "{report:#?}");
+        let judged: Vec<_> = report.judged.iter().map(|basis| basis.invariant).collect();
+        assert_eq!(judged, EVIDENCE.map(|(invariant, _)| invariant));
     }
 }
 

@@ -4,10 +4,10 @@ use std::future::Future;
 
 use floodgate::db::{AuditRow, Ledger};
 use floodgate::domain::{
-    BucketNo, BuyerId, Currency, Epoch, Failure, Order, OrderIntent, Phase, Policy, RequestId,
-    Sale, SaleDraft, Sku, SkuDraft, SkuNo, SlotReturns, TraceId,
+    BucketNo, BuyerId, Currency, Epoch, Failure, InvariantId, Order, OrderIntent, Phase, Policy,
+    RequestId, Sale, SaleDraft, Sku, SkuDraft, SkuHistory, SkuNo, SlotReturns, TraceId,
 };
-use floodgate::services::audit::audit;
+use floodgate::services::audit::{AuditBasis, audit};
 use tokio::sync::mpsc;
 
 pub const ONE: Policy = Policy::OnePerBuyer { max_quantity: 10 };
@@ -44,6 +44,8 @@ pub fn sku(no: i32, policy: Policy, initial: u32) -> Sku {
         bar_lapsed: false,
         slot_returns: SlotReturns::default(),
         ends_max: 3,
+        queue_timeout_s: 0,
+        history: SkuHistory::default(),
     }
 }
 
@@ -60,6 +62,8 @@ pub fn sku_draft(id: &str, policy: Policy, initial: u32) -> SkuDraft {
         bar_lapsed: true,
         slot_returns: SlotReturns::default(),
         ends_max: 3,
+        queue_timeout_s: 0,
+        history: SkuHistory::default(),
     }
 }
 
@@ -68,8 +72,9 @@ pub fn sale_draft(id: &str, skus: Vec<SkuDraft>) -> SaleDraft {
         id: id.parse().unwrap(),
         title: format!("Sale {id} 秒杀"),
         starts_at_ms: 1_000,
-        ends_at_ms: 2_000,
+        ends_at_ms: 4_000_000_000_000,
         currency: Currency::default(),
+        ticket_required: false,
         skus,
     }
 }
@@ -84,14 +89,16 @@ pub async fn offer(ledger: &dyn Ledger, id: &str, policy: Policy, initial: u32) 
 /// Creates and opens a sale with one SKU.
 pub async fn open_offer(ledger: &dyn Ledger, id: &str, policy: Policy, initial: u32) -> Sku {
     let sku = offer(ledger, id, policy, initial).await;
-    ledger.set_sale_phase(id.parse().unwrap(), Epoch(0), Phase::Open, 1).await.unwrap();
+    ledger.set_sale_phase(id.parse().unwrap(), Epoch(0), Phase::Open, 1, None).await.unwrap();
     sku
 }
 
-/// Asserts that the audit of the ledger finds no violation.
+/// Asserts that the audit of the ledger, its money included, finds no violation.
 pub async fn assert_ledger_holds(ledger: &dyn Ledger) {
     let report = audit(None, ledger, None, 1).await.unwrap();
     assert!(report.holds, "{:#?}", report.violations);
+    let is_money = |basis: &AuditBasis| basis.invariant == InvariantId::MoneyAccounted;
+    assert!(report.judged.iter().any(is_money), "{:#?}", report.judged);
 }
 
 pub fn intent(sku: &Sku, request_no: u64, buyer_no: u64, quantity: u32) -> OrderIntent {
@@ -106,7 +113,7 @@ pub fn intent(sku: &Sku, request_no: u64, buyer_no: u64, quantity: u32) -> Order
         slot: sku.policy.slot(request),
         quota: sku.policy.quota(),
         amount: sku.price * i64::from(quantity),
-        placed_at_ms: 1_500 + i64::try_from(request_no % 1_000).unwrap(),
+        placed_at_ms: 1_000 + i64::try_from(request_no % 1_000).unwrap(),
         payment_window_s: sku.payment_window_s,
         trace: TraceId(u128::from(request_no) << 64 | 7),
         published_at_ms: None,

@@ -1,11 +1,12 @@
 //! The life of orders on the ledgers of this folder.
 
 use async_trait::async_trait;
-use floodgate::db::{Error, OrderChanges, Refunds};
+use floodgate::db::{Error, EventCursor, FollowUps, OrderChanges, Refunds, Retakes};
 use floodgate::domain::{
-    Actor, AttemptKey, CancelOutcome, DueOrder, DueRefund, OpenPayment, Order, OrderEvent,
-    OrderKey, OrderState, PaymentEvent, PaymentRecorded, PaymentTerms, RefundResult,
-    StartedPayment,
+    Actor, AttemptKey, ByOperator, CancelOutcome, DueOrder, DueRefund, DueRetake, FeedPage,
+    ListedPayment, OpenPayment, Order, OrderEvent, OrderKey, OrderState, Payment, PaymentEvent,
+    PaymentRecorded, PaymentState, PaymentTerms, RefundResult, RequestId, RetakeEnd, RetakeOutcome,
+    StartedPayment, UnmatchedEvent,
 };
 
 use super::defective_ledger::DefectiveLedger;
@@ -86,6 +87,12 @@ impl OrderChanges for FaultyLedger {
         self.end("events after").map(|()| answer)
     }
 
+    async fn changes_after(&self, feed_no: i64, limit: u32) -> Result<FeedPage, Error> {
+        self.begin().await?;
+        let answer = self.inner.changes_after(feed_no, limit).await?;
+        self.end("changes after").map(|()| answer)
+    }
+
     async fn last_feed_no(&self) -> Result<i64, Error> {
         self.begin().await?;
         let answer = self.inner.last_feed_no().await?;
@@ -117,6 +124,27 @@ impl Refunds for FaultyLedger {
         self.begin_write().await?;
         self.inner.refund_result(refund, result).await?;
         self.end("refund result")
+    }
+}
+
+#[async_trait]
+impl Retakes for FaultyLedger {
+    async fn due_retakes(&self, limit: u32) -> Result<Vec<DueRetake>, Error> {
+        self.begin().await?;
+        let answer = self.inner.due_retakes(limit).await?;
+        self.end("due retakes").map(|()| answer)
+    }
+
+    async fn exempt_retake(&self, retake: OrderKey, successor: RequestId) -> Result<(), Error> {
+        self.begin_write().await?;
+        self.inner.exempt_retake(retake, successor).await?;
+        self.end("exempt retake")
+    }
+
+    async fn end_retake(&self, retake: AttemptKey, end: RetakeEnd) -> Result<RetakeOutcome, Error> {
+        self.begin_write().await?;
+        let answer = self.inner.end_retake(retake, end).await?;
+        self.end("end retake").map(|()| answer)
     }
 }
 
@@ -159,6 +187,10 @@ impl OrderChanges for DefectiveLedger {
         Err(PLACES_ONLY)
     }
 
+    async fn changes_after(&self, _: i64, _: u32) -> Result<FeedPage, Error> {
+        Err(PLACES_ONLY)
+    }
+
     async fn last_feed_no(&self) -> Result<i64, Error> {
         Err(PLACES_ONLY)
     }
@@ -179,6 +211,149 @@ impl Refunds for DefectiveLedger {
     }
 
     async fn refund_result(&self, _: AttemptKey, _: RefundResult) -> Result<(), Error> {
+        Err(PLACES_ONLY)
+    }
+}
+
+#[async_trait]
+impl FollowUps for FaultyLedger {
+    async fn payments_in_doubt(
+        &self,
+        after: Option<AttemptKey>,
+        limit: u32,
+    ) -> Result<Vec<(Order, Payment)>, Error> {
+        self.begin().await?;
+        self.inner.payments_in_doubt(after, limit).await
+    }
+
+    async fn payments_in(
+        &self,
+        state: PaymentState,
+        after: Option<AttemptKey>,
+        limit: u32,
+    ) -> Result<Vec<ListedPayment>, Error> {
+        self.begin().await?;
+        self.inner.payments_in(state, after, limit).await
+    }
+
+    async fn refund_again(&self, refund: AttemptKey) -> Result<bool, Error> {
+        self.begin_write().await?;
+        let answer = self.inner.refund_again(refund).await?;
+        self.end("refund again").map(|()| answer)
+    }
+
+    async fn unmatched_events(
+        &self,
+        is_resolved: bool,
+        after: Option<EventCursor>,
+        limit: u32,
+    ) -> Result<Vec<UnmatchedEvent>, Error> {
+        self.begin().await?;
+        self.inner.unmatched_events(is_resolved, after, limit).await
+    }
+
+    async fn num_unmatched_events(&self) -> Result<(u64, u64), Error> {
+        self.begin().await?;
+        self.inner.num_unmatched_events().await
+    }
+
+    async fn matchable_events(
+        &self,
+        since_ms: i64,
+        limit: u32,
+    ) -> Result<Vec<UnmatchedEvent>, Error> {
+        self.begin().await?;
+        self.inner.matchable_events(since_ms, limit).await
+    }
+
+    async fn match_event(
+        &self,
+        provider: String,
+        event_id: String,
+    ) -> Result<Option<PaymentRecorded>, Error> {
+        self.begin_write().await?;
+        let answer = self.inner.match_event(provider, event_id).await?;
+        self.end("match event").map(|()| answer)
+    }
+
+    async fn resolve_event(
+        &self,
+        provider: String,
+        event_id: String,
+        by: ByOperator,
+    ) -> Result<Option<bool>, Error> {
+        self.begin_write().await?;
+        let answer = self.inner.resolve_event(provider, event_id, by).await?;
+        self.end("resolve event").map(|()| answer)
+    }
+}
+
+#[async_trait]
+impl FollowUps for DefectiveLedger {
+    async fn payments_in_doubt(
+        &self,
+        _: Option<AttemptKey>,
+        _: u32,
+    ) -> Result<Vec<(Order, Payment)>, Error> {
+        Err(PLACES_ONLY)
+    }
+
+    async fn payments_in(
+        &self,
+        _: PaymentState,
+        _: Option<AttemptKey>,
+        _: u32,
+    ) -> Result<Vec<ListedPayment>, Error> {
+        Err(PLACES_ONLY)
+    }
+
+    async fn refund_again(&self, _: AttemptKey) -> Result<bool, Error> {
+        Err(PLACES_ONLY)
+    }
+
+    async fn unmatched_events(
+        &self,
+        _: bool,
+        _: Option<EventCursor>,
+        _: u32,
+    ) -> Result<Vec<UnmatchedEvent>, Error> {
+        Err(PLACES_ONLY)
+    }
+
+    /// None: this ledger records no payments.
+    async fn num_unmatched_events(&self) -> Result<(u64, u64), Error> {
+        Ok((0, 0))
+    }
+
+    async fn resolve_event(
+        &self,
+        _: String,
+        _: String,
+        _: ByOperator,
+    ) -> Result<Option<bool>, Error> {
+        Err(PLACES_ONLY)
+    }
+
+    async fn matchable_events(&self, _: i64, _: u32) -> Result<Vec<UnmatchedEvent>, Error> {
+        Err(PLACES_ONLY)
+    }
+
+    async fn match_event(&self, _: String, _: String) -> Result<Option<PaymentRecorded>, Error> {
+        Err(PLACES_ONLY)
+    }
+}
+
+#[async_trait]
+impl Retakes for DefectiveLedger {
+    async fn due_retakes(&self, _: u32) -> Result<Vec<DueRetake>, Error> {
+        Err(PLACES_ONLY)
+    }
+
+    async fn exempt_retake(&self, _: OrderKey, _: RequestId) -> Result<(), Error> {
+        Err(PLACES_ONLY)
+    }
+
+    async fn end_retake(&self, _: AttemptKey, _: RetakeEnd) -> Result<RetakeOutcome, Error> {
         Err(PLACES_ONLY)
     }
 }

@@ -17,7 +17,6 @@ use floodgate::domain::{BucketKey, BucketNo, OrderIntent, RequestStatus, Verdict
 use floodgate::messages::Stop;
 use floodgate::messages::envelope;
 use floodgate::observe::metrics::Metrics;
-use floodgate::redis::scripts::intent::pack_into;
 use floodgate::runtime::backoff::Backoff;
 use floodgate::runtime::clock::ManualClock;
 use floodgate::runtime::fault_injection::FaultInjector;
@@ -31,6 +30,7 @@ use super::fake_broker::FakeBroker;
 use super::faulty_ledger::FaultyLedger;
 use super::faulty_stock::FaultyStock;
 use super::harness::{Harness, ONE_PER_BUYER, Offer, START_MS, settings};
+use super::intents::{pack_into, reader};
 use super::offers::{ANY, intent, open_offer};
 use super::wait::until;
 
@@ -122,7 +122,7 @@ impl ConsumerHarness {
             ledger: harness.backends.ledger.clone(),
             breaker: harness.actors.breaker.clone(),
             watermarks: watermarks.clone(),
-            installation: INSTALLATION.into(),
+            reader: reader(INSTALLATION),
             settings: settings.consumer.clone(),
             confirm_window: settings.relay.confirm_window,
             reconnect: Backoff::new(settings.amqp.reconnect_min_ms, settings.amqp.reconnect_max_ms),

@@ -6,12 +6,12 @@ use floodgate::config::Settings;
 use floodgate::db::{Ledger, Visitor};
 use floodgate::domain::{BuyerId, DeadLetterFilter, Failure, Order, OrderIntent, SkuNo};
 use floodgate::http::buyers::request_tokens::RequestTokens;
-use floodgate::redis::scripts::intent::{INTENT_BYTES, unpack};
+use floodgate::messages::envelope::intents_in;
 use floodgate::tier::open_ledger_for_reading;
 use parking_lot::Mutex;
 use secrecy::ExposeSecret;
 
-use super::checker::Bought;
+pub use floodgate::services::audit::answers::{Bought, Record, RecordedAs};
 
 /// The outcomes of all accepted requests of a ledger. Request ids are in the form buyers receive.
 #[derive(Debug, Default)]
@@ -26,22 +26,6 @@ pub struct Orders {
     pub failed: Vec<String>,
     /// Request ids of the dead letters.
     pub dead: Vec<String>,
-}
-
-/// One outcome of one request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Record {
-    pub sale: String,
-    pub buyer: u64,
-    pub request_id: String,
-    pub outcome: RecordedAs,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RecordedAs {
-    Order(Bought),
-    Failure,
-    DeadLetter,
 }
 
 impl Orders {
@@ -105,7 +89,7 @@ async fn all_dead(ledger: &dyn Ledger) -> Vec<OrderIntent> {
     let mut dead = Vec::new();
     for dead_letter in dead_letters.iter().filter(|dead_letter| dead_letter.state.is_end()) {
         let content = ledger.dead_letter(dead_letter.no).await.unwrap().expect("a listed one");
-        let intents = content.body.chunks(INTENT_BYTES).filter_map(|bytes| unpack(bytes).ok());
+        let intents = intents_in(&content.body).into_iter();
         dead.extend(intents.filter(|intent| content.requests.contains(&intent.request)));
     }
     dead

@@ -9,9 +9,11 @@ use floodgate::broker::{
 use floodgate::domain::{
     BucketNo, BuyerId, Epoch, OrderIntent, RequestId, SkuNo, TraceId, dead_letter,
 };
+use floodgate::redis::scripts::intent;
 use floodgate::runtime::clock::wall_ms;
 use serde_json::Value as Json;
 
+use super::intents::{IntentKey, key_of};
 use super::pipeline::PipelineFixture;
 use super::process::Server;
 use super::wait::until;
@@ -22,6 +24,8 @@ pub struct Intruder {
     _broker: RabbitBroker,
     /// The installation id of the ledger.
     pub installation: String,
+    /// The key of the installation, which only its processes have.
+    key: IntentKey,
     sku: SkuNo,
     epoch: Epoch,
     buckets: u16,
@@ -29,7 +33,7 @@ pub struct Intruder {
 
 impl Intruder {
     /// Reads SKU, epoch and installation from the Redis keys of a sale with `buckets` buckets.
-    pub fn new(fixture: &PipelineFixture, buckets: u16) -> Self {
+    pub async fn new(fixture: &PipelineFixture, buckets: u16) -> Self {
         let names: Vec<String> =
             redis::from_redis_value(fixture.redis.cmd(&["KEYS", "fg:*:bucket"])).unwrap();
         let sku = names[0].split(['{', ':', '}']).find_map(|part| part.parse().ok()).unwrap();
@@ -42,6 +46,7 @@ impl Intruder {
             outgoing: broker.open_channel(64),
             _broker: broker,
             installation: installation.to_owned(),
+            key: key_of(&fixture.settings(&[])).await,
             sku: SkuNo(sku),
             epoch: Epoch(epoch.parse().unwrap()),
             buckets,
@@ -67,6 +72,11 @@ impl Intruder {
             trace: TraceId(1),
             published_at_ms: None,
         }
+    }
+
+    /// Packs as a gate of the installation does.
+    pub fn pack(&self, intent: &OrderIntent) -> Vec<u8> {
+        intent::pack(intent, &self.key)
     }
 
     pub fn outbox_key(&self, bucket: u16) -> String {

@@ -83,6 +83,11 @@ impl Server {
         self.signal(Signal::STOP);
     }
 
+    /// `SIGHUP`: secrets are read again.
+    pub fn hang_up(&self) {
+        self.signal(Signal::HUP);
+    }
+
     /// `SIGCONT`: resumes a stopped process.
     pub fn cont(&self) {
         self.signal(Signal::CONT);

@@ -15,11 +15,14 @@ use floodgate::observe::metrics::Metrics;
 use floodgate::runtime::clock::{Clock, ManualClock};
 use floodgate::runtime::fault_injection::FaultInjector;
 use floodgate::runtime::shutdown::Shutdown;
+use floodgate::services::requests::RequestService;
+use floodgate::tickets::MemoryTicketUses;
 use floodgate::tier::{Backends, Pipeline};
 use floodgate::watermark::{Error, Watermarks};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
+use super::intents;
 use super::memory_broker::MemoryBroker;
 use super::relays::{
     FakeBroker, FakeLease, FakeOutbox, Holders, INSTALLATION, InjectedFaults, Simulation,
@@ -146,6 +149,8 @@ pub fn reconciler_with(
             stock: simulation.stock.clone(),
             counting: Counting::InStock,
             lease: Arc::new(lease),
+            ticket_uses: Arc::new(MemoryTicketUses::new(simulation.clock.clone())),
+            shared_limits: None,
             is_shared: true,
             pipeline: None,
         },
@@ -155,8 +160,16 @@ pub fn reconciler_with(
             subscriber: Arc::new(MemoryBroker::new(Topology::new("fg", 1, 5))),
             watermarks: watermarks.clone(),
             installation: INSTALLATION.into(),
+            reader: intents::reader(INSTALLATION),
         },
         catalog: simulation.catalog.clone(),
+        requests: RequestService::new(
+            simulation.ledger.clone(),
+            simulation.stock.clone(),
+            simulation.clock.clone(),
+            metrics.clone(),
+            5_000,
+        ),
         holder: format!("reconciler-{:016x}", fastrand::u64(..)).into(),
         settings: Arc::new(settings.clone()),
         clock: simulation.clock.clone(),

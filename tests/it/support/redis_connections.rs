@@ -26,6 +26,7 @@ pub fn run<T>(test: impl Future<Output = T>) -> T {
 pub fn options(url: &str) -> ConnectionOptions {
     ConnectionOptions {
         url: url.parse().unwrap(),
+        trust: None,
         connect_timeout: LONG_TIMEOUT,
         command_timeout: LONG_TIMEOUT,
         user_timeout: LONG_TIMEOUT,

@@ -47,7 +47,9 @@ impl Shop {
     }
 
     async fn retry_until_answered(&mut self, public: SocketAddr, buyers: Arc<Vec<Purchase>>) {
-        let sent = retry_until(public, buyers, CONNECTIONS, Attempt::is_promise).await;
+        let sent =
+            retry_until(public, buyers, CONNECTIONS, |attempt: &Attempt| attempt.is_promise())
+                .await;
         self.history.absorb(sent);
     }
 

@@ -11,6 +11,7 @@ pub enum Rule {
     Backends,
     ConfigKeys,
     CrashPoints,
+    Deploy,
     Environment,
     FileLength,
     Floors,

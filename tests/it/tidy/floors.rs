@@ -10,9 +10,10 @@ use super::{keep_each, rust, tree};
 const FLOORS: &[&[&str]] = &[
     &["domain"],
     &["runtime"],
+    &["net"],
     &["redis"],
     &["config"],
-    &["broker", "db", "lease", "payment", "stock", "watermark"],
+    &["broker", "db", "lease", "limits", "payment", "stock", "tickets", "watermark"],
     &["messages"],
     &["outbox"],
     &["observe"],

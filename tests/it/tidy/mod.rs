@@ -10,6 +10,7 @@ mod backends;
 mod bans;
 mod config_keys;
 mod crash_points;
+mod deploy;
 mod finding;
 mod floors;
 mod flow;

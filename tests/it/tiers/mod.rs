@@ -3,6 +3,7 @@
 mod crowd;
 mod ids;
 mod one_buyer;
+mod order_life;
 mod phases;
 mod restart;
 mod roles;

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use serde_json::{Value as Json, json};
 
+use crate::support::TestApp;
 use crate::support::admin::open_sale;
 use crate::support::crowd::{Attempt, History, send};
 use crate::support::gate::{purchases, retry_until};
 use crate::support::pipeline::PipelineFixture;
-use crate::support::wait::until;
+use crate::support::wait::{DEADLINE, until};
 
 const STOCK: u32 = 400;
 
@@ -99,6 +100,74 @@ async fn assert_same_status(history: &History, one: SocketAddr, other: SocketAdd
     assert_eq!(views[0], views[1]);
 }
 
+/// The chunks of an event stream that has ended.
+async fn rest_of(stream: reqwest::Response) -> String {
+    tokio::time::timeout(DEADLINE, stream.text()).await.unwrap().unwrap()
+}
+
+#[test]
+fn a_buyer_has_three_streams_and_a_request_one_until_the_server_stops() {
+    let fixture = PipelineFixture::new("list").patient();
+    let _maintenance = fixture.server("maintenance", &[]);
+    let api = TestApp::start(fixture.settings(&[("role", "api")]));
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let policy = json!({"kind": "unlimited"});
+        open_sale(api.internal, "sale", policy, STOCK, 4).await;
+        let mut ids = Vec::new();
+        for _ in 0..4 {
+            let id = api.request_id("sale", 1).await;
+            let purchase = json!({"sku_id": "sku", "quantity": 1, "request_id": id});
+            until("an accepted request", async || {
+                let (status, _) = api.buy_json("sale", 1, purchase.clone()).await;
+                (status == 202).then_some(())
+            })
+            .await;
+            ids.push(id);
+        }
+        let follow = async |id: &str| {
+            let call = api.client.get(api.url(&format!("/v1/requests/{id}/events")));
+            call.header("x-buyer-id", "1").send().await.unwrap()
+        };
+        let mut streams = Vec::new();
+        for id in &ids[..3] {
+            let stream = follow(id).await;
+            assert_eq!(stream.status(), 200);
+            streams.push(stream);
+        }
+        let refused = follow(&ids[3]).await;
+        assert_eq!(refused.status(), 503);
+        assert!(refused.headers().contains_key("retry-after"));
+        assert_eq!(refused.json::<Json>().await.unwrap()["code"], "busy");
+
+        let again = follow(&ids[0]).await;
+        assert_eq!(again.status(), 200, "a new stream of a request takes the place of the old one");
+        let ended = rest_of(streams.remove(0)).await;
+        let retry = ended.rsplit_once("retry: ").expect(&ended).1.trim();
+        assert!((1_000..5_000).contains(&retry.parse::<u32>().unwrap()), "{ended}");
+        let metrics = api.client.get(format!("http://{}/metrics", api.internal)).send().await;
+        let metrics = metrics.unwrap().text().await.unwrap();
+        for line in [
+            "floodgate_event_streams 3",
+            "floodgate_event_streams_refused_total{reason=\"buyer\"} 1",
+        ] {
+            assert!(metrics.lines().any(|found| found == line), "{line}");
+        }
+        // A place is free when its client has gone.
+        drop(again);
+        let last = until("a place", async || {
+            let stream = follow(&ids[3]).await;
+            (stream.status() == 200).then_some(stream)
+        })
+        .await;
+        streams.push(last);
+        tokio::task::spawn_blocking(move || api.stop()).await.unwrap();
+        for stream in streams {
+            let text = rest_of(stream).await;
+            assert!(text.contains("\"state\":\"queued\"") && text.contains("retry: "), "{text}");
+        }
+    });
+}
+
 #[test]
 fn every_open_stream_sends_its_order_when_a_consumer_starts_at_last() {
     let fixture = PipelineFixture::new("list").patient();
@@ -107,7 +176,8 @@ fn every_open_stream_sends_its_order_when_a_consumer_starts_at_last() {
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         open_sale(maintenance.internal, "sale", json!({"kind": "one_per_buyer"}), STOCK, 4).await;
         let purchases = Arc::new(purchases(1..201));
-        let promised = retry_until(api.public, purchases, 16, Attempt::is_promise).await;
+        let promised =
+            retry_until(api.public, purchases, 16, |attempt: &Attempt| attempt.is_promise()).await;
         let client = reqwest::Client::new();
         let streams = promised.promised_by_purchase().into_iter().map(|(purchase, ids)| {
             let id = ids.first().unwrap();

@@ -8,16 +8,21 @@ use floodgate::domain::{
     OrderIntent, SkuNo,
 };
 use floodgate::messages::envelope;
+use floodgate::messages::envelope::EnvelopeReader;
 use floodgate::outbox::DeadEntry;
-use floodgate::redis::scripts::intent::{INTENT_BYTES, pack_into};
 use floodgate::services::dead_letters::headers::{
     DeadLetterHeaders, from_delivery, from_outbox_entry,
 };
 use floodgate::services::dead_letters::replay::prepare;
 
 use super::INSTALLATION;
+use crate::support::intents::{self, INTENT_BYTES, pack_into};
 
 const NOW: i64 = 1_800_000_000_000;
+
+fn reader() -> EnvelopeReader {
+    intents::reader(INSTALLATION)
+}
 
 fn intent(request: u64) -> OrderIntent {
     OrderIntent { sku: SkuNo(5), ..super::intent(request, request, 1, 2) }
@@ -69,13 +74,13 @@ fn dead_entry(bytes: Bytes) -> DeadEntry {
 }
 
 fn numbers(dead_letter: &NewDeadLetter) -> Vec<u64> {
-    dead_letter.requests.iter().map(|request| request.get()).collect()
+    dead_letter.requests.iter().map(|dead| dead.request.get()).collect()
 }
 
 #[test]
 fn copies_of_a_message_are_one_dead_letter_whatever_the_origin() {
     let (headers, body) = envelope(&[intent(7), intent(3)]);
-    let by_relay = from_outbox_entry(&dead_entry(body.clone()), INSTALLATION);
+    let by_relay = from_outbox_entry(&dead_entry(body.clone()), &reader());
     assert_eq!((by_relay.origin, by_relay.attempts), (DeadLetterOrigin::Relay, 10));
     assert_eq!((by_relay.message_id.as_str(), numbers(&by_relay)), ("7-2", vec![3, 7]));
 
@@ -85,7 +90,7 @@ fn copies_of_a_message_are_one_dead_letter_whatever_the_origin() {
         attempts: 4,
         ..headers.clone()
     };
-    let by_consumer = from_delivery(&delivery(consumed, body.clone()), INSTALLATION, NOW);
+    let by_consumer = from_delivery(&delivery(consumed, body.clone()), &reader(), NOW);
     assert_eq!(by_consumer.origin, DeadLetterOrigin::Consumer);
     assert_eq!((by_consumer.reason.as_str(), by_consumer.attempts), ("no such SKU", 4));
     let limited = Headers {
@@ -94,10 +99,10 @@ fn copies_of_a_message_are_one_dead_letter_whatever_the_origin() {
         by_broker: true,
         ..headers.clone()
     };
-    let by_broker = from_delivery(&delivery(limited, body.clone()), INSTALLATION, NOW);
+    let by_broker = from_delivery(&delivery(limited, body.clone()), &reader(), NOW);
     assert_eq!(by_broker.origin, DeadLetterOrigin::Broker);
     assert_eq!(by_broker.reason, "the broker: delivery_limit");
-    let without_origin = from_delivery(&delivery(headers, body), INSTALLATION, NOW);
+    let without_origin = from_delivery(&delivery(headers, body), &reader(), NOW);
     assert_eq!(without_origin.origin, DeadLetterOrigin::Broker);
     for other in [by_consumer, by_broker] {
         assert_eq!((other.digest, other.requests), (by_relay.digest, by_relay.requests.clone()));
@@ -107,8 +112,7 @@ fn copies_of_a_message_are_one_dead_letter_whatever_the_origin() {
 #[test]
 fn messages_of_another_type_or_installation_are_other_dead_letters() {
     let body = Bytes::from_static(b"{}");
-    let digest =
-        |headers| from_delivery(&delivery(headers, body.clone()), INSTALLATION, NOW).digest;
+    let digest = |headers| from_delivery(&delivery(headers, body.clone()), &reader(), NOW).digest;
     let kind = |text: &str| Headers { content_type: Some(text.into()), ..Headers::default() };
     let owner = |text: &str| Headers { installation: Some(text.into()), ..Headers::default() };
     let all = [digest(Headers::default()), digest(kind("")), digest(kind("a")), digest(owner("a"))];
@@ -122,7 +126,7 @@ fn messages_of_another_type_or_installation_are_other_dead_letters() {
 #[test]
 fn a_long_body_is_truncated_and_the_reason_states_it() {
     let body = Bytes::from(vec![7; BODY_BYTES_MAX + 1]);
-    let dead_letter = from_delivery(&delivery(Headers::default(), body.clone()), INSTALLATION, NOW);
+    let dead_letter = from_delivery(&delivery(Headers::default(), body.clone()), &reader(), NOW);
     assert_eq!(dead_letter.body.len(), BODY_BYTES_MAX);
     assert_eq!(dead_letter.body_bytes, BODY_BYTES_MAX as u64 + 1);
     assert!(
@@ -131,14 +135,14 @@ fn a_long_body_is_truncated_and_the_reason_states_it() {
         dead_letter.reason
     );
     let shorter = delivery(Headers::default(), body.slice(1..));
-    assert_ne!(dead_letter.digest, from_delivery(&shorter, INSTALLATION, NOW).digest);
+    assert_ne!(dead_letter.digest, from_delivery(&shorter, &reader(), NOW).digest);
 }
 
 #[test]
 fn only_a_replayable_dead_letter_is_the_end_state_of_its_requests() {
     let (ours, body) = envelope(&[intent(7), intent(3)]);
     let of = |headers: &Headers, body: &Bytes| {
-        numbers(&from_delivery(&delivery(headers.clone(), body.clone()), INSTALLATION, NOW))
+        numbers(&from_delivery(&delivery(headers.clone(), body.clone()), &reader(), NOW))
     };
     assert_eq!(of(&ours, &body), [3, 7]);
     // Request ids of another installation may equal ours.
@@ -154,7 +158,7 @@ fn only_a_replayable_dead_letter_is_the_end_state_of_its_requests() {
     one_is_broken[19] = 99;
     assert!(of(&ours, &one_is_broken.clone().into()).is_empty());
     let broken_entry = dead_entry(one_is_broken.into());
-    assert!(numbers(&from_outbox_entry(&broken_entry, INSTALLATION)).is_empty());
+    assert!(numbers(&from_outbox_entry(&broken_entry, &reader())).is_empty());
 }
 
 #[test]
@@ -166,7 +170,7 @@ fn foreign_headers_are_clipped_and_parsed_again() {
         attempts: u32::MAX,
         ..Headers::default()
     };
-    let dead_letter = from_delivery(&delivery(headers, Bytes::new()), INSTALLATION, NOW);
+    let dead_letter = from_delivery(&delivery(headers, Bytes::new()), &reader(), NOW);
     assert_eq!(dead_letter.message_id.chars().count(), MESSAGE_ID_CHARS_MAX);
     assert_eq!(dead_letter.reason.chars().count(), TEXT_CHARS_MAX);
     assert!(dead_letter.attempts <= i32::MAX.unsigned_abs() && dead_letter.headers.len() < 4000);
@@ -179,7 +183,7 @@ fn foreign_headers_are_clipped_and_parsed_again() {
 #[test]
 fn a_replay_goes_to_the_queue_of_its_first_intent_with_new_headers() {
     let (_, body) = envelope(&[intent(7), intent(8)]);
-    let replay = prepare(&content(&ours(), &body), INSTALLATION, 4, 77).unwrap();
+    let replay = prepare(&content(&ours(), &body), &reader(), 4, 77).unwrap();
     assert_eq!(replay.intents, [intent(7), intent(8)]);
     let Message { route, headers, body: sent } = replay.message;
     assert_eq!((route, sent), (Route::Orders(3), body));
@@ -190,7 +194,7 @@ fn a_replay_goes_to_the_queue_of_its_first_intent_with_new_headers() {
 #[test]
 fn the_error_states_why_it_cannot_be_replayed() {
     let (_, body) = envelope(&[intent(7), intent(8)]);
-    let why = |content: &DeadLetterContent| prepare(content, INSTALLATION, 4, 0).unwrap_err().what;
+    let why = |content: &DeadLetterContent| prepare(content, &reader(), 4, 0).unwrap_err().what;
     let mut cut = content(&ours(), &body);
     cut.dead_letter.body_bytes += 1;
     let lengths = format!("the first {} of its {} bytes", body.len(), body.len() + 1);
@@ -199,7 +203,7 @@ fn the_error_states_why_it_cannot_be_replayed() {
     broken[INTENT_BYTES + 19] = 99;
     let broken = why(&content(&ours(), &broken));
     assert!(broken.contains("1 of its 2 intents cannot be read"), "{broken}");
-    let newer = DeadLetterHeaders { version: Some(2), ..ours() };
+    let newer = DeadLetterHeaders { version: Some(3), ..ours() };
     assert!(why(&content(&newer, &body)).contains("newer"));
     let foreign = DeadLetterHeaders { installation: Some("x".to_owned()), ..ours() };
     assert!(why(&content(&foreign, &body)).contains("belongs to"));

@@ -3,21 +3,24 @@
 //! flaw.
 
 use bytes::Bytes;
-use floodgate::actors::order_consumer::validate;
+use floodgate::actors::order_consumer::{KnownSku, validate};
 use floodgate::broker::{Delivery, Headers};
 use floodgate::domain::{
-    BucketNo, BuyerId, Epoch, OrderIntent, Policy, RequestId, Sku, SkuNo, SlotReturns, TraceId,
+    BucketNo, BuyerId, Epoch, OrderIntent, Policy, RequestId, Sku, SkuHistory, SkuNo, SlotReturns,
+    TraceId,
 };
 use floodgate::messages::envelope;
-use floodgate::messages::envelope::{DecodedIntents, MalformedEnvelope};
-use floodgate::redis::scripts::intent::pack_into;
+use floodgate::messages::envelope::{DecodedIntents, EnvelopeReader, MalformedEnvelope};
 use serde_json::Value as Json;
+
+use crate::support::intents::{self, pack_into, pack_unsigned};
 
 mod dead_letters;
 
 const INSTALLATION: &str = "0badcafe";
 const V1: &str = include_str!("envelope-v1.json");
 const V2: &str = include_str!("envelope-v2.json");
+const V3: &str = include_str!("envelope-v3.json");
 const MALFORMED: &str = include_str!("malformed.json");
 
 /// One malformed message: C20.
@@ -60,6 +63,7 @@ fn headers(given: &Json) -> Headers {
         epoch: given["epoch"].as_i64(),
         traceparent: text("traceparent"),
         topic: None,
+        signature: Vec::new(),
         attempts: given["attempts"].as_u64().unwrap().try_into().unwrap(),
         sent_at_ms: given["sent_at_ms"].as_i64(),
         reason: None,
@@ -99,6 +103,8 @@ fn sku() -> Sku {
         bar_lapsed: false,
         slot_returns: SlotReturns::default(),
         ends_max: 3,
+        queue_timeout_s: 0,
+        history: SkuHistory::default(),
     }
 }
 
@@ -120,32 +126,92 @@ fn intent(request: u64, buyer: u64, quantity: u32, bucket: u16) -> OrderIntent {
     }
 }
 
+fn reader(accepts_unsigned: bool) -> EnvelopeReader {
+    EnvelopeReader { accepts_unsigned, ..intents::reader(INSTALLATION) }
+}
+
 fn validated(headers: Headers, body: Bytes) -> Result<Option<DecodedIntents>, MalformedEnvelope> {
     let routing_key = "0".to_owned();
     let delivery = Delivery { tag: 1, headers, routing_key, num_previous: 0, body };
-    validate(&delivery, INSTALLATION, true, |no| (no == SkuNo(7)).then(|| (sku().into(), Epoch(2))))
+    let known = KnownSku { sku: sku().into(), latest: Epoch(2), window: 0..i64::MAX };
+    validate(&delivery, &reader(true), true, |no| (no == SkuNo(7)).then(|| known.clone()))
 }
 
-#[test]
-fn version_1_is_read_and_written_byte_for_byte() {
-    let file: Json = serde_json::from_str(V1).unwrap();
+fn read_and_written(file: &str, written: impl Fn(&OrderIntent) -> Vec<u8>) {
+    let file: Json = serde_json::from_str(file).unwrap();
     let (expected, body) = (headers(&file["headers"]), bytes(&file["body"]));
     let intents = [intent(1001, 1, 1, 6), intent(1002, 2, 3, 3)];
     let read = validated(expected.clone(), body.clone()).unwrap().unwrap();
     let published_at_ms = Some(1_800_000_000_123);
     assert_eq!(read, intents.map(|intent| Ok(OrderIntent { published_at_ms, ..intent })));
-    let mut written = Vec::new();
-    for intent in &intents {
-        pack_into(intent, &mut written);
-    }
-    assert_eq!(written, body);
+    assert_eq!(intents.iter().flat_map(written).collect::<Vec<_>>(), body);
     assert_eq!(envelope::headers(&body, INSTALLATION, 1_800_000_000_123).unwrap(), expected);
 }
 
 #[test]
-fn a_newer_version_is_refused_with_what_to_do() {
+fn version_2_is_read_and_written_byte_for_byte() {
+    read_and_written(V2, intents::pack);
+}
+
+#[test]
+fn version_1_is_read_byte_for_byte_where_it_is_accepted() {
+    read_and_written(V1, pack_unsigned);
+    let file: Json = serde_json::from_str(V1).unwrap();
+    let (headers, body) = (headers(&file["headers"]), bytes(&file["body"]));
+    let refused = reader(false).decode(&headers, &body).unwrap_err();
+    assert_eq!(refused.flaw.name(), "version");
+    assert!(refused.what.contains("consumer.accept_unsigned = true, then replay"), "{refused}");
+}
+
+#[test]
+fn every_bit_of_an_intent_is_signed() {
     let file: Json = serde_json::from_str(V2).unwrap();
-    let refused = envelope::decode(&headers(&file["headers"]), &bytes(&file["body"]), INSTALLATION);
+    let (headers, body) = (headers(&file["headers"]), bytes(&file["body"]));
+    for bit in 0..8 * intents::INTENT_BYTES {
+        let mut forged = body.to_vec();
+        forged[bit / 8] ^= 1 << (bit % 8);
+        let read = reader(true).decode(&headers, &forged.into()).unwrap();
+        let flaw = read[0].as_ref().unwrap_err().flaw.name();
+        assert!(["forged", "intent"].contains(&flaw), "bit {bit}: {flaw}");
+        assert!(read[1].is_ok(), "bit {bit} is of the other intent");
+    }
+    let other = EnvelopeReader { key: intents::IntentKey::new(&[8; 32]), ..reader(true) };
+    for read in other.decode(&headers, &body).unwrap() {
+        assert_eq!(read.unwrap_err().flaw.name(), "forged");
+    }
+    // A signed body is no message of version 1, nor the reverse.
+    let older = Headers { version: Some(1), ..headers.clone() };
+    let first = body.slice(..intents::INTENT_BYTES);
+    assert_eq!(reader(true).decode(&older, &first).unwrap_err().flaw.name(), "body");
+    let unsigned = Bytes::from(pack_unsigned(&intent(1001, 1, 1, 6)).repeat(79));
+    for read in reader(true).decode(&headers, &unsigned).unwrap() {
+        assert!(read.is_err());
+    }
+}
+
+#[test]
+fn an_unreadable_intent_of_an_entry_is_separated_in_both_versions() {
+    for (file, version, size) in [(V1, 1, 75), (V2, 2, 79)] {
+        let file: Json = serde_json::from_str(file).unwrap();
+        let mut entry = bytes(&file["body"]).to_vec();
+        entry[size + 19] = 99;
+        let (message, unreadable) = envelope::encode(&entry.clone().into(), INSTALLATION, 5);
+        let (headers, body) = message.unwrap();
+        assert_eq!((headers.version, &body[..]), (Some(version), &entry[..size]));
+        assert_eq!(unreadable.unwrap().0, entry[size..]);
+    }
+    // Of an unknown version first: the rest is split as the present one.
+    let file: Json = serde_json::from_str(V2).unwrap();
+    let mut entry = bytes(&file["body"]).to_vec();
+    entry[19] = 99;
+    let (headers, body) = envelope::encode(&entry.clone().into(), INSTALLATION, 5).0.unwrap();
+    assert_eq!((headers.version, &body[..]), (Some(2), &entry[79..]));
+}
+
+#[test]
+fn a_newer_version_is_refused_with_what_to_do() {
+    let file: Json = serde_json::from_str(V3).unwrap();
+    let refused = reader(true).decode(&headers(&file["headers"]), &bytes(&file["body"]));
     assert_eq!(refused.unwrap_err().what, file["refused"].as_str().unwrap());
 }
 
@@ -172,7 +238,7 @@ fn a_message_without_our_headers_is_foreign() {
         (Headers { installation: None, ..valid.clone() }, "installation"),
         (Headers { installation: Some("00000000".to_owned()), ..valid }, "installation"),
     ] {
-        let refused = envelope::decode(&invalid, &body, INSTALLATION).unwrap_err();
+        let refused = reader(true).decode(&invalid, &body).unwrap_err();
         assert_eq!(refused.flaw.name(), flaw);
     }
 }

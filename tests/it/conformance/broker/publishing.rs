@@ -17,6 +17,7 @@ pub async fn confirmed_messages_are_delivered_in_order_with_their_headers(backen
         epoch: Some(9),
         traceparent: Some("00-0000000000000007-01".into()),
         topic: None,
+        signature: vec![("webhook-id".into(), "evt_1".into())],
         attempts: 2,
         sent_at_ms: Some(1_790_000_000_000),
         reason: Some("why".into()),

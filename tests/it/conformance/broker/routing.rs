@@ -8,6 +8,7 @@ use floodgate::services::dead_letters::headers;
 use lapin::types::{AMQPValue, FieldTable};
 
 use super::{Backend, DELIVERIES_MAX, ids, message, messages, take};
+use crate::support::intents::reader;
 use crate::support::wait::until;
 
 pub async fn dead_letters_wait_with_their_reason(backend: &dyn Backend) {
@@ -18,7 +19,10 @@ pub async fn dead_letters_wait_with_their_reason(backend: &dyn Backend) {
     process.publish_confirmed(vec![dead_letter.clone()]).await;
     let found = process.drain(Source::Dead, 1).await;
     assert_eq!(found[0].headers, dead_letter.headers);
-    assert_eq!(headers::from_delivery(&found[0], "0badcafe", 1).origin, DeadLetterOrigin::Consumer);
+    assert_eq!(
+        headers::from_delivery(&found[0], &reader("0badcafe"), 1).origin,
+        DeadLetterOrigin::Consumer
+    );
     assert_eq!(found[0].body, dead_letter.body);
 }
 
@@ -36,7 +40,7 @@ pub async fn what_is_delivered_too_often_is_a_dead_letter(backend: &dyn Backend)
     assert_eq!(dead_letter.headers.reason.as_deref(), Some("the broker: delivery_limit"));
     assert!(dead_letter.headers.origin.as_deref().unwrap().ends_with(".orders.0"));
     assert_eq!(
-        headers::from_delivery(&dead_letter, "0badcafe", 1).origin,
+        headers::from_delivery(&dead_letter, &reader("0badcafe"), 1).origin,
         DeadLetterOrigin::Broker
     );
     assert_eq!(process.num_ready("orders.0").await, 0);

@@ -6,13 +6,13 @@ use floodgate::db::Ledger;
 use floodgate::domain::dead_letter::BODY_BYTES_MAX;
 use floodgate::domain::{
     DeadLetter, DeadLetterContent, DeadLetterCounts, DeadLetterFilter, DeadLetterNo,
-    DeadLetterOrigin, DeadLetterState, DeadLetterTransition, NewDeadLetter, RequestId,
-    StoreDeadLetterOutcome,
+    DeadLetterOrigin, DeadLetterState, DeadLetterTransition, DeadRequest, NewDeadLetter, RequestId,
+    SkuNo, StoreDeadLetterOutcome,
 };
 
 use super::Backend;
-use crate::support::dead_letters::new_dead_letter;
-use crate::support::offers::request;
+use crate::support::dead_letters::{dead_request, new_dead_letter};
+use crate::support::offers::{buyer, request};
 
 const NOW: i64 = 1_800_000_000_500;
 
@@ -218,7 +218,7 @@ pub async fn dead_letters_come_newest_first_in_pages(backend: &dyn Backend) {
     );
 
     let page = async |state, origin, before, limit| -> Vec<DeadLetterNo> {
-        let filter = DeadLetterFilter { state, origin, before, request: None };
+        let filter = DeadLetterFilter { state, origin, before, ..DeadLetterFilter::default() };
         let found = ledger.dead_letters(filter, limit).await.unwrap();
         found.into_iter().map(|dead_letter| dead_letter.no).collect()
     };
@@ -232,6 +232,50 @@ pub async fn dead_letters_come_newest_first_in_pages(backend: &dyn Backend) {
     assert_eq!(page(Some(DeadLetterState::Parked), None, None, 9).await, [no(0)]);
     let counts = ledger.count_dead_letters().await.unwrap();
     assert_eq!(counts, DeadLetterCounts { open: 3, replayed: 1, parked: 1, discarded: 0 });
+}
+
+pub async fn dead_letters_are_found_and_counted_by_every_condition(backend: &dyn Backend) {
+    let ledger = backend.open().await;
+    let of_sku = |number, sku| DeadRequest { sku: SkuNo(sku), ..dead_request(number) };
+    for (reason, requests, dead_at_ms) in [
+        ("no sale has SKU 9", vec![of_sku(1, 9), of_sku(2, 8)], 100),
+        ("100% broken_", vec![of_sku(3, 8)], 200),
+        ("秒杀", vec![], 300),
+    ] {
+        let numbers: Vec<u64> = requests.iter().map(|dead| dead.request.get()).collect();
+        let new = new_dead_letter(&[&numbers[..], &[i64::unsigned_abs(dead_at_ms)]].concat());
+        let reason = reason.to_owned();
+        store(&*ledger, vec![NewDeadLetter { reason, requests, dead_at_ms, ..new }]).await;
+    }
+    let numbers: Vec<i64> = all(&*ledger).await.iter().rev().map(|found| found.no.0).collect();
+    let check = async |filter: DeadLetterFilter, expected: &[usize]| {
+        let found = ledger.dead_letters(filter.clone(), 9).await.unwrap();
+        let found: Vec<i64> = found.iter().map(|found| found.no.0).collect();
+        let expected: Vec<i64> = expected.iter().map(|index| numbers[*index]).collect();
+        assert_eq!(found, expected, "{filter:?}");
+        assert_eq!(ledger.num_dead_letters(filter).await.unwrap(), expected.len() as u64);
+    };
+    let any = DeadLetterFilter::default;
+    let reason = |text: &str| DeadLetterFilter { reason: Some(text.to_owned()), ..any() };
+    check(any(), &[2, 1, 0]).await;
+    check(reason("sku 9"), &[0]).await;
+    check(reason("0%"), &[1]).await;
+    check(reason("b_o"), &[]).await;
+    check(reason("'"), &[]).await;
+    check(reason("秒"), &[2]).await;
+    let skus = |skus: &[i32]| Some(skus.iter().copied().map(SkuNo).collect::<Vec<_>>());
+    check(DeadLetterFilter { skus: skus(&[8]), ..any() }, &[1, 0]).await;
+    check(DeadLetterFilter { skus: skus(&[9, 7]), ..any() }, &[0]).await;
+    check(DeadLetterFilter { skus: skus(&[]), ..any() }, &[]).await;
+    check(DeadLetterFilter { buyer: Some(buyer(2)), ..any() }, &[0]).await;
+    let of_one = DeadLetterFilter { buyer: Some(buyer(2)), skus: skus(&[9]), ..any() };
+    check(of_one, &[]).await;
+    check(DeadLetterFilter { since_ms: Some(200), ..any() }, &[2, 1]).await;
+    check(DeadLetterFilter { until_ms: Some(200), ..any() }, &[0]).await;
+    let middle = DeadLetterFilter { since_ms: Some(101), until_ms: Some(300), ..any() };
+    check(middle, &[1]).await;
+    let older = DeadLetterFilter { before: Some(DeadLetterNo(numbers[2])), ..reason("o") };
+    check(older, &[1, 0]).await;
 }
 
 pub async fn a_request_is_dead_lettered_while_its_dead_letter_is_open_or_parked(

@@ -125,6 +125,34 @@ pub async fn several_sequencers_leave_no_gap(backend: &dyn Backend) {
     assert!(versions.values().all(|count| *count == 2));
 }
 
+pub async fn changes_are_read_without_placements(backend: &dyn Backend) {
+    let shop = Shop::open(backend, ANY).await;
+    for number in 1..=4 {
+        let key = shop.place(number, number, 1).await;
+        shop.number_all().await;
+        if number % 2 == 0 {
+            shop.ledger.cancel(key, Actor::Buyer, None).await.unwrap();
+            shop.number_all().await;
+        }
+    }
+    let all = shop.feed(9).await;
+    assert_eq!(all.len(), 6);
+    let page = async |after, limit| shop.ledger.changes_after(after, limit).await.unwrap();
+    let first = page(0, 1).await;
+    assert_eq!((kinds(&first.events), first.read_to), (vec![(2, 1, Cancelled)], 3));
+    let rest = page(3, 9).await;
+    assert_eq!((kinds(&rest.events), rest.read_to), (vec![(4, 1, Cancelled)], 6));
+    assert_eq!(rest.events[0], all[5]);
+    let placement = page(3, 1).await;
+    assert_eq!(placement.read_to, 6);
+    let end = page(6, 9).await;
+    assert_eq!((end.events, end.read_to), (vec![], 6));
+    shop.place(5, 5, 1).await;
+    shop.number_all().await;
+    let placed = page(6, 9).await;
+    assert_eq!((placed.events, placed.read_to), (vec![], 7), "the cursor moves all the same");
+}
+
 pub async fn a_cursor_moves_forward(backend: &dyn Backend) {
     let shop = Shop::open(backend, ANY).await;
     assert_eq!(shop.ledger.cursor("one").await.unwrap(), 0);

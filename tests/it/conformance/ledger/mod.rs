@@ -18,10 +18,14 @@ use crate::support::servers::mariadb as servers;
 
 mod dead_letters;
 mod feed;
+mod follow_ups;
 mod life;
 mod money;
 mod placing;
 mod reading;
+mod retakes;
+mod retention;
+mod sale_changes;
 mod sales;
 mod tokens;
 
@@ -122,6 +126,12 @@ macro_rules! backends {
                     a_sale_is_paused_above_a_later_epoch
                     a_move_that_is_not_allowed_changes_nothing
                     sales_survive_a_restart;
+                sale_changes:
+                    other_terms_are_the_next_epoch
+                    title_and_end_change_without_an_epoch
+                    a_changed_limit_is_that_of_the_intent
+                    a_stock_changes_once_per_id
+                    units_given_up_before_a_load_stay;
                 placing:
                     a_clean_batch_becomes_orders
                     ids_of_nineteen_digits_travel_unchanged
@@ -169,10 +179,30 @@ macro_rules! backends {
                     a_refund_is_tried_until_it_is_decided
                     a_refund_ends_a_paid_order
                     a_report_of_no_attempt_is_stored;
+                follow_ups:
+                    a_second_charge_of_one_attempt_is_paid_back
+                    a_paying_order_keeps_its_attempt_beside_other_money
+                    a_report_before_its_payment_is_matched_later
+                    a_resolved_report_waits_no_longer_and_is_not_matched
+                    payments_in_doubt_are_those_that_no_deadline_ends
+                    an_order_without_a_deadline_leaves_its_payment_in_doubt
+                    a_refund_that_was_given_up_is_tried_again_on_demand;
+                retakes:
+                    late_money_pays_the_order_that_it_bought_again
+                    late_money_that_buys_nothing_is_due_back
+                    the_bar_of_a_lapse_does_not_apply_to_its_late_money
+                    of_two_reports_during_a_move_none_is_lost;
                 feed:
                     events_come_in_order_each_with_its_order
                     several_sequencers_leave_no_gap
+                    changes_are_read_without_placements
                     a_cursor_moves_forward;
+                retention:
+                    an_archive_is_complete_and_the_same_at_every_page_size
+                    what_a_sale_waits_for_is_named
+                    orders_of_a_sealed_sale_do_not_change
+                    a_purge_deletes_every_row_and_keeps_the_name
+                    a_purge_leaves_the_events_of_other_sales;
                 dead_letters:
                     a_dead_letter_reads_back_as_it_was_stored
                     copies_of_a_message_are_one_dead_letter
@@ -180,6 +210,7 @@ macro_rules! backends {
                     a_discarded_dead_letter_stays_discarded_and_ends_nothing
                     a_dead_letter_that_changed_meanwhile_keeps_its_state
                     dead_letters_come_newest_first_in_pages
+                    dead_letters_are_found_and_counted_by_every_condition
                     a_request_is_dead_lettered_while_its_dead_letter_is_open_or_parked
                     a_dead_letter_may_hold_a_mebibyte_and_a_thousand_requests
                     two_collectors_store_each_dead_letter_once

@@ -2,8 +2,9 @@
 
 use floodgate::domain::OrderState::{Cancelled, Paid, Paying, PendingPayment, Refunded};
 use floodgate::domain::{
-    Money, OpenPayment, Order, Payment, PaymentOutcome, PaymentRecorded, PaymentReport,
-    PaymentState, PaymentTerms, RefundResult, StartedPayment,
+    Actor, AttemptKey, Money, OpenPayment, Order, Payment, PaymentOutcome, PaymentRecorded,
+    PaymentReport, PaymentState, PaymentTerms, RefundResult, RetakeEnd, RetakeOutcome,
+    StartedPayment,
 };
 
 use super::life::{EXTENSION_MS, Shop, WINDOW_MS, paid, report};
@@ -12,7 +13,7 @@ use crate::support::offers::{ANY, ONE};
 
 impl Shop {
     /// Records a report, which is new, and returns its effect.
-    async fn reported(
+    pub async fn reported(
         &self,
         payment: &Payment,
         event_id: &str,
@@ -32,7 +33,8 @@ impl Shop {
         }
     }
 
-    async fn refunds(&self) -> Vec<(u64, i64)> {
+    /// The refunds that are due, each by its request with its amount.
+    pub async fn refunds(&self) -> Vec<(u64, i64)> {
         let due = self.ledger.due_refunds(i64::MAX, 99).await.unwrap();
         let mut due: Vec<_> =
             due.iter().map(|it| (it.key.order.request.get(), it.money.amount)).collect();
@@ -41,7 +43,7 @@ impl Shop {
     }
 }
 
-fn back(payment: &Payment, total: i64) -> PaymentReport {
+pub fn back(payment: &Payment, total: i64) -> PaymentReport {
     PaymentReport::Refunded { received: payment.price, total }
 }
 
@@ -85,6 +87,9 @@ pub async fn an_order_is_paid_once(backend: &dyn Backend) {
     assert_eq!((order.due_ms, after.state), (None, PaymentState::Applied));
     let (outcome, repeated, _) = shop.reported(&payment, "e2", paid(&payment)).await;
     assert_eq!((outcome, repeated), (PaymentOutcome::Unchanged, order));
+    let other = PaymentReport::Succeeded(Money { amount: 501, ..payment.price });
+    let (outcome, other, _) = shop.reported(&payment, "other", other).await;
+    assert_eq!((outcome, other), (PaymentOutcome::Mismatch, order), "an alarm, and no change");
     let (outcome, closed, _) = shop.reported(&payment, "e3", PaymentReport::Closed).await;
     assert_eq!((outcome, closed), (PaymentOutcome::Unchanged, order));
     shop.pass(WINDOW_MS + EXTENSION_MS);
@@ -128,10 +133,13 @@ pub async fn money_that_is_not_applied_is_due_back(backend: &dyn Backend) {
     }
     let key = shop.place(4, 4, 1).await;
     let (_, payment) = shop.open_payment(key).await;
-    shop.pass(WINDOW_MS + EXTENSION_MS);
-    let ended = shop.end_due(&[key]).await.remove(0);
+    shop.reported(&payment, "stopped", PaymentReport::Closed).await;
+    shop.ledger.cancel(key, Actor::Buyer, None).await.unwrap();
+    let ended = shop.order(key).await;
     let (outcome, order, after) = shop.reported(&payment, "e4", paid(&payment)).await;
-    assert_eq!((outcome, order), (PaymentOutcome::Late, ended), "an ended order stays ended");
+    assert_eq!((outcome, order.state), (PaymentOutcome::Late, Cancelled));
+    // One more event, and nothing else.
+    assert_eq!(order, Order { version: ended.version + 1, ..ended });
     assert_eq!(after.state, PaymentState::RefundDue);
     assert_eq!(shop.refunds().await, [(1, 249), (2, 251), (3, 250), (4, 250)]);
     shop.holds().await;
@@ -149,6 +157,9 @@ pub async fn a_refund_is_tried_until_it_is_decided(backend: &dyn Backend) {
     assert_eq!(shop.end_due(&keys).await.len(), 3);
     for (at, payment) in late.iter().enumerate() {
         shop.reported(payment, &format!("e{at}"), paid(payment)).await;
+        let refused = RetakeEnd::Refused("sold-out".into());
+        let ended = shop.ledger.end_retake(payment.key, refused).await.unwrap();
+        assert_eq!(ended, RetakeOutcome::Owed);
     }
     let partly = shop.reported(&late[0], "partly", back(&late[0], 100)).await;
     assert_eq!(partly.0, PaymentOutcome::PartlyRefunded);
@@ -161,6 +172,10 @@ pub async fn a_refund_is_tried_until_it_is_decided(backend: &dyn Backend) {
     };
     said(0, RefundResult::Again { next_ms: now_ms + 5_000 }).await;
     assert_eq!(shop.ledger.due_refunds(now_ms, 9).await.unwrap().len(), 2);
+    let again = shop.ledger.due_refunds(now_ms + 5_000, 9).await.unwrap().remove(2);
+    assert_eq!((again.key, again.attempts), (late[0].key, 1));
+    // Another process tried it at the same time.
+    said(0, RefundResult::Again { next_ms: now_ms + 9_000 }).await;
     let again = shop.ledger.due_refunds(now_ms + 5_000, 9).await.unwrap().remove(2);
     assert_eq!((again.key, again.attempts), (late[0].key, 1));
     assert_eq!(again.payment_id, "pay-1-1");
@@ -212,6 +227,7 @@ pub async fn a_report_of_no_attempt_is_stored(backend: &dyn Backend) {
     let known = report(&payment, "e1", paid(&payment));
     let mut strange = [known.clone(), known.clone(), known.clone()];
     strange[0].payment_id = "pay-9-9".into();
+    strange[0].attempt = Some(AttemptKey { no: 2, ..payment.key });
     strange[1].provider = "other".into();
     strange[2].payment_id = "pay-8-8".into();
     strange[2].attempt = None;

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use floodgate::db::{AuditRow, CrossSkuAnomalies, Ledger, LedgerSize, OrderCursor};
 use floodgate::domain::{
-    Epoch, Failure, OrderIntent, OrderTimeline, Phase, PlaceOutcome, Refusal, Sku, SkuNo, TraceId,
+    Epoch, Failure, OrderIntent, OrderTimeline, Phase, PhaseChange, PlaceOutcome, Refusal, Sku,
+    SkuNo, TraceId,
 };
 
 use super::{Backend, NOW_MS};
@@ -167,7 +168,7 @@ pub async fn a_buyers_orders_come_newest_first_in_pages(backend: &dyn Backend) {
     assert_eq!(ledger.orders_of(buyer(77), None, 0).await.unwrap(), []);
 }
 
-fn reasons() -> [Refusal; 7] {
+fn reasons() -> [Refusal; 9] {
     [
         Refusal::SoldOut,
         Refusal::AlreadyPurchased { first: request(1) },
@@ -176,6 +177,8 @@ fn reasons() -> [Refusal; 7] {
         Refusal::NotStarted,
         Refusal::Ended,
         Refusal::Discarded,
+        Refusal::CancelledByBuyer,
+        Refusal::QueueTimeout,
     ]
 }
 
@@ -191,6 +194,8 @@ pub async fn every_reason_reads_back(backend: &dyn Backend) {
         "not-started",
         "ended",
         "discarded",
+        "cancelled-by-buyer",
+        "queue-timeout",
     ];
     assert_eq!(reasons().map(|reason| reason.code()), codes);
     let recorded: Vec<_> =
@@ -245,7 +250,17 @@ pub async fn an_order_is_never_recorded_as_a_failure(backend: &dyn Backend) {
 pub async fn the_evidence_begins_with_the_facts(backend: &dyn Backend) {
     let ledger = backend.open().await;
     let sku = offer(&*ledger, "sale", quota(7), 100).await;
-    ledger.set_sale_phase("sale".parse().unwrap(), Epoch(0), Phase::Open, 321).await.unwrap();
+    let set = async |phase, epoch, now_ms| {
+        let sale = "sale".parse().unwrap();
+        ledger.set_sale_phase(sale, Epoch(epoch), phase, now_ms, None).await.unwrap().unwrap()
+    };
+    let opened = set(Phase::Open, 0, 321).await;
+    for now_ms in [400, 500] {
+        ledger.phase_applied(&opened, now_ms).await.unwrap();
+    }
+    set(Phase::Paused, 1, 600).await;
+    let sale = "sale".parse().unwrap();
+    ledger.pause_above(sale, Epoch(1), Epoch(0)).await.unwrap().expect("paused already");
     place(&*ledger, vec![intent(&sku, 1, 2, 5), intent(&sku, 2, 1, 7)]).await;
     let recorded = (10..).zip(reasons()).map(|(n, reason)| failure(&sku, n, reason)).collect();
     ledger.record_failures(recorded).await.unwrap();
@@ -257,9 +272,18 @@ pub async fn the_evidence_begins_with_the_facts(backend: &dyn Backend) {
         panic!("{rows:?}")
     };
     assert_eq!((facts.sku, facts.initial, facts.available), (sku.no, 100, 88));
-    assert_eq!((facts.policy, facts.epoch, facts.opened_at_ms), (sku.policy, Epoch(1), 321));
-    // Seven failures of three units each. The sold-out one gives back none: the ledger has none.
-    assert_eq!(given_back.given_back_units, 18);
+    assert_eq!((facts.policy, facts.price), (sku.policy, sku.price));
+    assert_eq!((facts.starts_at_ms, facts.ends_at_ms), (1_000, 4_000_000_000_000));
+    let change = |phase, changed_at_ms, applied_at_ms| PhaseChange {
+        epoch: Epoch(1),
+        phase,
+        changed_at_ms,
+        applied_at_ms,
+    };
+    let expected = [change(Phase::Open, 321, Some(400)), change(Phase::Paused, 600, None)];
+    assert_eq!(facts.phases.changes(), expected);
+    // Nine failures of three units each. The sold-out one gives back none: the ledger has none.
+    assert_eq!(given_back.given_back_units, 24);
     assert_eq!((first.request, second.request), (request(2), request(1)));
 
     let visited = Arc::new(AtomicUsize::new(0));
@@ -294,7 +318,7 @@ pub async fn the_counts_are_those_of_one_sku(backend: &dyn Backend) {
     let other = offer(&*ledger, "other", ANY, 100).await;
     let fresh = LedgerSize { available: 100, ..LedgerSize::default() };
     assert_eq!(ledger.ledger_size(sku.no).await.unwrap(), fresh);
-    ledger.set_sale_phase("sale".parse().unwrap(), Epoch(0), Phase::Open, 1).await.unwrap();
+    ledger.set_sale_phase("sale".parse().unwrap(), Epoch(0), Phase::Open, 1, None).await.unwrap();
     place(&*ledger, vec![intent(&sku, 1, 1, 5), intent(&sku, 2, 2, 5), intent(&other, 3, 1, 1)])
         .await;
     ledger.record_failures(vec![failure(&sku, 4, Refusal::Ended)]).await.unwrap();

@@ -88,8 +88,10 @@ pub async fn a_move_that_is_not_allowed_changes_nothing(backend: &dyn Backend) {
     for next in [Phase::Draft, Phase::Open, Phase::Paused] {
         assert!(set_phase(&*ledger, next, 3).await.is_none());
     }
-    let unknown_sale =
-        ledger.set_sale_phase("nobody".parse().unwrap(), Epoch(0), Phase::Open, 4).await.unwrap();
+    let unknown_sale = ledger
+        .set_sale_phase("nobody".parse().unwrap(), Epoch(0), Phase::Open, 4, None)
+        .await
+        .unwrap();
     assert_eq!(unknown_sale, None);
     assert_eq!(ledger.sales().await.unwrap(), before);
 }
@@ -113,7 +115,7 @@ pub async fn an_opening_follows_the_one_that_was_seen(backend: &dyn Backend) {
     let ledger = backend.open().await;
     offer(&*ledger, "sale", ONE, 1).await;
     let set_phase =
-        |seen, next| ledger.set_sale_phase("sale".parse().unwrap(), Epoch(seen), next, 1);
+        |seen, next| ledger.set_sale_phase("sale".parse().unwrap(), Epoch(seen), next, 1, None);
     for (seen, next) in [(0, Phase::Open), (1, Phase::Paused), (1, Phase::Open), (2, Phase::Paused)]
     {
         assert!(set_phase(seen, next).await.unwrap().is_some(), "{seen} {next:?}");
@@ -151,5 +153,5 @@ async fn set_phase(
     now_ms: i64,
 ) -> Option<floodgate::domain::Sale> {
     let seen = ledger.sales().await.unwrap()[0].epoch;
-    ledger.set_sale_phase("sale".parse().unwrap(), seen, next, now_ms).await.unwrap()
+    ledger.set_sale_phase("sale".parse().unwrap(), seen, next, now_ms, None).await.unwrap()
 }

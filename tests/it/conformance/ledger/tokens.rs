@@ -54,7 +54,7 @@ pub async fn a_writer_that_was_replaced_writes_nothing(backend: &dyn Backend) {
         let draft = sale_draft("next", vec![sku_draft("sku", ONE, 1)]);
         assert_fenced(ledger.create_sale(draft, 1).await);
         assert_fenced(
-            ledger.set_sale_phase("sale".parse().unwrap(), Epoch(0), Phase::Open, 1).await,
+            ledger.set_sale_phase("sale".parse().unwrap(), Epoch(0), Phase::Open, 1, None).await,
         );
         assert_fenced(ledger.store_dead_letters(vec![new_dead_letter(&[9])], 1).await);
         assert_fenced(ledger.next_token("process").await);

@@ -15,6 +15,7 @@ use floodgate::runtime::clock::ManualClock;
 use floodgate::tier::connection_pool;
 use redis::{Cmd, Value};
 
+use crate::support::intents;
 use crate::support::offers::{request, run};
 use crate::support::servers::cluster::Cluster;
 use crate::support::servers::redis::Redis;
@@ -280,7 +281,7 @@ pub fn bucket(no: u16) -> BucketKey {
 /// The bytes of an entry with these requests.
 pub fn body(requests: &[u64]) -> Vec<u8> {
     let packed = |no: &u64| {
-        intent::pack(&OrderIntent {
+        intents::pack(&OrderIntent {
             request: request(*no),
             sku: SkuNo(7),
             bucket: BucketNo(0),

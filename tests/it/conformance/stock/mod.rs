@@ -15,10 +15,12 @@ use floodgate::stock::redis::RedisOptions;
 use floodgate::stock::{MemoryStock, RedisStock, Stock, StoredRequest};
 use floodgate::tier::connection_pool;
 
+use crate::support::intents;
 use crate::support::offers::{self, buyer, request, run};
 use crate::support::servers::cluster::Cluster;
 use crate::support::servers::redis::Redis;
 
+mod changing;
 mod ending;
 mod loading;
 mod moving;
@@ -27,6 +29,8 @@ mod reading;
 mod reserving;
 mod settling;
 mod trust;
+
+use settling::{failure, ordered};
 
 /// A store that outlives the stocks opened on it. Each case gets a new one.
 #[async_trait(?Send)]
@@ -111,6 +115,7 @@ fn on_redis(url: &str, namespace: &str, outbox: OutboxArgs) -> Arc<dyn Stock> {
         namespace: namespace.to_owned(),
         installation: Installation(0xf100_d6a7),
         outbox,
+        intents: intents::key(),
         replicated: false,
         // Every poll is a full recount.
         sold_out_refresh: Duration::ZERO,
@@ -176,6 +181,7 @@ impl Shop {
             sku: self.sku.no,
             bucket: BucketNo::home_of(buyer, self.sku.buckets),
             epoch: OPENING,
+            terms: self.sku.terms(),
             buyer,
             quantity,
             asked_at_ms: ASKED_AT_MS,
@@ -257,27 +263,6 @@ impl Shop {
     }
 }
 
-/// The ledger's refusal of a reservation.
-fn failure(reservation: &Reservation, reason: Refusal) -> Failure {
-    Failure {
-        request: reservation.request,
-        sku: reservation.sku,
-        buyer: reservation.buyer,
-        quantity: reservation.quantity,
-        reason,
-        recorded_at_ms: reservation.asked_at_ms + 5,
-    }
-}
-
-fn ordered(reservation: &Reservation) -> RequestStatus {
-    RequestStatus::Ordered {
-        quantity: reservation.quantity,
-        placed_at_ms: reservation.asked_at_ms,
-        state: floodgate::domain::OrderState::PendingPayment,
-        pay_by_ms: Some(reservation.asked_at_ms + 900_000),
-    }
-}
-
 macro_rules! all_cases {
     ($with:ident! $($arguments:tt)*) => {
         $with! { $($arguments)*
@@ -332,6 +317,12 @@ macro_rules! all_cases {
                 a_change_during_a_load_is_not_lost
                 a_unit_of_an_ended_order_is_on_sale_everywhere
                 a_change_that_contradicts_moves_nothing;
+            changing:
+                units_are_added_once_and_in_order
+                a_load_contains_the_changes_of_its_rows
+                a_sold_out_sku_sells_again
+                withdrawn_units_are_not_sold
+                a_load_frees_withdrawn_units;
             moving:
                 a_loan_moves_its_units_once
                 an_open_loan_is_the_answer_again

@@ -3,14 +3,16 @@
 
 use std::sync::Arc;
 
-use floodgate::domain::{OrderIntent, Phase, Reservation, Verdict};
+use floodgate::domain::{OrderIntent, Phase, Reservation, TraceId, Verdict};
+use floodgate::redis::scripts::intent::{IntentKey, pack};
 use floodgate::redis::scripts::{BucketKeys, EntryLimits, OutboxArgs, Pages};
 use floodgate::stock::{BucketHealth, Error};
 use redis::{Client, Connection};
 
 use super::{Backend, FIRST_LOAD, OPENING, Shop, SingleRedis, on_redis, sku};
 use crate::lua::harness::{KINDS, OUTBOXES};
-use crate::support::offers::{ONE, run};
+use crate::support::intents::pack_unsigned;
+use crate::support::offers::{ONE, buyer, request, run};
 
 /// An initial stock with more request pages than one call reads.
 const PLANNED: u32 = 20_000;
@@ -77,6 +79,32 @@ fn an_untrusted_bucket_still_lists_what_it_accepted() {
             assert!(matches!(unsettled(&shop).await, Err(Error::Fenced { .. })));
         });
     }
+}
+
+/// Without an outbox a process submits the intents that Redis keeps: only its own installation's.
+#[test]
+fn forged_and_unsigned_intents_are_read_from_the_records_of_their_requests() {
+    run(async {
+        let backend = SingleRedis::fresh(OutboxArgs::None);
+        let shop = Shop::open(&backend, ONE, 100, 1).await;
+        let expected = accept(&backend, &shop, 1, 4).await;
+        let (mut redis, kept) = (connect(&backend), keys(&shop).unsettled());
+        let stranger = IntentKey::new(b"another key");
+        let cheap = |of: &OrderIntent| OrderIntent { amount: 1, ..*of };
+        let foreign = OrderIntent { request: request(9), buyer: buyer(9), ..expected[0] };
+        for (no, bytes) in [
+            ("1", pack(&cheap(&expected[0]), &stranger)),
+            ("2", pack_unsigned(&cheap(&expected[1]))),
+            ("9", pack(&foreign, &stranger)),
+        ] {
+            redis::Cmd::hset(&kept, no, bytes).exec(&mut redis).unwrap();
+        }
+        let mut expected = expected;
+        for rebuilt in &mut expected[..2] {
+            rebuilt.trace = TraceId(0);
+        }
+        assert_eq!(unsettled(&shop).await, Ok(expected));
+    });
 }
 
 #[test]

@@ -207,6 +207,9 @@ pub async fn the_facts_are_the_sum_of_the_buckets(backend: &dyn Backend) {
         failed += counts.num_failed;
     }
     (sum.counts_units, sum.oldest_unsettled_ms) = (true, Some(reservations[0].asked_at_ms));
+    let (lender, loan) = facts.open_loan.expect("bucket 0 has lent a unit");
+    assert_eq!((lender, loan.units), (floodgate::domain::BucketNo(0), 3));
+    sum.open_loan = facts.open_loan;
     assert_eq!(facts, sum);
     assert_eq!((facts.left, facts.num_ordered, facts.num_unsettled, failed), (21, 8, 10, 2));
     assert_eq!((facts.released_units, facts.num_buyers), (1, Some(10)));

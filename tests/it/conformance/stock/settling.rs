@@ -1,8 +1,10 @@
 //! Settling orders and releasing refused requests.
 
-use floodgate::domain::{BuyerId, Order, OrderState, Refusal, RequestStatus, Reservation, Verdict};
+use floodgate::domain::{
+    BuyerId, Failure, Order, OrderState, Refusal, RequestStatus, Reservation, Verdict,
+};
 
-use super::{ASKED_AT_MS, Backend, FIRST_LOAD, Shop, failure, ordered, sku};
+use super::{ASKED_AT_MS, Backend, FIRST_LOAD, Shop, sku};
 use crate::support::offers::{ANY, ONE, quota, request};
 
 pub async fn an_order_settles_its_request_once(backend: &dyn Backend) {
@@ -231,4 +233,25 @@ pub async fn young_intents_are_left_to_their_own_process(backend: &dyn Backend) 
     assert_eq!(buyers(i64::MAX).await, [4]);
     shop.refresh().await;
     assert_eq!(buyers(ASKED_AT_MS + 1).await, [4]);
+}
+
+pub(super) fn ordered(reservation: &Reservation) -> RequestStatus {
+    RequestStatus::Ordered {
+        quantity: reservation.quantity,
+        placed_at_ms: reservation.asked_at_ms,
+        state: OrderState::PendingPayment,
+        pay_by_ms: Some(reservation.asked_at_ms + 900_000),
+    }
+}
+
+/// The ledger's refusal of a reservation.
+pub(super) fn failure(reservation: &Reservation, reason: Refusal) -> Failure {
+    Failure {
+        request: reservation.request,
+        sku: reservation.sku,
+        buyer: reservation.buyer,
+        quantity: reservation.quantity,
+        reason,
+        recorded_at_ms: reservation.asked_at_ms + 5,
+    }
 }

@@ -134,6 +134,7 @@ fn agree_on_rows(
     prop_assert_eq!((counts.epoch, counts.phase), play.epoch_and_phase(bucket));
     prop_assert_eq!(counts.loans, book.loans().collect::<Vec<_>>());
     prop_assert_eq!(counts.num_buyers, expected.num_buyers as u64);
+    prop_assert_eq!(counts.change_no, expected.change_no);
     Ok(())
 }
 

@@ -55,6 +55,20 @@ pub enum Operation {
         phase: Phase,
         shift: i64,
     },
+    Withdraw {
+        bucket: usize,
+        units: u32,
+    },
+    EndWithdrawal {
+        pick: Index,
+        is_recorded: bool,
+    },
+    /// A change of the stock; `after` is its distance from the last one of the bucket.
+    ChangeStock {
+        bucket: usize,
+        after: i32,
+        units: u32,
+    },
 }
 
 pub fn operations() -> impl Strategy<Value = Operation> {
@@ -83,6 +97,8 @@ pub fn operations() -> impl Strategy<Value = Operation> {
         Refusal::QuotaExceeded { owned: 3, limit: 4 },
         Refusal::RequestIdReused,
         Refusal::Ended,
+        Refusal::CancelledByBuyer,
+        Refusal::QueueTimeout,
     ]);
     prop_oneof![
         40 => (bucket(), batch, shift)
@@ -104,5 +120,11 @@ pub fn operations() -> impl Strategy<Value = Operation> {
             .prop_map(|(pick, clears)| Operation::Borrow { pick, clears }),
         6 => (bucket(), phase, epoch_shift)
             .prop_map(|(bucket, phase, shift)| Operation::SetPhase { bucket, phase, shift }),
+        5 => (bucket(), 0..9_u32)
+            .prop_map(|(bucket, units)| Operation::Withdraw { bucket, units }),
+        5 => any::<(Index, bool)>()
+            .prop_map(|(pick, is_recorded)| Operation::EndWithdrawal { pick, is_recorded }),
+        6 => (bucket(), -1..3_i32, 0..9_u32)
+            .prop_map(|(bucket, after, units)| Operation::ChangeStock { bucket, after, units }),
     ]
 }

@@ -53,6 +53,7 @@ pub struct Play<'a> {
     /// The intents of every outbox entry, by bucket.
     pub entries: [Vec<Vec<OrderIntent>>; 2],
     loans: Vec<(usize, Loan)>,
+    withdrawn: Vec<(usize, Loan)>,
     num_adopted: u64,
     /// Expected `changes` field of each bucket: its changes of the set of accepted requests.
     changes: [u64; 2],
@@ -75,6 +76,7 @@ impl<'a> Play<'a> {
             accepted: [Vec::new(), Vec::new()],
             entries: [Vec::new(), Vec::new()],
             loans: Vec::new(),
+            withdrawn: Vec::new(),
             num_adopted: 0,
             changes: [0; 2],
         }
@@ -93,6 +95,13 @@ impl<'a> Play<'a> {
             Operation::Release { bucket, picks, reason } => self.release(*bucket, picks, *reason),
             Operation::Lend { from, want } => self.lend(*from, *want),
             Operation::Borrow { pick, clears } => self.borrow(*pick, *clears),
+            Operation::Withdraw { bucket, units } => self.withdraw(*bucket, *units),
+            Operation::EndWithdrawal { pick, is_recorded } => {
+                self.end_withdrawal(*pick, *is_recorded);
+            }
+            Operation::ChangeStock { bucket, after, units } => {
+                self.change_stock(*bucket, *after, *units);
+            }
             Operation::SetPhase { bucket, phase, shift } => self.set_phase(*bucket, *phase, *shift),
         }
     }
@@ -252,6 +261,33 @@ impl<'a> Play<'a> {
             self.books[from].clear_loan(BucketNo(u16::try_from(to).unwrap()), loan.no);
             self.step(from, StepCall::ClearLoan(loan));
         }
+    }
+
+    fn withdraw(&mut self, bucket: usize, units: u32) {
+        let loan = self.books[bucket].withdraw(units);
+        self.withdrawn.extend(loan.map(|loan| (bucket, loan)));
+        self.step(bucket, StepCall::Withdraw(units, loan));
+    }
+
+    /// Ends any earlier withdrawal, perhaps again.
+    fn end_withdrawal(&mut self, pick: Index, is_recorded: bool) {
+        if self.withdrawn.is_empty() {
+            return;
+        }
+        let (bucket, loan) = *pick.get(&self.withdrawn);
+        self.books[bucket].end_withdrawal(loan, is_recorded);
+        self.step(bucket, StepCall::EndWithdrawal(loan, is_recorded));
+    }
+
+    /// A change of the stock that comes `after` the bucket's last one; 1 is the next.
+    fn change_stock(&mut self, bucket: usize, after: i32, units: u32) {
+        let no = self.books[bucket].change_no() + after;
+        if no < 1 {
+            return;
+        }
+        self.books[bucket].change_stock(no, units);
+        self.changes[bucket] += u64::from(after == 1 && units > 0);
+        self.step(bucket, StepCall::ChangeStock(no, units, after <= 1));
     }
 
     fn set_phase(&mut self, bucket: usize, phase: Phase, shift: i64) {

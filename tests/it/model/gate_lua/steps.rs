@@ -3,12 +3,15 @@
 use floodgate::domain::{BucketNo, Epoch, Failure, Loan, Order, Phase, Reservation, Verdict};
 use floodgate::redis::scripts::decisions::{SettleOutcome, release, reserve, settle};
 use floodgate::redis::scripts::load::set_phase;
-use floodgate::redis::scripts::moves::{borrow, clear_loan, lend};
+use floodgate::redis::scripts::moves::{
+    borrow, change_stock, clear_loan, end_withdrawal, lend, withdraw,
+};
 use floodgate::redis::scripts::{BucketKeys, BucketLevel};
 use redis::Value;
 
 use crate::lua::fenced_call::FencedCall;
 use crate::lua::harness::Fixture;
+use crate::support::intents::key;
 
 /// A script call with the answer of the books.
 #[derive(Debug)]
@@ -21,6 +24,11 @@ pub enum StepCall {
     Borrow(Loan, u32),
     ClearLoan(Loan),
     SetPhase(Phase, Epoch, bool),
+    Withdraw(u32, Option<Loan>),
+    /// A loan, and whether its units left the stock.
+    EndWithdrawal(Loan, bool),
+    /// Number of the change, its units, and whether the bucket has it afterwards.
+    ChangeStock(i32, u32, bool),
 }
 
 #[derive(Debug)]
@@ -40,6 +48,7 @@ pub enum Answer {
     Added(u32, BucketLevel),
     BucketLevel(BucketLevel),
     PhaseSet(bool),
+    Changed(bool, BucketLevel),
 }
 
 impl Step {
@@ -56,7 +65,7 @@ impl Step {
         let (keys, sku, other) = (self.keys(fixture), &fixture.sku, self.other());
         match &self.call {
             StepCall::Reserve(batch, _) => {
-                fixture.fenced(reserve(keys, sku, fixture.outbox, false, batch))
+                fixture.fenced(reserve(keys, sku, fixture.outbox, false, batch, &key()))
             }
             StepCall::Settle(orders, _) => fixture.fenced(settle(keys, sku, orders)),
             StepCall::Release(refused, _) => fixture.fenced(release(keys, sku, refused)),
@@ -64,6 +73,11 @@ impl Step {
             StepCall::Borrow(loan, _) => fixture.fenced(borrow(keys, other, *loan)),
             StepCall::ClearLoan(loan) => fixture.fenced(clear_loan(keys, other, loan.no)),
             StepCall::SetPhase(phase, epoch, _) => fixture.fenced(set_phase(keys, *epoch, *phase)),
+            StepCall::Withdraw(units, _) => fixture.fenced(withdraw(keys, *units)),
+            StepCall::EndWithdrawal(loan, is_recorded) => {
+                fixture.fenced(end_withdrawal(keys, loan.no, *is_recorded))
+            }
+            StepCall::ChangeStock(no, units, _) => fixture.fenced(change_stock(keys, *no, *units)),
         }
     }
 
@@ -74,9 +88,10 @@ impl Step {
             StepCall::Settle(_, is_new) | StepCall::Release(_, is_new) => {
                 Answer::New(is_new.clone(), self.left)
             }
-            StepCall::Lend(_, loan) => Answer::Loan(*loan, self.left),
+            StepCall::Lend(_, loan) | StepCall::Withdraw(_, loan) => Answer::Loan(*loan, self.left),
             StepCall::Borrow(_, added) => Answer::Added(*added, self.left),
-            StepCall::ClearLoan(_) => Answer::BucketLevel(self.left),
+            StepCall::ClearLoan(_) | StepCall::EndWithdrawal(..) => Answer::BucketLevel(self.left),
+            StepCall::ChangeStock(.., has_it) => Answer::Changed(*has_it, self.left),
             StepCall::SetPhase(.., is_set) => Answer::PhaseSet(*is_set),
         }
     }
@@ -95,7 +110,7 @@ impl Step {
         };
         match &self.call {
             StepCall::Reserve(batch, _) => {
-                let call = reserve(keys, sku, fixture.outbox, false, batch);
+                let call = reserve(keys, sku, fixture.outbox, false, batch, &key());
                 let (verdicts, left) = call.parse(answer).unwrap();
                 Answer::Verdicts(verdicts, left)
             }
@@ -122,6 +137,18 @@ impl Step {
             StepCall::SetPhase(phase, epoch, _) => {
                 let set_phase = set_phase(keys, *epoch, *phase);
                 Answer::PhaseSet(set_phase.parse(answer).unwrap())
+            }
+            StepCall::Withdraw(units, _) => {
+                let (loan, left) = withdraw(keys, *units).parse(answer).unwrap();
+                Answer::Loan(loan, left)
+            }
+            StepCall::EndWithdrawal(loan, is_recorded) => {
+                let end = end_withdrawal(keys, loan.no, *is_recorded);
+                Answer::BucketLevel(end.parse(answer).unwrap().1)
+            }
+            StepCall::ChangeStock(no, units, _) => {
+                let (has_it, left) = change_stock(keys, *no, *units).parse(answer).unwrap();
+                Answer::Changed(has_it, left)
             }
         }
     }

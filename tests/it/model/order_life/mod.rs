@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
-use floodgate::db::{Ledger, OrderChanges, Refunds, SaleStore};
+use floodgate::db::{Ledger, OrderChanges, Refunds, Retakes, SaleStore};
 use floodgate::domain::payment::record;
 use floodgate::domain::{
-    AttemptKey, Money, Order, OrderKey, OrderState, Payment, PaymentState, RefundResult, Sku,
-    SkuDraft, SlotReturns, lifecycle,
+    AttemptKey, Money, Order, OrderKey, OrderState, Payment, PaymentState, RefundResult, RetakeEnd,
+    Sku, SkuDraft, SkuHistory, SlotReturns, lifecycle,
 };
 use floodgate::runtime::clock::ManualClock;
 use proptest::collection::vec;
@@ -47,8 +47,11 @@ fn plans() -> impl Strategy<Value = Plan> {
             .prop_map(|(order, attempt, kind, event)| Step::Report { order, attempt, kind, event }),
         2 => order().prop_map(|order| Step::Cancel { order }),
         1 => any::<bool>().prop_map(|done| Step::Refund { done }),
+        2 => prop::bool::weighted(0.8).prop_map(|buys| Step::Retake { buys }),
         3 => prop_oneof![Just(1_000), Just(PAYING_MS), Just(WINDOW_MS)]
             .prop_map(|ms| Step::Pass { ms }),
+        1 => prop_oneof![Just(-WINDOW_MS), Just(-1), Just(1), Just(PAYING_MS)]
+            .prop_map(|ms| Step::SetClock { ms }),
     ];
     let ends = vec![OrderState::Cancelled, OrderState::TimedOut, OrderState::Refunded];
     (
@@ -82,7 +85,7 @@ async fn assert_ended_once(ledger: &SqliteLedger) {
             let (versions, ends) = seen.entry(event.order.key()).or_default();
             assert_eq!(event.order.version, *versions);
             *versions += 1;
-            *ends += u32::from(ended(event.order.state));
+            *ends += u32::from(ended(event.order.state) && !event.is_unfulfilled);
         }
     }
     assert!(!seen.is_empty());
@@ -107,11 +110,12 @@ fn orders_live_as_the_model_says() {
                     bar_lapsed: plan.bar_lapsed,
                     slot_returns: SlotReturns::of(&plan.returns).unwrap(),
                     ends_max: plan.ends_max,
+                    history: SkuHistory::default(),
                     ..sku_draft("sku", plan.policy, STOCK)
                 };
                 let draft = sale_draft(&format!("sale-{number}"), vec![draft]);
                 let sku = ledger.create_sale(draft, 1).await.unwrap().unwrap().skus.remove(0);
-                let (orders, barred) = (Vec::new(), Vec::new());
+                let (orders, barred) = (Vec::new(), BTreeMap::new());
                 let model = Model { plan: &plan, now: START_MS, orders, barred };
                 let (base, known) = (1_000 * number, BTreeSet::new());
                 let mut play = Play { ledger: &ledger, clock: &clock, sku, model, base, known };
@@ -120,6 +124,10 @@ fn orders_live_as_the_model_says() {
                     play.compare().await;
                 }
                 // Nothing is left to do for the next plan.
+                for due in ledger.due_retakes(999).await.unwrap() {
+                    let refused = RetakeEnd::Refused("the plan is over".to_owned());
+                    ledger.end_retake(due.key, refused).await.unwrap();
+                }
                 for due in ledger.due_refunds(i64::MAX, 999).await.unwrap() {
                     ledger.refund_result(due.key, RefundResult::Done).await.unwrap();
                 }

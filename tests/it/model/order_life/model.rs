@@ -1,5 +1,7 @@
 //! The life of orders in plain steps, without the tables of the product.
 
+use std::collections::BTreeMap;
+
 use floodgate::domain::{Money, OrderState, PaymentReport, Policy};
 
 use super::play::Step;
@@ -36,8 +38,12 @@ pub enum AttemptState {
     Open,
     Closed,
     Kept,
+    /// Waits for a purchase.
+    Late,
     Owed,
     Returned,
+    /// Has paid this order, as this attempt of it.
+    Moved(usize, usize),
 }
 
 #[derive(Debug, Clone)]
@@ -64,7 +70,8 @@ pub struct Model<'a> {
     pub plan: &'a Plan,
     pub now: i64,
     pub orders: Vec<ModelOrder>,
-    pub barred: Vec<u64>,
+    /// The barred buyers, each with the order that brought the bar.
+    pub barred: BTreeMap<u64, usize>,
 }
 
 impl Model<'_> {
@@ -74,6 +81,16 @@ impl Model<'_> {
     }
 
     pub fn sells(&self, buyer: u64, quantity: u32) -> bool {
+        self.has(buyer, quantity) && !self.barred.contains_key(&buyer)
+    }
+
+    /// Whether late money of an order buys its units again.
+    pub fn sells_again(&self, at: usize) -> bool {
+        let ModelOrder { buyer, quantity, .. } = self.orders[at];
+        self.has(buyer, quantity) && self.barred.get(&buyer).is_none_or(|order| *order == at)
+    }
+
+    fn has(&self, buyer: u64, quantity: u32) -> bool {
         let counted = self.orders.iter().filter(|order| order.counts && order.buyer == buyer);
         let counted: Vec<u32> = counted.map(|order| order.quantity).collect();
         let is_within = match self.plan.policy {
@@ -81,7 +98,7 @@ impl Model<'_> {
             Policy::Quota { limit, .. } => counted.iter().sum::<u32>() + quantity <= limit,
             Policy::Unlimited { .. } => true,
         };
-        is_within && quantity <= self.free() && !self.barred.contains(&buyer)
+        is_within && quantity <= self.free()
     }
 
     pub fn buy(&mut self, buyer: u64, quantity: u32) {
@@ -103,13 +120,13 @@ impl Model<'_> {
         let before = self.orders.iter().filter(|it| it.buyer == buyer && ended(it.state)).count();
         let bars = state == OrderState::TimedOut && self.plan.bar_lapsed;
         if bars {
-            self.barred.push(buyer);
+            self.barred.entry(buyer).or_insert(at);
         }
         let returns = self.plan.returns.contains(&state);
         let order = &mut self.orders[at];
         order.state = state;
         order.changes += 1;
-        if returns && !bars && before < usize::from(self.plan.ends_max) {
+        if returns && before < usize::from(self.plan.ends_max) {
             order.counts = false;
         }
     }
@@ -136,6 +153,9 @@ impl Model<'_> {
     }
 
     pub fn report(&mut self, at: usize, attempt: usize, kind: Kind, amount: i64) {
+        if let AttemptState::Moved(at, attempt) = self.orders[at].attempts[attempt].state {
+            return self.report(at, attempt, kind, amount);
+        }
         let is_right = amount == price(self.orders[at].quantity);
         let order = &mut self.orders[at];
         let unpaid = matches!(order.state, OrderState::PendingPayment | OrderState::Paying);
@@ -165,8 +185,15 @@ impl Model<'_> {
         paying.state = match (is_back, is_kept) {
             (true, _) => AttemptState::Returned,
             (false, true) => AttemptState::Kept,
-            (false, false) => AttemptState::Owed,
+            (false, false) if is_news && is_right && order.state == OrderState::TimedOut => {
+                AttemptState::Late
+            }
+            (false, false) if is_news => AttemptState::Owed,
+            (false, false) => paying.state,
         };
+        if is_news && paying.state == AttemptState::Owed && ended(order.state) {
+            order.changes += 1;
+        }
         if is_kept && is_back && !was_back {
             self.end(at, OrderState::Refunded);
         } else if is_kept && is_news {
@@ -177,6 +204,25 @@ impl Model<'_> {
             order.due = order.pay_by;
             order.changes += 1;
         }
+    }
+
+    /// The money of this attempt is to be paid back after all.
+    pub fn owe(&mut self, at: usize, attempt: usize) {
+        let order = &mut self.orders[at];
+        order.attempts[attempt].state = AttemptState::Owed;
+        order.changes += 1;
+    }
+
+    /// The money of this attempt pays the last order.
+    pub fn move_to_last(&mut self, at: usize, attempt: usize) {
+        let last = self.orders.len() - 1;
+        let moved = &mut self.orders[at].attempts[attempt];
+        let paid = ModelAttempt { state: AttemptState::Kept, ..moved.clone() };
+        moved.state = AttemptState::Moved(last, 0);
+        let successor = &mut self.orders[last];
+        successor.state = OrderState::Paid;
+        successor.changes += 1;
+        successor.attempts.push(paid);
     }
 
     pub fn cancel(&mut self, at: usize) {

@@ -5,24 +5,50 @@ use std::time::Duration;
 
 use floodgate::db::conflict_resolution::resolve;
 use floodgate::db::sqlite::SqliteLedger;
-use floodgate::db::{OrderChanges, OrderReader, Refunds, SaleStore};
+use floodgate::db::{OrderChanges, OrderReader, Refunds, Retakes, SaleStore};
 use floodgate::domain::{
     Actor, AttemptKey, CancelOutcome, OpenPayment, OrderKey, OrderState, PaymentEvent,
-    PaymentRecorded, PaymentTerms, PlaceOutcome, RefundResult, Sku,
+    PaymentRecorded, PaymentTerms, PlaceOutcome, RefundResult, RetakeEnd, RetakeOutcome, Sku,
 };
 use floodgate::runtime::clock::ManualClock;
 
-use super::model::{AttemptState, EXTENSION_MS, Kind, Model, PAYING_MS, ended, price, said};
+use super::model::{
+    AttemptState, EXTENSION_MS, Kind, Model, ModelAttempt, ModelOrder, PAYING_MS, ended, price,
+    said,
+};
 use crate::support::offers::{intent, orders, request};
 
 #[derive(Debug, Clone, Copy)]
 pub enum Step {
-    Buy { buyer: u64, quantity: u32 },
-    Open { order: usize },
-    Report { order: usize, attempt: u16, kind: Kind, event: u8 },
-    Cancel { order: usize },
-    Refund { done: bool },
-    Pass { ms: i64 },
+    Buy {
+        buyer: u64,
+        quantity: u32,
+    },
+    Open {
+        order: usize,
+    },
+    Report {
+        order: usize,
+        attempt: u16,
+        kind: Kind,
+        event: u8,
+    },
+    Cancel {
+        order: usize,
+    },
+    Refund {
+        done: bool,
+    },
+    Retake {
+        buys: bool,
+    },
+    Pass {
+        ms: i64,
+    },
+    /// The clock steps, and nothing looks for due orders.
+    SetClock {
+        ms: i64,
+    },
 }
 
 /// A plan in progress on a ledger.
@@ -51,7 +77,11 @@ impl Play<'_> {
                 }
                 order % self.model.orders.len()
             }
-            Step::Buy { .. } | Step::Refund { .. } | Step::Pass { .. } => 0,
+            Step::Buy { .. }
+            | Step::Refund { .. }
+            | Step::Retake { .. }
+            | Step::Pass { .. }
+            | Step::SetClock { .. } => 0,
         };
         match step {
             Step::Buy { buyer, quantity } => self.buy(buyer, quantity).await,
@@ -77,6 +107,11 @@ impl Play<'_> {
                 assert_eq!(said_so, is_cancelled, "{cancelled:?}");
             }
             Step::Refund { done } => self.refund(done).await,
+            Step::SetClock { ms } => {
+                self.model.now += ms;
+                self.clock.set_wall_ms(self.model.now);
+            }
+            Step::Retake { buys } => self.retake(buys).await,
             Step::Pass { ms } => {
                 self.clock.advance(Duration::from_millis(ms.unsigned_abs()));
                 self.model.pass(ms);
@@ -152,6 +187,42 @@ impl Play<'_> {
         }
     }
 
+    /// Decides the oldest late money; every step runs twice, as after a crash.
+    async fn retake(&mut self, buys: bool) {
+        let Some(due) = self.ledger.due_retakes(1).await.unwrap().pop() else { return };
+        let at = usize::try_from(due.key.order.request.get() - self.base).unwrap();
+        let attempt = usize::from(due.key.no) - 1;
+        let paying = self.model.orders[at].attempts[attempt].clone();
+        assert_eq!(paying.state, AttemptState::Late);
+        let number = self.base + self.model.orders.len() as u64;
+        let ModelOrder { buyer, quantity, .. } = self.model.orders[at];
+        let batch = [intent(&self.sku, number, buyer, quantity)];
+        let mut end = RetakeEnd::Refused("not bought".to_owned());
+        let mut is_moved = false;
+        if buys {
+            for _ in 0..2 {
+                self.ledger.exempt_retake(due.key.order, batch[0].request).await.unwrap();
+            }
+            let mut outcomes = [None];
+            resolve(self.ledger, &batch, &mut outcomes).await.unwrap();
+            let is_placed = matches!(outcomes, [Some(PlaceOutcome::Placed(_))]);
+            assert_eq!(is_placed, self.model.sells_again(at), "{outcomes:?}");
+            if is_placed {
+                self.model.buy(buyer, quantity);
+                end = RetakeEnd::Placed(batch[0].request);
+                is_moved = paying.refunded == 0;
+            }
+        }
+        let ended = self.ledger.end_retake(due.key, end.clone()).await.unwrap();
+        assert_eq!(matches!(ended, RetakeOutcome::Applied(_)), is_moved, "{ended:?}");
+        assert_eq!(self.ledger.end_retake(due.key, end).await.unwrap(), RetakeOutcome::Known);
+        if is_moved {
+            self.model.move_to_last(at, attempt);
+        } else {
+            self.model.owe(at, attempt);
+        }
+    }
+
     /// Compares every order, the units and the money owed.
     pub async fn compare(&self) {
         let found: BTreeMap<_, _> = orders(self.ledger, self.sku.no)
@@ -183,6 +254,10 @@ impl Play<'_> {
         let due = self.ledger.due_refunds(i64::MAX, 999).await.unwrap();
         let due = due.iter().filter(|due| due.key.order.sku == self.sku.no);
         assert_eq!(due.map(|due| due.money.amount).sum::<i64>(), owed);
+        let is_late = |attempt: &&ModelAttempt| attempt.state == AttemptState::Late;
+        let attempts = self.model.orders.iter().flat_map(|order| &order.attempts);
+        let late = self.ledger.due_retakes(999).await.unwrap();
+        assert_eq!(late.len(), attempts.filter(is_late).count());
         let anomalies = self.ledger.anomalies(self.sku.no).await.unwrap();
         assert_eq!((anomalies.wrong_quotas, anomalies.wrong_money), (vec![], vec![]));
     }

@@ -12,11 +12,10 @@ use floodgate::actors::{OrphanRescuer, OutboxRelay, Periodic, RelayHandle};
 use floodgate::config::{Settings, Tier};
 use floodgate::domain::{
     BucketKey, BucketNo, Counting, Currency, Epoch, LoaderToken, OrderIntent, Phase, RequestId,
-    Reservation, Sale, Sku, SkuNo, SlotReturns, TraceId,
+    Reservation, Sale, Sku, SkuHistory, SkuNo, SlotReturns, TraceId,
 };
 use floodgate::messages::Quiet;
 use floodgate::observe::metrics::Metrics;
-use floodgate::redis::scripts::intent;
 use floodgate::runtime::backoff::Backoff;
 use floodgate::runtime::clock::{Clock, ManualClock, SharedClock};
 use floodgate::runtime::fault_injection::FaultInjector;
@@ -29,6 +28,7 @@ use tokio::sync::oneshot;
 
 use super::defective_ledger::{DefectiveLedger, LedgerDefect};
 use super::harness::{START_MS, UNLIMITED, settings};
+use super::intents;
 use super::offers;
 use super::wait::until;
 
@@ -111,6 +111,8 @@ impl Simulation {
             bar_lapsed: false,
             slot_returns: SlotReturns::default(),
             ends_max: 3,
+            queue_timeout_s: 0,
+            history: SkuHistory::default(),
         };
         self.catalog.put(&Sale {
             no: no.0,
@@ -121,6 +123,8 @@ impl Simulation {
             phase,
             epoch: Epoch(1),
             currency: Currency::default(),
+            ticket_required: false,
+            retention: floodgate::domain::Retention::default(),
             skus: vec![sku.clone()],
         });
         sku
@@ -143,7 +147,7 @@ impl Simulation {
     /// Puts one outbox entry per request, in the request's bucket.
     pub fn accept(&self, requests: impl IntoIterator<Item = u64>) {
         for request in requests {
-            let bytes = intent::pack(&self.intent(request));
+            let bytes = intents::pack(&self.intent(request));
             self.store.put(self.bucket_of(request), bytes.into());
         }
     }
@@ -296,6 +300,7 @@ impl Simulation {
                 sku: SKU,
                 bucket: intent.bucket,
                 epoch: Epoch(1),
+                terms: self.catalog.of_sku(SKU).unwrap().1.terms(),
                 buyer: intent.buyer,
                 quantity: 1,
                 asked_at_ms: self.clock.wall_ms(),

@@ -6,6 +6,7 @@ pub mod rabbitmq;
 pub mod redis;
 pub mod redis_users;
 pub mod sentinel;
+pub mod wrapped_redis;
 
 use std::ops::Deref;
 use std::path::Path;

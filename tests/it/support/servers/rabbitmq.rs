@@ -11,7 +11,7 @@ use lapin::types::FieldTable;
 use lapin::{Channel, Connection, ConnectionProperties};
 use testkit::rabbitmq;
 
-use super::{Server, cache};
+use super::{Port, Server, cache};
 use crate::support::wait::until_true;
 
 /// Two schedulers.
@@ -42,6 +42,20 @@ impl RabbitMq {
     /// Starts an empty broker.
     pub fn start() -> Self {
         Self(Server::of(rabbitmq::start(&std::env::temp_dir(), cache(), RUNTIME, ADVANCED)))
+    }
+
+    /// Starts a broker that also listens with TLS, with these files: certificate, key, authority.
+    pub fn start_with_tls(certificate: &str, key: &str, authority: &str) -> (Self, Port) {
+        let port = Port::claim().unwrap();
+        let number = port.number();
+        let listen = ["127.0.0.1", "127.0.0.2"].map(|ip| format!("{{\"{ip}\", {number}}}"));
+        let advanced = format!(
+            "[{{rabbit, [{{ssl_listeners, [{}]}}, {{ssl_options, [{{certfile, \"{certificate}\"}}, \
+             {{keyfile, \"{key}\"}}, {{cacertfile, \"{authority}\"}}]}}]}}].\n",
+            listen.join(", ")
+        );
+        let started = rabbitmq::start(&std::env::temp_dir(), cache(), RUNTIME, &advanced);
+        (Self(Server::of(started)), port)
     }
 
     /// The URL of its virtual host `/`.

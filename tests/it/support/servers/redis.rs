@@ -53,6 +53,11 @@ impl Redis {
         Self::start_as(Role::Server, &lines)
     }
 
+    /// Starts a sentinel with these lines.
+    pub fn sentinel(lines: &[&str]) -> Self {
+        Self::start_as(Role::Sentinel, lines)
+    }
+
     /// Starts either program with only these lines, plus address and folder.
     pub(super) fn start_as(role: Role, lines: &[&str]) -> Self {
         let password = lines.iter().find_map(|line| line.strip_prefix("requirepass "));

@@ -1,0 +1,260 @@
+//! The life of orders: many that are due at once while sales go on, and the feed of their events.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use floodgate::actors::EventPublisher;
+use floodgate::actors::periodic::Task;
+use floodgate::broker::RabbitBroker;
+use floodgate::domain::{OrderIntent, OrderKey};
+use floodgate::lease::SoleLease;
+use floodgate::observe::metrics::Metrics;
+use floodgate::runtime::clock::{SystemClock, now_monotonic};
+use floodgate::services::catalog::Catalog;
+use floodgate::services::order_feed::OrderFeed;
+use floodgate::tier::broker_options;
+use loadgen::{Load, Until};
+use testkit::rabbitmq;
+
+use crate::crowd::{BATCH_MAX, Offer, place, purchase, stock_for};
+use crate::harness::{ENDLESS, Harness, Product, newly_accepted, number};
+use crate::process::poll;
+use crate::servers::{GateTier, maria, new_database, rabbit};
+use crate::stats::{Round, Sample, grouped, row, whole};
+use crate::stores::{self, Stores, settings};
+use crate::table::Row;
+
+/// Orders per second of a round: 100,000 in all by default.
+const PER_SECOND: u64 = 25_000;
+const ORDERS_MAX: u64 = 100_000;
+/// Sales while orders end, as a share of the rate before.
+const OFFERED: f64 = 0.85;
+/// Longest time to sell what will be due: the orders are due within as much.
+const DUE_WITHIN: Duration = Duration::from_mins(1);
+/// Beyond the time to sell, so that no order ends before the last one is placed.
+const WINDOW_EXTRA_S: u64 = 5;
+const RETURN_LIMIT: Duration = Duration::from_mins(10);
+/// Events of one page of a reader.
+const PAGE: u32 = 1_000;
+/// Unconfirmed messages of the publisher.
+const CONFIRM_WINDOW: usize = 512;
+
+/// The time until every unit is back, and the sales meanwhile.
+pub(crate) async fn due(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> {
+    let tier = GateTier::start(harness).await?;
+    let orders = (PER_SECOND * harness.args.seconds).min(ORDERS_MAX);
+    let (mut times, mut sales, mut last) = (Vec::new(), Vec::new(), None);
+    for round in 1..=harness.args.rounds {
+        let returned = returned(harness, &tier.product, orders).await?;
+        let remark = returned.summary();
+        harness.note(&format!("round {round}: {remark}"));
+        times.push(Round::number(Sample::of(returned.after_s)));
+        sales.push(Round::pair(Sample::of(returned.during), Sample::of(returned.before)));
+        last = Some(remark);
+    }
+    Ok(vec![row("due", &times, last)?, row("due sales", &sales, None)?])
+}
+
+/// The result of one round.
+struct Returned {
+    orders: u64,
+    /// From the first to the last deadline.
+    due_within_s: f64,
+    /// From the last deadline until ledger and buckets had every unit.
+    after_s: f64,
+    /// Sales per second before, and from the first deadline until then.
+    before: f64,
+    during: f64,
+}
+
+impl Returned {
+    fn summary(&self) -> String {
+        format!(
+            "{} orders due within {:.1} s, back {:.1} s after the last deadline; {}/s sold \
+             meanwhile, {}/s before",
+            grouped(self.orders as f64),
+            self.due_within_s,
+            self.after_s,
+            grouped(self.during),
+            grouped(self.before)
+        )
+    }
+}
+
+async fn returned(
+    harness: &mut Harness<'_>,
+    product: &Product,
+    orders: u64,
+) -> anyhow::Result<Returned> {
+    let sale = harness.sale(product, ENDLESS).await?;
+    let load = harness.load(&product.server, &sale);
+    let before = harness.measure(Some(product), load.clone()).await?.goodput();
+    ensure!(before > 0.0, "no purchase was accepted");
+
+    let window_s = whole(orders as f64 * 1.5 / before) + WINDOW_EXTRA_S;
+    let due = format!("{sale}-due");
+    let stock = stock_for(orders)?;
+    product.admin.open_sale(&due, stock, harness.args.buckets, window_s).await?;
+    let window = Duration::from_secs(window_s);
+    let first_due = now_monotonic() + window;
+    let until = Until::Requests(orders);
+    let sold = loadgen::run(Load { until, ..harness.load(&product.server, &due) }).await?;
+    let accepted = newly_accepted(&sold);
+    let last_due = now_monotonic() + window;
+    let within = last_due - first_due;
+    ensure!(within <= DUE_WITHIN, "{orders} orders took {within:?} to place: use fewer --seconds");
+
+    let offered = Harness::open(load, before * OFFERED);
+    let selling = loadgen::run(Load { until: Until::Elapsed(RETURN_LIMIT), ..offered });
+    let watching = async {
+        tokio::time::sleep(first_due.saturating_duration_since(now_monotonic())).await;
+        let placed = placed(product).await?;
+        let begun = now_monotonic();
+        let is_back = async || {
+            let left = product.admin.left(&due).await?;
+            Ok(((), left == (u64::from(stock), u64::from(stock))))
+        };
+        let ((), is_back) = poll(RETURN_LIMIT, is_back).await?;
+        ensure!(is_back, "{due}: units are missing after {RETURN_LIMIT:?}");
+        let now = now_monotonic();
+        let during = now.duration_since(begun).as_secs_f64().max(1e-9);
+        let sold = self::placed(product).await? - placed;
+        let after_s = now.saturating_duration_since(last_due).as_secs_f64();
+        anyhow::Ok((after_s, sold / during))
+    };
+    let (after_s, during) = tokio::select! {
+        sold = selling => return Err(sold.err().map_or_else(
+            || anyhow::anyhow!("the sales ended first"), anyhow::Error::from)),
+        watched = watching => watched?,
+    };
+    product.admin.close_sale(&sale).await?;
+    let ended = product.admin.metrics().await?;
+    let ended = whole(number(&ended, "floodgate_orders_timed_out_total"));
+    harness.void_unless(ended >= accepted, || {
+        format!("{due}: {accepted} accepted, only {ended} ended")
+    });
+    harness.void_on_violations(&due, &product.admin.audit(Some(&due)).await?);
+    product.admin.close_sale(&due).await?;
+    let due_within_s = within.as_secs_f64();
+    Ok(Returned { orders: accepted, due_within_s, after_s, before, during })
+}
+
+async fn placed(product: &Product) -> anyhow::Result<f64> {
+    Ok(number(&product.admin.metrics().await?, "floodgate_orders_placed_total"))
+}
+
+/// Events per second, read as pages by one reader, and published to RabbitMQ; the events get their
+/// numbers on the way.
+pub(crate) async fn feed(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> {
+    let (maria, rabbit) = (maria(harness)?, rabbit(harness)?);
+    let events = (PER_SECOND * harness.args.seconds).min(ORDERS_MAX);
+    let (mut read, mut published) = (Vec::new(), Vec::new());
+    for round in 1..=harness.args.rounds {
+        let mut rates = Vec::new();
+        for with_broker in [false, true] {
+            let url = format!("ledger.url={}", new_database(&maria).await?);
+            let stores = stores::open(&settings(&["tier=ledger".to_owned(), url])?).await?;
+            let offer = with_events(&stores, events).await?;
+            let catalog = Arc::new(Catalog::default());
+            stores.ledger.sales().await?.iter().for_each(|sale| catalog.put(sale));
+            let begun = now_monotonic();
+            let moved = if with_broker {
+                let set = [
+                    "tier=pipeline".to_owned(),
+                    format!("namespace=feed{round}"),
+                    "events.exchange=true".to_owned(),
+                    format!("amqp.url={}", rabbitmq::url(rabbit.addr())),
+                ];
+                let broker = Arc::new(RabbitBroker::new(broker_options(&settings(&set)?)?)?);
+                publish(&stores, catalog, broker).await?
+            } else {
+                read_all(&stores, catalog).await?
+            };
+            let elapsed_s = now_monotonic().duration_since(begun).as_secs_f64().max(1e-9);
+            harness.void_unless(moved == events, || {
+                format!("{}: {events} events, {moved} moved", offer.sale)
+            });
+            let violations = stores.violations(&offer.sale, false).await?;
+            harness.void_on_violations(offer.sale.as_str(), &violations);
+            stores.ledger.close().await;
+            rates.push(moved as f64 / elapsed_s);
+        }
+        let [by_reader, by_broker] = rates[..] else { continue };
+        harness.note(&format!(
+            "round {round}: {}/s read, {}/s published",
+            grouped(by_reader),
+            grouped(by_broker)
+        ));
+        read.push(Round::number(Sample::of(by_reader)));
+        published.push(Round::number(Sample::of(by_broker)));
+    }
+    let remark = format!("{} events, half of them placements", grouped(events as f64));
+    Ok(vec![row("feed", &read, Some(remark))?, row("feed broker", &published, None)?])
+}
+
+/// A sale with this number of events without numbers: half placements, half ends.
+async fn with_events(stores: &Stores, events: u64) -> anyhow::Result<Offer> {
+    let offer = Offer::open(stores, stock_for(events)?, 1).await?;
+    let (mut left, mut keys) = (events / 2, Vec::new());
+    while left > 0 {
+        let size = left.min(BATCH_MAX as u64);
+        let intent = |_| {
+            let intent = purchase(&offer.sku, offer.epoch)?.intent(&offer.sku);
+            anyhow::Ok(OrderIntent { payment_window_s: 1, ..intent })
+        };
+        let batch: Vec<OrderIntent> = (0..size).map(intent).collect::<anyhow::Result<_>>()?;
+        keys.extend(batch.iter().map(|intent| OrderKey {
+            sku: intent.sku,
+            buyer: intent.buyer,
+            request: intent.request,
+        }));
+        place(stores, batch).await?;
+        left -= size;
+    }
+    // Longer than their window.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    let mut num_ended = 0;
+    for batch in keys.chunks(BATCH_MAX) {
+        num_ended += stores.ledger.end_due(batch.to_vec(), 0).await?.len();
+    }
+    ensure!(num_ended == keys.len(), "{num_ended} of {} orders ended", keys.len());
+    Ok(offer)
+}
+
+fn order_feed(stores: &Stores, catalog: Arc<Catalog>) -> OrderFeed {
+    OrderFeed::new(Arc::clone(&stores.ledger), catalog, SystemClock::shared(), "bench".into())
+}
+
+async fn read_all(stores: &Stores, catalog: Arc<Catalog>) -> anyhow::Result<u64> {
+    let feed = order_feed(stores, catalog);
+    let (mut after, mut read) = (0, 0);
+    loop {
+        let page = feed.page(after, PAGE, Duration::ZERO, || true).await?;
+        let Some(last) = page.last() else { return Ok(read) };
+        after = last.feed_no;
+        read += page.len() as u64;
+    }
+}
+
+async fn publish(
+    stores: &Stores,
+    catalog: Arc<Catalog>,
+    broker: Arc<RabbitBroker>,
+) -> anyhow::Result<u64> {
+    let metrics = Arc::new(Metrics::default());
+    let clock = SystemClock::shared();
+    let publisher = EventPublisher {
+        feed: order_feed(stores, catalog),
+        ledger: Arc::clone(&stores.ledger),
+        publisher: broker,
+        lease: Arc::new(SoleLease::new(Arc::clone(&clock))),
+        holder: "bench".into(),
+        lease_ttl: Duration::from_mins(1),
+        window: CONFIRM_WINDOW,
+        clock,
+        metrics: Arc::clone(&metrics),
+    };
+    publisher.run(&()).await.context("publishing")?;
+    Ok(metrics.events_published.get())
+}

@@ -1,0 +1,224 @@
+//! Consumes payment events of the provider from the queue `payments`: the bodies of webhooks, with
+//! the headers that sign them. Each has the effect that its webhook would have.
+//!
+//! An event is acknowledged after its COMMIT; one without a valid signature or that cannot be read,
+//! when its dead letter is confirmed. Limits: unacknowledged events, and events at once. On error:
+//! what the ledger or the broker did not take stays unacknowledged and is tried again, so that the
+//! prefetch stops the broker; an event that the ledger refuses although it commits others becomes a
+//! dead letter after some tries. On crash: the broker delivers again what was not acknowledged. May
+//! repeat: every event, which the ledger knows by its id.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::join_all;
+use tokio::time::timeout;
+
+use super::periodic::Task;
+use crate::broker::{
+    self, Acknowledger, Delivery, Headers, Message, PublishOutcome, Publisher, Route, Source,
+    Subscriber, Subscription,
+};
+use crate::db::{self, ErrorClass};
+use crate::domain::PaymentRecorded;
+use crate::observe::metrics::{Metrics, OutcomeLabel};
+use crate::payment::WebhookReader;
+use crate::runtime::clock::SharedClock;
+use crate::services::dead_letters::headers::PAYMENTS;
+use crate::services::orders::OrderService;
+
+/// Most unacknowledged events.
+const PREFETCH: u16 = 64;
+
+/// Most events that are recorded at once.
+const AT_ONCE: usize = 8;
+
+/// Longest wait of a run for an event.
+const WAIT: Duration = Duration::from_secs(1);
+
+/// Times that the ledger refuses an event, each time while it commits others.
+const REFUSALS_MAX: u32 = 3;
+
+/// Consumes payment events.
+pub struct PaymentConsumer {
+    pub subscriber: Arc<dyn Subscriber>,
+    /// Publishes dead letters.
+    pub publisher: Arc<dyn Publisher>,
+    pub webhooks: Arc<WebhookReader>,
+    pub orders: OrderService,
+    pub clock: SharedClock,
+    pub metrics: Arc<Metrics>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ConsumeError {
+    #[error(transparent)]
+    Broker(#[from] broker::Error),
+    #[error(transparent)]
+    Ledger(#[from] db::Error),
+    #[error("a dead letter was not confirmed: {0:?}")]
+    NotConfirmed(Option<PublishOutcome>),
+}
+
+/// The subscription of one incarnation.
+#[derive(Default)]
+pub struct Inbox(RefCell<Option<OpenInbox>>);
+
+struct OpenInbox {
+    subscription: Box<dyn Subscription>,
+    acks: Box<dyn Acknowledger>,
+    /// Unacknowledged events, oldest first.
+    waiting: Vec<WaitingEvent>,
+}
+
+struct WaitingEvent {
+    delivery: Delivery,
+    /// See [`REFUSALS_MAX`].
+    num_refused: u32,
+}
+
+/// What becomes of an event.
+enum Decision {
+    /// In the ledger, or without a meaning here.
+    Done(&'static str),
+    /// Never to be recorded, for this reason.
+    Poison(String),
+    Failed(db::Error),
+}
+
+impl Task for PaymentConsumer {
+    type State = Inbox;
+    type Error = ConsumeError;
+
+    const FAILURE: &'static str = "payment events not consumed, retrying";
+
+    async fn run(&self, inbox: &Inbox) -> Result<(), ConsumeError> {
+        let known = inbox.0.take();
+        let mut open = match known {
+            Some(open) => open,
+            None => self.subscribe().await?,
+        };
+        // Without a subscription the broker delivers all unacknowledged events again.
+        open.receive().await?;
+        let ended = self.decide(&mut open).await;
+        inbox.0.replace(Some(open));
+        ended
+    }
+}
+
+impl OpenInbox {
+    /// Takes the events that are there; waits for the first one if none is waiting.
+    async fn receive(&mut self) -> Result<(), broker::Error> {
+        let mut wait = if self.waiting.is_empty() { WAIT } else { Duration::ZERO };
+        while self.waiting.len() < usize::from(PREFETCH) {
+            let delivery = match self.subscription.next().now_or_never() {
+                Some(next) => next?,
+                None => match timeout(wait, self.subscription.next()).await {
+                    Ok(next) => next?,
+                    Err(_elapsed) => break,
+                },
+            };
+            self.waiting.push(WaitingEvent { delivery, num_refused: 0 });
+            wait = Duration::ZERO;
+        }
+        Ok(())
+    }
+}
+
+impl PaymentConsumer {
+    async fn subscribe(&self) -> Result<OpenInbox, broker::Error> {
+        let subscription = self.subscriber.subscribe(Source::Payments, PREFETCH).await?;
+        let acks = subscription.acks();
+        Ok(OpenInbox { subscription, acks, waiting: Vec::new() })
+    }
+
+    /// Records the waiting events and acknowledges those that are decided; returns the first error
+    /// of the others.
+    async fn decide(&self, open: &mut OpenInbox) -> Result<(), ConsumeError> {
+        let mut first_error = None;
+        let mut undecided = Vec::new();
+        let mut events = std::mem::take(&mut open.waiting).into_iter();
+        loop {
+            let chunk: Vec<WaitingEvent> = events.by_ref().take(AT_ONCE).collect();
+            if chunk.is_empty() {
+                break;
+            }
+            let decisions = join_all(chunk.iter().map(|event| self.record(&event.delivery))).await;
+            // The ledger commits: a refusal is of its event.
+            let is_committing = decisions.iter().any(|it| matches!(it, Decision::Done(_)));
+            for (mut event, decision) in chunk.into_iter().zip(decisions) {
+                let tag = event.delivery.tag;
+                let poison = match decision {
+                    Decision::Done(outcome) => {
+                        // Crash here [payment_event_not_acknowledged]: the event is in the ledger;
+                        // the broker delivers it again, and the ledger knows its id.
+                        open.acks.one(tag).await;
+                        self.count(outcome);
+                        continue;
+                    }
+                    Decision::Poison(reason) => reason,
+                    Decision::Failed(error) => {
+                        let is_refused = error.class() == ErrorClass::Bug && is_committing;
+                        event.num_refused += u32::from(is_refused);
+                        let reason = format!("the ledger refuses it: {error}");
+                        if event.num_refused < REFUSALS_MAX {
+                            first_error.get_or_insert(error.into());
+                            undecided.push(event);
+                            continue;
+                        }
+                        reason
+                    }
+                };
+                match self.dead_letter(&event.delivery, poison).await {
+                    Ok(()) => {
+                        open.acks.one(tag).await;
+                        self.count("dead");
+                    }
+                    Err(error) => {
+                        first_error.get_or_insert(error);
+                        undecided.push(event);
+                    }
+                }
+            }
+        }
+        open.waiting = undecided;
+        first_error.map_or(Ok(()), Err)
+    }
+
+    fn count(&self, outcome: &'static str) {
+        self.metrics.payment_messages.get_or_create(&OutcomeLabel { outcome }).inc();
+    }
+
+    async fn record(&self, delivery: &Delivery) -> Decision {
+        let (headers, now_ms) = (&delivery.headers.signature, self.clock.wall_ms());
+        let event = match self.webhooks.read_queued(headers, &delivery.body, now_ms) {
+            Ok(Some(event)) => event,
+            Ok(None) => return Decision::Done("ignored"),
+            Err(error) => return Decision::Poison(error.to_string()),
+        };
+        match self.orders.record(event).await {
+            Ok(PaymentRecorded::Known) => Decision::Done("known"),
+            Ok(PaymentRecorded::Recorded(outcome, _)) => Decision::Done(outcome.name()),
+            Err(error) => Decision::Failed(error),
+        }
+    }
+
+    async fn dead_letter(&self, delivery: &Delivery, reason: String) -> Result<(), ConsumeError> {
+        let message_id = &delivery.headers.message_id;
+        tracing::error!(message_id, reason, "payment event dead-lettered");
+        let headers = Headers {
+            reason: Some(reason),
+            origin: Some(PAYMENTS.to_owned()),
+            by_broker: false,
+            ..delivery.headers.clone()
+        };
+        let message = Message { route: Route::Dead, headers, body: delivery.body.clone() };
+        let mut channel = self.publisher.open_channel(1);
+        match channel.publish(vec![message]).await.pop() {
+            Some(PublishOutcome::Confirmed) => Ok(()),
+            other => Err(ConsumeError::NotConfirmed(other)),
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Ends the orders of hints that the broker's delay queues give back at the end of their windows.
+//!
+//! A hint only says where to look: the ledger decides which orders are due, in the same way as for
+//! the payment timer. Limits: orders per run, as one batch of the payment timer, so that a flood of
+//! hints waits in the queue. Hints are acknowledged whatever became of them: after an error, and
+//! while the clock is not trusted, the payment timer ends the orders. On crash: the broker delivers
+//! the hints again. May repeat: everything.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::time::timeout;
+
+use super::TimerDeps;
+use crate::actors::periodic::Task;
+use crate::broker::{self, Acknowledger, Source, Subscriber, Subscription};
+use crate::db;
+use crate::domain::OrderKey;
+use crate::messages::due_hint;
+
+/// Most unacknowledged hints.
+const PREFETCH: u16 = 16;
+
+/// Longest wait of a run for a hint.
+const WAIT: Duration = Duration::from_secs(1);
+
+/// Ends the orders of hints.
+pub struct HintConsumer {
+    pub deps: Arc<TimerDeps>,
+    pub subscriber: Arc<dyn Subscriber>,
+    pub installation: Arc<str>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum HintConsumeError {
+    #[error(transparent)]
+    Broker(#[from] broker::Error),
+    #[error(transparent)]
+    Ledger(#[from] db::Error),
+}
+
+/// The subscription of one incarnation.
+#[derive(Default)]
+pub struct Hints(RefCell<Option<OpenHints>>);
+
+struct OpenHints {
+    subscription: Box<dyn Subscription>,
+    acks: Box<dyn Acknowledger>,
+}
+
+impl Task for HintConsumer {
+    type State = Hints;
+    type Error = HintConsumeError;
+
+    const FAILURE: &'static str = "hints of due orders not read, their orders end a bit later";
+
+    async fn run(&self, hints: &Hints) -> Result<(), HintConsumeError> {
+        let known = hints.0.take();
+        let mut open = match known {
+            Some(open) => open,
+            None => self.subscribe().await?,
+        };
+        let (orders, last) = self.receive(&mut open).await?;
+        let ended = self.end(orders).await;
+        if let Some(last) = last {
+            open.acks.up_to(last).await;
+        }
+        hints.0.replace(Some(open));
+        Ok(ended?)
+    }
+}
+
+impl HintConsumer {
+    async fn subscribe(&self) -> Result<OpenHints, broker::Error> {
+        let subscription = self.subscriber.subscribe(Source::Due, PREFETCH).await?;
+        let acks = subscription.acks();
+        Ok(OpenHints { subscription, acks })
+    }
+
+    /// The orders of about one batch of hints, and the last hint; waits for the first one.
+    async fn receive(
+        &self,
+        open: &mut OpenHints,
+    ) -> Result<(Vec<OrderKey>, Option<u64>), broker::Error> {
+        let batch = usize::try_from(self.deps.settings.batch).unwrap_or(usize::MAX);
+        let (mut orders, mut last, mut num_hints, mut wait) = (Vec::new(), None, 0, WAIT);
+        while orders.len() < batch && num_hints < PREFETCH {
+            let hint = match open.subscription.next().now_or_never() {
+                Some(next) => next?,
+                None => match timeout(wait, open.subscription.next()).await {
+                    Ok(next) => next?,
+                    Err(_elapsed) => break,
+                },
+            };
+            let of_hint = due_hint::orders_in(&hint.headers, &hint.body, &self.installation);
+            if let Some(of_hint) = of_hint {
+                orders.extend(of_hint);
+            } else {
+                tracing::warn!(message_id = hint.headers.message_id, "hint: not ours");
+            }
+            (last, wait) = (Some(hint.tag), Duration::ZERO);
+            num_hints += 1;
+        }
+        orders.sort_unstable();
+        orders.dedup();
+        Ok((orders, last))
+    }
+
+    async fn end(&self, orders: Vec<OrderKey>) -> Result<(), db::Error> {
+        let deps = &self.deps;
+        if orders.is_empty() || deps.now().await?.is_none() {
+            return Ok(());
+        }
+        let num_ended = deps.orders.end_due(orders).await? as u64;
+        deps.metrics.orders_timed_out.inc_by(num_ended);
+        deps.metrics.orders_ended_by_hint.inc_by(num_ended);
+        Ok(())
+    }
+}

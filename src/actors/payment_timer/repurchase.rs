@@ -1,0 +1,101 @@
+//! The purchases of late money at the gates of this process: as a buyer's, with the same checks.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::retaker::{Purchase, Repurchase};
+use crate::actors::stock_gate::GateHandle;
+use crate::domain::{
+    BucketNo, BuyerId, Order, Refusal, RequestId, RequestStatus, Reservation, SaleId, SkuNo,
+    TraceId,
+};
+use crate::messages::BuyAnswer;
+use crate::runtime::clock::SharedClock;
+use crate::services::catalog::Catalog;
+use crate::stock::Stock;
+
+/// The request with which a buyer buys again after the order of a request has ended.
+pub type NextRequest = Arc<dyn Fn(RequestId, &SaleId, SkuNo, BuyerId) -> RequestId + Send + Sync>;
+
+/// Buys at the gates of this process.
+pub struct GateRepurchase {
+    pub gates: GateHandle,
+    pub catalog: Arc<Catalog>,
+    pub stock: Arc<dyn Stock>,
+    pub next: NextRequest,
+    pub clock: SharedClock,
+}
+
+#[async_trait]
+impl Repurchase for GateRepurchase {
+    fn successor(&self, order: &Order) -> Option<RequestId> {
+        let (listed, sku) = self.catalog.of_sku(order.sku)?;
+        Some((self.next)(order.request, &listed.sale.id, sku.no, order.buyer))
+    }
+
+    async fn buy(&self, order: &Order, successor: RequestId) -> Purchase {
+        let Some((listed, sku)) = self.catalog.of_sku(order.sku) else {
+            return Purchase::NotAccepted;
+        };
+        if sku.terms().price.saturating_mul(order.quantity.into()) != order.amount {
+            return Purchase::Refused("the price has changed".to_owned());
+        }
+        match self.gates.status(&sku, successor, order.buyer).await {
+            Ok(Some(stored)) => return purchase(stored.status),
+            Ok(None) => {}
+            Err(_) => return Purchase::NotAccepted,
+        }
+        let (bucket, now_ms) = (BucketNo::home_of(order.buyer, sku.buckets), self.clock.wall_ms());
+        // The units and the limit that the ended order has returned to the ledger.
+        if self.stock.settle(vec![(bucket, *order)]).await.is_err() {
+            return Purchase::NotAccepted;
+        }
+        let reservation = Reservation {
+            request: successor,
+            sku: sku.no,
+            bucket,
+            epoch: listed.sale.epoch,
+            buyer: order.buyer,
+            quantity: order.quantity,
+            asked_at_ms: now_ms,
+            trace: TraceId(0),
+            terms: sku.terms(),
+        };
+        match self.gates.refuse(&listed, &reservation, now_ms).await {
+            // What this process knows of the stock may be older than the unit that has returned.
+            Ok(None | Some(Refusal::SoldOut)) => {}
+            Ok(Some(refusal)) => return purchase(RequestStatus::Failed(refusal)),
+            Err(_) => return Purchase::NotAccepted,
+        }
+        match self.gates.buy(reservation).await {
+            BuyAnswer::Known { status, .. } => purchase(status),
+            BuyAnswer::Unknown | BuyAnswer::Busy => Purchase::NotAccepted,
+        }
+    }
+}
+
+fn purchase(status: RequestStatus) -> Purchase {
+    match status {
+        RequestStatus::Queued => Purchase::Queued,
+        RequestStatus::Ordered { .. } => Purchase::Placed,
+        // Paused: it may open again.
+        RequestStatus::Failed(Refusal::NotStarted) => Purchase::NotAccepted,
+        RequestStatus::Failed(refusal) => Purchase::Refused(refusal.code().to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_paused_sale_is_waited_for_and_other_refusals_are_final() {
+        let refused = |refusal| purchase(RequestStatus::Failed(refusal));
+        assert_eq!(refused(Refusal::NotStarted), Purchase::NotAccepted);
+        for refusal in [Refusal::SoldOut, Refusal::Ended, Refusal::Barred] {
+            assert_eq!(refused(refusal), Purchase::Refused(refusal.code().to_owned()));
+        }
+        assert_eq!(purchase(RequestStatus::Queued), Purchase::Queued);
+    }
+}

@@ -1,0 +1,61 @@
+//! Follows queued requests on behalf of their event streams. One subscription per process
+//! ([`ResultListener`]) names the requests with results; those, and a share of the others, are
+//! looked up in the stock together, one lookup per SKU and look. A buyer who waits costs an entry
+//! in a table: no task, no timer, and no call of its own.
+//!
+//! Takes no input but its timer and hints, each of which may be lost. On error: the streams stay
+//! open, and the next look asks again. On crash: the table is kept, and the next incarnation goes
+//! on. May repeat: every look.
+
+mod listener;
+mod registry;
+
+use std::sync::Arc;
+
+use super::periodic::Task;
+use crate::domain::RequestStatus;
+use crate::runtime::clock::SharedClock;
+use crate::stock::{self, Stock};
+
+pub use listener::{LISTEN_EVERY_MS, ResultListener};
+pub use registry::{FollowedRequest, StreamNews, StreamRegistry};
+
+/// Milliseconds from one look to the next.
+pub const LOOK_EVERY_MS: u64 = 250;
+
+/// Looks up the statuses of followed requests.
+pub struct StatusWatcher {
+    pub registry: Arc<StreamRegistry>,
+    pub stock: Arc<dyn Stock>,
+    pub clock: SharedClock,
+}
+
+impl Task for StatusWatcher {
+    type State = ();
+    type Error = stock::Error;
+
+    const FAILURE: &'static str = "event streams: statuses cannot be read, asking again";
+
+    /// Looks at every SKU; returns the first error after all of them.
+    async fn run(&self, (): &()) -> Result<(), stock::Error> {
+        let mut outcome = Ok(());
+        for (sku, requests) in self.registry.begin_look(self.clock.now()) {
+            let statuses = match self.stock.statuses(sku, requests.clone()).await {
+                Ok(statuses) => statuses,
+                Err(error) => {
+                    outcome = outcome.and(Err(error));
+                    continue;
+                }
+            };
+            for ((request, _), status) in requests.into_iter().zip(statuses) {
+                match status {
+                    Some(RequestStatus::Queued) => {}
+                    Some(ended) => self.registry.end(request, ended),
+                    // The bucket has no record any more.
+                    None => self.registry.remove(request),
+                }
+            }
+        }
+        outcome
+    }
+}

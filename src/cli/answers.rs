@@ -1,0 +1,274 @@
+//! `floodgate audit --answers FILE`: compares what buyers were told with the ledger.
+//!
+//! The file has one JSON object per line, for each attempt of a purchase and each read of a status:
+//! `docs/operate/audit.md` describes its members.
+
+use std::collections::{HashMap, HashSet};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use secrecy::ExposeSecret;
+use serde::Deserialize;
+use serde_json::{Value as Json, json};
+
+use super::exit::{CommandFailure, Exit};
+use crate::config::Settings;
+use crate::db::{Ledger, Visitor};
+use crate::domain::{BuyerId, DeadLetterNo, Failure, Order, RequestId, Sale, Sku, SkuNo};
+use crate::http::buyers::request_tokens::RequestTokens;
+use crate::services::audit::answers::{
+    AnswerCase, AnswerRule, Attempt, Bought, Record, RecordedAs, RequestKey, compare,
+};
+use crate::services::dead_letters::replay;
+use crate::tier;
+
+/// Findings that are listed; the others are only counted.
+const LISTED_MAX: usize = 100;
+
+/// Dead letters per read; each may be a megabyte.
+const DEAD_LETTERS_PER_READ: u32 = 32;
+
+/// One line of the file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AnswerLine {
+    sale_id: String,
+    buyer_id: String,
+    /// The request id that the client sent.
+    #[serde(default)]
+    sent_id: Option<String>,
+    /// False: the client got no connection.
+    #[serde(default = "yes")]
+    sent: bool,
+    /// By a clock that all lines share, microseconds.
+    began_us: u64,
+    ended_us: u64,
+    /// Missing or null: no answer.
+    #[serde(default)]
+    status: Option<u16>,
+    /// Whether the answer had `Idempotent-Replayed: true`.
+    #[serde(default)]
+    replayed: bool,
+    /// The answer's body.
+    #[serde(default)]
+    body: AnswerBody,
+}
+
+fn yes() -> bool {
+    true
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct AnswerBody {
+    request_id: Option<String>,
+    state: Option<String>,
+    code: Option<String>,
+    order: Option<OrderBody>,
+}
+
+#[derive(Debug, Deserialize)]
+struct OrderBody {
+    quantity: u32,
+    placed_at: String,
+}
+
+impl AnswerLine {
+    fn read(line: &str) -> Result<Attempt, String> {
+        let line: Self = serde_json::from_str(line).map_err(|error| error.to_string())?;
+        let buyer = line.buyer_id.parse().map_err(|error| format!("buyer_id: {error}"))?;
+        let body = line.body;
+        let order = body.order.map(|order| {
+            let placed_at = chrono::DateTime::parse_from_rfc3339(&order.placed_at);
+            let placed_at = placed_at.map_err(|error| format!("placed_at: {error}"))?;
+            let (quantity, placed_at_ms) = (order.quantity, placed_at.timestamp_millis());
+            Ok::<_, String>(Bought { quantity, placed_at_ms })
+        });
+        let is_refusal = line.status.is_some_and(|status| status >= 400);
+        Ok(Attempt {
+            request: RequestKey {
+                sale: line.sale_id.into(),
+                buyer,
+                named: line.sent_id.map(Arc::from),
+            },
+            began: Duration::from_micros(line.began_us),
+            ended: Duration::from_micros(line.ended_us),
+            is_sent: line.sent,
+            status: line.status,
+            replayed: line.replayed,
+            request_id: body.request_id,
+            state: body.state.filter(|_| !is_refusal),
+            code: body.code.filter(|_| is_refusal),
+            order: order.transpose()?,
+        })
+    }
+}
+
+/// Compares the answers in a file with the ledger of the settings. The report has the members
+/// `holds`, `num_answers`, `num_purged` (answers of purged sales, which are not compared),
+/// `num_findings` and `findings`.
+pub async fn check(file: &Path, settings: &Settings) -> Result<Json, CommandFailure> {
+    let failed = |what: String| {
+        let remedy = "each line is one answer, see docs/operate/audit.md";
+        CommandFailure::new(Exit::Unclear, format!("could not tell: {what}"), remedy)
+    };
+    let mut attempts = read_file(file).map_err(failed)?;
+    let num_answers = attempts.len();
+    let ledger = tier::open_ledger_for_reading(settings);
+    let ledger = ledger.map_err(|error| failed(error.to_string()))?;
+    let records = records_of(ledger.as_ref(), settings, &attempts).await;
+    let sales = ledger.sales().await;
+    ledger.close().await;
+    let records = records.map_err(|error| failed(error.to_string()))?;
+    for sale in sales.map_err(|error| failed(error.to_string()))? {
+        if sale.retention.is_purged() {
+            attempts.retain(|attempt| *attempt.request.sale != *sale.id.as_str());
+        }
+    }
+    let found = compare(attempts.iter(), &records);
+    let listed: Vec<Json> = found.iter().take(LISTED_MAX).map(describe).collect();
+    Ok(json!({
+        "holds": found.is_empty(),
+        "num_answers": num_answers,
+        "num_purged": num_answers - attempts.len(),
+        "num_findings": found.len(),
+        "findings": listed,
+    }))
+}
+
+fn read_file(file: &Path) -> Result<Vec<Attempt>, String> {
+    let opened =
+        std::fs::File::open(file).map_err(|error| format!("{}: {error}", file.display()))?;
+    let mut attempts = Vec::new();
+    for (no, line) in (1..).zip(BufReader::new(opened).lines()) {
+        let line = line.map_err(|error| format!("line {no}: {error}"))?;
+        if !line.trim().is_empty() {
+            attempts.push(AnswerLine::read(&line).map_err(|fault| format!("line {no}: {fault}"))?);
+        }
+    }
+    Ok(attempts)
+}
+
+fn describe((rule, case): &(AnswerRule, AnswerCase<'_>)) -> Json {
+    let ids = case.attempts.iter().filter_map(|attempt| attempt.request_id.as_deref());
+    let ids: HashSet<&str> = ids.chain(case.request.named.as_deref()).collect();
+    json!({
+        "rule": rule.name(),
+        "sale_id": case.request.sale,
+        "buyer_id": case.request.buyer.to_string(),
+        "request_ids": ids,
+        "statuses": case.attempts.iter().map(|attempt| attempt.status).collect::<Vec<_>>(),
+        "ledger": match case.record.map(|record| record.outcome) {
+            None => "nothing",
+            Some(RecordedAs::Order(_)) => "order",
+            Some(RecordedAs::Failure) => "failure",
+            Some(RecordedAs::DeadLetter) => "dead_letter",
+        },
+    })
+}
+
+/// Reads the ledger's records of the buyers in the file.
+struct RecordReader<'a> {
+    ledger: &'a dyn Ledger,
+    tokens: RequestTokens,
+    /// By sale.
+    buyers: HashMap<String, HashSet<u64>>,
+    records: Vec<Record>,
+}
+
+async fn records_of(
+    ledger: &dyn Ledger,
+    settings: &Settings,
+    attempts: &[Attempt],
+) -> anyhow::Result<Vec<Record>> {
+    let key = match &settings.auth.signing_key {
+        Some(key) => key.expose_secret().as_bytes().to_vec(),
+        None => ledger.secret("request-ids").await?,
+    };
+    let mut buyers: HashMap<String, HashSet<u64>> = HashMap::new();
+    for Attempt { request, .. } in attempts {
+        buyers.entry(request.sale.to_string()).or_default().insert(request.buyer);
+    }
+    let tokens = RequestTokens::new(&key, 0, 1);
+    let mut reader = RecordReader { ledger, tokens, buyers, records: Vec::new() };
+    let sales = ledger.sales().await?;
+    for sale in &sales {
+        for sku in &sale.skus {
+            reader.read_sku(sale, sku).await?;
+        }
+    }
+    reader.read_dead_letters(&sales, settings).await?;
+    Ok(reader.records)
+}
+
+impl RecordReader<'_> {
+    fn add(&mut self, sale: &Sale, sku: SkuNo, key: (RequestId, BuyerId), outcome: RecordedAs) {
+        let (request, buyer) = key;
+        self.records.push(Record {
+            sale: sale.id.to_string(),
+            buyer: buyer.get(),
+            request_id: self.tokens.sign(request, &sale.id, sku, buyer),
+            outcome,
+        });
+    }
+
+    async fn read_sku(&mut self, sale: &Sale, sku: &Sku) -> anyhow::Result<()> {
+        let Some(buyers) = self.buyers.get(sale.id.as_str()).cloned() else { return Ok(()) };
+        let wanted = buyers.clone();
+        let (visit, orders) = collector(move |one: &Order| wanted.contains(&one.buyer.get()));
+        self.ledger.scan_orders(sku.no, visit).await?;
+        for order in orders.lock().drain(..) {
+            let (quantity, placed_at_ms) = (order.quantity, order.placed_at_ms);
+            let outcome = RecordedAs::Order(Bought { quantity, placed_at_ms });
+            self.add(sale, sku.no, (order.request, order.buyer), outcome);
+        }
+        let (visit, failures) = collector(move |one: &Failure| buyers.contains(&one.buyer.get()));
+        self.ledger.scan_failures(sku.no, visit).await?;
+        for failure in failures.lock().drain(..) {
+            self.add(sale, sku.no, (failure.request, failure.buyer), RecordedAs::Failure);
+        }
+        Ok(())
+    }
+
+    async fn read_dead_letters(
+        &mut self,
+        sales: &[Sale],
+        settings: &Settings,
+    ) -> anyhow::Result<()> {
+        let mut after = DeadLetterNo(0);
+        loop {
+            let letters = self.ledger.final_dead_letters(after, DEAD_LETTERS_PER_READ).await?;
+            let Some((last, _)) = letters.last() else { return Ok(()) };
+            after = last.no;
+            let reader = tier::envelope_reader(self.ledger, settings).await?;
+            for (letter, body) in letters {
+                for intent in replay::intents_ending_in(&letter, body, &reader) {
+                    let has_sku = |sale: &&Sale| sale.skus.iter().any(|sku| sku.no == intent.sku);
+                    let Some(sale) = sales.iter().find(has_sku) else { continue };
+                    let buyers = self.buyers.get(sale.id.as_str());
+                    if buyers.is_some_and(|buyers| buyers.contains(&intent.buyer.get())) {
+                        let key = (intent.request, intent.buyer);
+                        self.add(sale, intent.sku, key, RecordedAs::DeadLetter);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A visitor, and the wanted rows that it collects.
+fn collector<T: Send + 'static>(
+    is_wanted: impl Fn(&T) -> bool + Send + 'static,
+) -> (Visitor<T>, Arc<Mutex<Vec<T>>>) {
+    let rows = Arc::new(Mutex::new(Vec::new()));
+    let visited = Arc::clone(&rows);
+    let visit = Box::new(move |row| {
+        if is_wanted(&row) {
+            visited.lock().push(row);
+        }
+        true
+    });
+    (visit, rows)
+}

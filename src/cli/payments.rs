@@ -1,0 +1,177 @@
+//! `floodgate payments`: payments that wait for an operator.
+
+use clap::builder::PossibleValuesParser;
+use clap::{Args, Subcommand};
+use serde_json::{Value as Json, json};
+
+use super::admin::{AdminClient, CALL_TIMEOUT, Error, ServerArgs};
+use super::common::Common;
+use super::exit::{CommandFailure, Exit};
+use super::output::{Output, cells, field, list, on_one_line, table};
+use crate::domain::PaymentState;
+
+/// The lists of payments that wait for an operator, in the order of their printing.
+const WAITING: [&str; 3] = ["refund_failed", "in_doubt", "unmatched"];
+
+/// Limit of one table cell, in characters.
+const CELL_CHARS: usize = 60;
+
+const EXAMPLES: &str = "\
+Examples:
+  floodgate payments list                      those that wait for an operator
+  floodgate payments list --state refund_due   refunds that are tried again
+  floodgate payments retry 7-42-7212345678901234567-1
+  floodgate payments resolve event:demo:evt_1 --reason 'refunded at the provider'
+";
+
+/// Payments that wait for an operator: 0 = done, 1 = refused, 2 = no answer
+#[derive(Debug, Args)]
+#[command(before_help = EXAMPLES, args_conflicts_with_subcommands = true)]
+pub struct PaymentsArgs {
+    #[command(subcommand)]
+    verb: Verb,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// List payments: given-up refunds, payments in doubt, and reports of unknown payments
+    #[command(before_help = "Examples:\n  floodgate payments list\n  \
+                             floodgate payments list --state in_doubt --limit 200 --json\n")]
+    List {
+        /// Only those in this state
+        #[arg(long, value_parser = PossibleValuesParser::new(states()))]
+        state: Option<String>,
+        /// Most payments of each state to show
+        #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=500))]
+        limit: u32,
+        /// Cursor at the end of the previous page
+        #[arg(long, value_name = "CURSOR", requires = "state")]
+        cursor: Option<String>,
+    },
+    /// Try them now: make the refund, ask the provider, or look for the payment of a report
+    #[command(before_help = "Examples:\n  \
+                             floodgate payments retry 7-42-7212345678901234567-1\n  \
+                             floodgate payments retry event:demo:evt_1\n")]
+    Retry {
+        /// Their ids, as in `payments list`
+        #[arg(required = true)]
+        ids: Vec<String>,
+    },
+    /// Close reports of unknown payments whose money was settled elsewhere
+    #[command(before_help = "Examples:\n  floodgate payments resolve event:demo:evt_1 \
+                             --reason 'refunded at the provider'\n")]
+    Resolve {
+        /// Their ids, as in `payments list --state unmatched`
+        #[arg(required = true)]
+        ids: Vec<String>,
+        /// How the money was settled; recorded with who did it
+        #[arg(long)]
+        reason: String,
+    },
+}
+
+fn states() -> impl Iterator<Item = &'static str> {
+    let known = PaymentState::ALL.into_iter().map(PaymentState::name);
+    let others = WAITING.into_iter().chain(["resolved"]);
+    known.chain(others.filter(|name| PaymentState::from_name(name).is_none()))
+}
+
+/// Calls the running server.
+pub async fn run(args: &PaymentsArgs, common: &Common) -> anyhow::Result<Exit> {
+    let (client, output) = args.server.connect(common)?;
+    match &args.verb {
+        Verb::List { state, limit, cursor } => {
+            let (limit, cursor) = (limit.to_string(), cursor.as_deref());
+            let states = state.as_deref().map_or(WAITING.to_vec(), |state| vec![state]);
+            let mut payments = Vec::new();
+            for state in states {
+                let page = get_page(&client, state, &limit, cursor).await;
+                let page = page.map_err(Error::into_failure)?;
+                payments.extend(list(&page, "payments").iter().cloned().map(|mut payment| {
+                    // A payment in doubt is `started`: the list tells which of those these are.
+                    if let Some(members) = payment.as_object_mut() {
+                        members.insert("state".to_owned(), json!(state));
+                    }
+                    payment
+                }));
+                if let Some(next) = page.get("next_cursor").and_then(Json::as_str) {
+                    output.note(&format!("there are more: --state {state} --cursor {next}"));
+                }
+            }
+            let shown = json!({ "payments": payments });
+            output.data(&shown, || render(list(&shown, "payments")))?;
+            Ok(Exit::Done)
+        }
+        Verb::Retry { ids } => each(&client, output, ids, "retry", &json!({})).await,
+        Verb::Resolve { ids, reason } => {
+            each(&client, output, ids, "resolve", &json!({ "reason": reason })).await
+        }
+    }
+}
+
+async fn get_page(
+    client: &AdminClient,
+    state: &str,
+    limit: &str,
+    cursor: Option<&str>,
+) -> Result<Json, Error> {
+    let mut query = vec![("state", state), ("limit", limit)];
+    query.extend(cursor.map(|cursor| ("cursor", cursor)));
+    client.ask(&["payments"], &query, CALL_TIMEOUT).await
+}
+
+/// Calls a verb on each; stops at the first call without a usable answer.
+async fn each(
+    client: &AdminClient,
+    output: Output,
+    ids: &[String],
+    verb: &str,
+    body: &Json,
+) -> anyhow::Result<Exit> {
+    let (mut results, mut ended) = (Vec::new(), Ok(Exit::Done));
+    for id in ids {
+        match client.post(&["payments", id, verb], body, CALL_TIMEOUT).await {
+            Ok(answer) => results.push(json!({ "id": id, "done": field(&answer, "done") })),
+            Err(error @ Error::Refused { .. }) => {
+                results.push(json!({ "id": id, "refused": error.to_string() }));
+                ended = Ok(Exit::Negative);
+            }
+            Err(error) => {
+                let failure = error.into_failure();
+                let remedy = format!("{}; repeats do no harm", failure.remedy);
+                ended = Err(CommandFailure { remedy, ..failure });
+                break;
+            }
+        }
+    }
+    let shown = json!({ "payments": results });
+    output.data(&shown, || render_results(list(&shown, "payments")))?;
+    Ok(ended?)
+}
+
+fn render(payments: &[Json]) -> String {
+    if payments.is_empty() {
+        return "no payment waits for an operator".to_owned();
+    }
+    let names = ["id", "state", "order_state", "payment_id", "amount", "currency", "reason"];
+    let row = |payment| {
+        let cells = cells(payment, &names);
+        cells.iter().map(|cell| on_one_line(cell, CELL_CHARS)).collect()
+    };
+    let heading = ["ID", "STATE", "ORDER", "PAYMENT", "AMOUNT", "CURRENCY", "REASON"];
+    table(&heading, payments.iter().map(row))
+}
+
+fn render_results(results: &[Json]) -> String {
+    let line = |result: &Json| {
+        let outcome = match result.get("refused") {
+            Some(_) => format!("refused: {}", field(result, "refused")),
+            None => field(result, "done"),
+        };
+        let id = on_one_line(&field(result, "id"), CELL_CHARS);
+        format!("payment {id}: {}\n", on_one_line(&outcome, 2 * CELL_CHARS))
+    };
+    results.iter().map(line).collect()
+}

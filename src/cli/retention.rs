@@ -1,0 +1,197 @@
+//! `floodgate sale archive` and `floodgate sale purge`: the end of a finished sale.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use serde_json::{Value as Json, json};
+
+use super::admin::{AdminClient, CALL_TIMEOUT, Error};
+use super::archive_files::{ArchivedFile, MANIFEST, Manifest, TableWriter};
+use super::exit::{CommandFailure, Exit};
+use super::output::{Output, field, grouped, list, table};
+use crate::db::summed_columns;
+use crate::domain::ArchiveTable;
+
+pub const ARCHIVE_EXAMPLES: &str = "\
+Examples:
+  floodgate sale archive spring --to archives/spring
+  sha256sum archives/spring/manifest.json
+";
+
+pub const PURGE_EXAMPLES: &str = "\
+Examples:
+  floodgate sale purge spring --archive archives/spring
+  floodgate sale purge spring --archive archives/spring --reason 'orders are in the books'
+";
+
+/// Long, because every row of the sale is counted.
+const COMPARE_TIMEOUT: Option<Duration> = Some(Duration::from_secs(600));
+
+#[derive(Debug, Args)]
+pub struct ArchiveArgs {
+    /// The sale's id
+    sale_id: String,
+    /// Folder for the files; made if it is missing
+    #[arg(long, value_name = "FOLDER")]
+    to: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct PurgeArgs {
+    /// The sale's id
+    sale_id: String,
+    /// Folder of the sale's archive
+    #[arg(long, value_name = "FOLDER")]
+    archive: PathBuf,
+    /// Stands in the server's log
+    #[arg(long)]
+    reason: Option<String>,
+}
+
+impl ArchiveArgs {
+    pub async fn run(&self, client: &AdminClient, output: &Output) -> anyhow::Result<Exit> {
+        let Self { sale_id, to } = self;
+        let path = ["sales", sale_id, "archive"];
+        let waiting = client.get(&path, COMPARE_TIMEOUT).await?;
+        let open = list(&waiting, "open");
+        if !open.is_empty() {
+            return Err(unfinished(sale_id, open).into());
+        }
+        begin(to, sale_id)?;
+        let mut files = Vec::with_capacity(ArchiveTable::ALL.len());
+        for table in ArchiveTable::ALL {
+            files.push(write_table(client, sale_id, table, to).await?);
+        }
+        let manifest = Manifest::new(sale_id, files);
+        let digest = manifest.write(to).context("cannot write the manifest")?.to_string();
+        let body = json!({ "digest": digest, "tables": manifest.contents() });
+        client
+            .post(&path, &body, COMPARE_TIMEOUT)
+            .await
+            .map_err(|error| with_remedy(error, sale_id))?;
+        let data = json!({ "folder": to, "digest": digest, "tables": manifest.tables });
+        output.data(&data, || format!("{}\ndigest {digest}", render(&manifest)))?;
+        output.note(&format!("next: floodgate sale purge {sale_id} --archive {}", to.display()));
+        Ok(Exit::Done)
+    }
+}
+
+/// Writes all rows of a table, page by page.
+async fn write_table(
+    client: &AdminClient,
+    sale: &str,
+    table: ArchiveTable,
+    folder: &Path,
+) -> anyhow::Result<ArchivedFile> {
+    let cannot_write = || format!("cannot write to {}", folder.display());
+    let file = TableWriter::create(folder, table, summed_columns(table));
+    let mut file = file.with_context(cannot_write)?;
+    let mut after: Option<String> = None;
+    loop {
+        let query: Vec<(&str, &str)> = after.iter().map(|next| ("after", next.as_str())).collect();
+        let path = ["sales", sale, "archive", table.name()];
+        let page = client.ask(&path, &query, CALL_TIMEOUT).await?;
+        for row in list(&page, "rows") {
+            file.write(row).with_context(cannot_write)?;
+        }
+        after = page.get("next").and_then(Json::as_str).map(str::to_owned);
+        if after.is_none() {
+            return file.finish().with_context(cannot_write);
+        }
+    }
+}
+
+/// Makes the folder ready for an archive of the sale: a manifest of before is no longer valid.
+fn begin(folder: &Path, sale: &str) -> anyhow::Result<()> {
+    std::fs::create_dir_all(folder)
+        .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    let Some((before, _)) = Manifest::read(folder)? else { return Ok(()) };
+    if before.sale_id != sale {
+        let problem = format!("{} has the archive of {}", folder.display(), before.sale_id);
+        return Err(CommandFailure::new(Exit::Unclear, problem, "name another folder").into());
+    }
+    std::fs::remove_file(folder.join(MANIFEST)).context("cannot remove the old manifest")
+}
+
+fn render(manifest: &Manifest) -> String {
+    let row = |file: &ArchivedFile| {
+        let sums = file.contents.sums.iter().map(|(name, sum)| format!("{name} {sum}"));
+        let (rows, bytes) = (grouped(file.contents.rows), grouped(file.bytes));
+        let sums: Vec<String> = sums.collect();
+        vec![file.contents.table.name().to_owned(), rows, bytes, sums.join(", ")]
+    };
+    table(&["TABLE", "ROWS", "BYTES", "SUMS"], manifest.tables.iter().map(row))
+}
+
+fn unfinished(sale: &str, open: &[Json]) -> CommandFailure {
+    let texts = open.iter().map(|one| {
+        let (what, remedy) = (field(one, "what").replace('_', " "), field(one, "remedy"));
+        format!("{} {what}: {remedy}", field(one, "num"))
+    });
+    let texts: Vec<String> = texts.collect();
+    let problem = format!("sale {sale} is not finished: {}", texts.join("; "));
+    CommandFailure::new(Exit::Negative, problem, "then repeat the command; nothing was changed")
+}
+
+impl PurgeArgs {
+    pub async fn run(&self, client: &AdminClient, output: &Output) -> anyhow::Result<Exit> {
+        let Self { sale_id, archive, reason } = self;
+        let Some((manifest, digest)) = Manifest::read(archive)? else {
+            let problem = format!("{} has no {MANIFEST}", archive.display());
+            let remedy = format!("archive the sale: floodgate sale archive {sale_id} --to FOLDER");
+            return Err(CommandFailure::new(Exit::Unclear, problem, remedy).into());
+        };
+        if manifest.sale_id != *sale_id {
+            let problem = format!("{} is the archive of {}", archive.display(), manifest.sale_id);
+            return Err(CommandFailure::new(Exit::Unclear, problem, "name its own").into());
+        }
+        manifest.verify(archive)?;
+        let digest = digest.to_string();
+        let mut body = json!({ "digest": digest, "tables": manifest.contents() });
+        if let (Some(reason), Some(body)) = (reason, body.as_object_mut()) {
+            body.insert("reason".to_owned(), json!(reason));
+        }
+        let (mut num_rows, mut longest_ms) = (0, 0);
+        loop {
+            let path = ["sales", sale_id, "purge"];
+            let purge = client
+                .post(&path, &body, COMPARE_TIMEOUT)
+                .await
+                .map_err(|error| with_remedy(error, sale_id))?;
+            let number = |name| purge.get(name).and_then(Json::as_u64).unwrap_or(0);
+            num_rows += number("num_rows");
+            longest_ms = longest_ms.max(number("longest_ms"));
+            if field(&purge, "state") == "purged" {
+                break;
+            }
+            output.note(&format!("{} rows are deleted", grouped(num_rows)));
+        }
+        let data = json!({
+            "sale_id": sale_id, "state": "purged", "num_rows": num_rows, "longest_ms": longest_ms,
+            "archive_digest": digest,
+        });
+        output.data(&data, || {
+            let rows = grouped(num_rows);
+            format!("sale {sale_id} is purged: {rows} rows, at most {longest_ms} ms at once")
+        })?;
+        output.note(&format!("keep the archive {}: digest {digest}", archive.display()));
+        Ok(Exit::Done)
+    }
+}
+
+fn with_remedy(error: Error, sale: &str) -> CommandFailure {
+    let again = format!("archive the sale again: floodgate sale archive {sale} --to FOLDER");
+    let remedy = match &error {
+        Error::Refused { code, .. } if code == "archive-differs" => again.as_str(),
+        Error::Refused { code, .. } if code == "sale-unfinished" => {
+            "`floodgate sale archive` lists what is missing"
+        }
+        Error::Unable { .. } | Error::Unknown { .. } => {
+            "repeat the same command: it continues where it stopped"
+        }
+        _ => return error.into_failure(),
+    };
+    CommandFailure { remedy: remedy.to_owned(), ..error.into_failure() }
+}

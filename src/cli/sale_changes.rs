@@ -1,0 +1,134 @@
+//! `floodgate sale set` and `floodgate sale restock`: a sale that changes while it runs.
+
+use clap::Args;
+use serde_json::{Map, Value as Json, json};
+
+use super::admin::{AdminClient, CALL_TIMEOUT};
+use super::exit::{CommandFailure, Exit};
+use super::output::{Output, field};
+
+pub const SET_EXAMPLES: &str = "\
+Examples:
+  floodgate sale set spring --ends-at 2030-03-20T22:00:00Z --reason 'an hour longer'
+  floodgate sale set spring --sku phone --price 189900
+  floodgate sale set spring --sku phone --limit 2 --payment-window 600
+";
+
+pub const RESTOCK_EXAMPLES: &str = "\
+Examples:
+  floodgate sale restock spring phone 500 --change-id delivery-2030-117
+  floodgate sale restock spring phone -200 --change-id damaged-4 --reason 'water damage'
+";
+
+/// What changes in a sale; what is not given stays.
+#[derive(Debug, Args)]
+pub struct SetArgs {
+    /// The sale's id
+    sale_id: String,
+    /// Title of the sale or, with --sku, of the SKU
+    #[arg(long)]
+    title: Option<String>,
+    /// First instant after the window, RFC 3339
+    #[arg(long, value_name = "TIME")]
+    ends_at: Option<String>,
+    /// The SKU whose title or terms change
+    #[arg(long, value_name = "SKU")]
+    sku: Option<String>,
+    /// Price of one unit, in the currency's smallest unit
+    #[arg(long, requires = "sku")]
+    price: Option<i64>,
+    /// Most units over all orders of a buyer (policy quota)
+    #[arg(long, requires = "sku")]
+    limit: Option<u32>,
+    /// Most units in one order
+    #[arg(long, requires = "sku")]
+    max_quantity: Option<u32>,
+    /// How long an order may stay unpaid, seconds; 0: for ever
+    #[arg(long, requires = "sku", value_name = "SECONDS")]
+    payment_window: Option<i32>,
+    /// Why; for the log
+    #[arg(long)]
+    reason: Option<String>,
+}
+
+/// A change of the stock.
+#[derive(Debug, Args)]
+pub struct RestockArgs {
+    /// The sale's id
+    sale_id: String,
+    /// The SKU's id
+    sku_id: String,
+    /// Units to add; negative: free units to take out
+    #[arg(allow_negative_numbers = true)]
+    delta: i32,
+    /// Names the change: a repeat with the same id changes nothing
+    #[arg(long, value_name = "ID")]
+    change_id: String,
+    /// Why; stored with the change
+    #[arg(long)]
+    reason: Option<String>,
+}
+
+impl SetArgs {
+    /// The body of the request, without what stays.
+    fn body(&self) -> Json {
+        let (of_sale, of_sku) = match &self.sku {
+            None => (self.title.as_ref(), None),
+            Some(_) => (None, self.title.as_ref()),
+        };
+        let sku = self.sku.as_ref().map(|sku| {
+            vec![given([
+                ("sku_id", json!(sku)),
+                ("title", json!(of_sku)),
+                ("price", json!(self.price)),
+                ("limit", json!(self.limit)),
+                ("max_quantity", json!(self.max_quantity)),
+                ("payment_window_s", json!(self.payment_window)),
+            ])]
+        });
+        given([
+            ("title", json!(of_sale)),
+            ("ends_at", json!(self.ends_at)),
+            ("skus", json!(sku)),
+            ("reason", json!(self.reason)),
+        ])
+    }
+
+    pub async fn run(&self, client: &AdminClient, output: &Output) -> anyhow::Result<Exit> {
+        let body = self.body();
+        if !["title", "ends_at", "skus"].iter().any(|name| body.get(name).is_some()) {
+            let remedy = "`floodgate sale set --help` shows what can change";
+            let what = "nothing to change".to_owned();
+            return Err(CommandFailure::new(Exit::Unclear, what, remedy).into());
+        }
+        let sale = client.patch(&["sales", &self.sale_id], &body, CALL_TIMEOUT).await?;
+        output.data(&sale, || format!("sale {} is changed", self.sale_id))?;
+        output.note(&format!("watch it: floodgate sale show {}", self.sale_id));
+        Ok(Exit::Done)
+    }
+}
+
+impl RestockArgs {
+    pub async fn run(&self, client: &AdminClient, output: &Output) -> anyhow::Result<Exit> {
+        let Self { sale_id, sku_id, delta, change_id, reason } = self;
+        let body = given([
+            ("delta", json!(delta)),
+            ("change_id", json!(change_id)),
+            ("reason", json!(reason)),
+        ]);
+        let path = ["sales", sale_id, "skus", sku_id, "stock"];
+        let changed = client.post(&path, &body, CALL_TIMEOUT).await?;
+        output.data(&changed, || {
+            let (units, stock) = (field(&changed, "changed"), field(&changed, "initial_stock"));
+            format!("stock of {sku_id} changed by {units}, of {delta} wanted; it is {stock} now")
+        })?;
+        output.note(&format!("watch it: floodgate sale show {sale_id}"));
+        Ok(Exit::Done)
+    }
+}
+
+/// An object of the members that are not null.
+fn given<const N: usize>(members: [(&str, Json); N]) -> Json {
+    let members = members.into_iter().filter(|(_, value)| !value.is_null());
+    Json::Object(members.map(|(name, value)| (name.to_owned(), value)).collect::<Map<_, _>>())
+}

@@ -1,0 +1,102 @@
+//! Values of settings that are one of a few words.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The components that a purchase passes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Tier {
+    /// Stock counted in memory, orders straight to the ledger.
+    Memory,
+    /// Stock counted by the database.
+    Ledger,
+    /// Stock counted by Redis, orders straight to the ledger.
+    Gate,
+    /// Stock counted by Redis, orders through outbox and broker.
+    Pipeline,
+}
+
+/// The part of the pipeline that a process runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    All,
+    /// HTTP and gates.
+    Api,
+    /// Outbox to broker.
+    Relay,
+    /// Broker to ledger.
+    Consumer,
+    /// Loading buckets, rescuing abandoned claims, storing dead letters, reconciling.
+    #[serde(alias = "keeper")]
+    Maintenance,
+}
+
+impl fmt::Display for Tier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
+}
+
+impl Role {
+    /// Whether it runs the public listener and the gates.
+    #[must_use]
+    pub const fn sells(self) -> bool {
+        matches!(self, Self::All | Self::Api)
+    }
+
+    /// Whether it publishes accepted intents to the broker.
+    #[must_use]
+    pub const fn relays(self) -> bool {
+        matches!(self, Self::All | Self::Relay)
+    }
+
+    /// Whether it writes delivered intents to the ledger.
+    #[must_use]
+    pub const fn consumes(self) -> bool {
+        matches!(self, Self::All | Self::Consumer)
+    }
+
+    /// Whether it loads buckets, rescues abandoned claims, stores dead letters and reconciles.
+    #[must_use]
+    pub const fn maintains(self) -> bool {
+        matches!(self, Self::All | Self::Maintenance)
+    }
+}
+
+/// The payment provider.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PaymentBackend {
+    /// Orders cannot be paid here.
+    None,
+    /// The provider of this process, for demonstrations and tests.
+    Demo,
+}
+
+/// The Redis structure that queues accepted intents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OutboxKind {
+    /// A list, and a private list per relay worker.
+    List,
+    /// A stream with a consumer group.
+    Stream,
+}
+
+/// The format of log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    Text,
+    /// One JSON object per line.
+    Json,
+}

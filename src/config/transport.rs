@@ -1,0 +1,224 @@
+//! Which servers a process talks to, whether encrypted, and the certificates for it.
+
+use std::path::Path;
+
+use super::error::ConfigFault;
+use super::kinds::Tier;
+use super::settings::Settings;
+use crate::net::{Trust, is_loopback, server_config};
+use crate::redis::transport::RedisUrl;
+
+/// Parameters of `mysql://` URLs, besides `ssl-mode`.
+const MYSQL_PARAMETERS: [&str; 8] = [
+    "compression",
+    "max_allowed_packet",
+    "prefer_socket",
+    "secure_auth",
+    "socket",
+    "tcp_keepalive",
+    "tcp_nodelay",
+    "wait_timeout",
+];
+
+/// A server that the settings name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerLink {
+    /// The key of its URL.
+    pub key: &'static str,
+    /// Its names or addresses, without ports.
+    pub hosts: Vec<String>,
+    pub is_encrypted: bool,
+}
+
+impl ServerLink {
+    /// Whether others may read passwords, orders and keys on the way.
+    #[must_use]
+    pub fn is_readable(&self) -> bool {
+        !self.is_encrypted && !self.hosts.iter().all(|host| is_loopback(host))
+    }
+
+    /// How to encrypt it.
+    #[must_use]
+    pub fn remedy(&self) -> &'static str {
+        match self.key {
+            "ledger.url" => "add ?ssl-mode=verify-full to ledger.url",
+            "redis.url" => {
+                "begin redis.url with rediss://, rediss+cluster:// or rediss+sentinel://"
+            }
+            _ => "begin amqp.url with amqps://",
+        }
+    }
+}
+
+impl Settings {
+    /// The servers that this tier uses.
+    #[must_use]
+    pub fn links(&self) -> Vec<ServerLink> {
+        let mut links = Vec::new();
+        if let Ok(Some(MysqlUrl { client_url, is_encrypted })) = MysqlUrl::parse(&self.ledger.url) {
+            let hosts = vec![host_of(&client_url)];
+            links.push(ServerLink { key: "ledger.url", hosts, is_encrypted });
+        }
+        let on_redis = matches!(self.tier, Tier::Gate | Tier::Pipeline);
+        if let (true, Ok(url)) = (on_redis, self.redis.url.parse::<RedisUrl>()) {
+            let hosts = url.addresses().iter().map(|address| address.host.clone()).collect();
+            links.push(ServerLink { key: "redis.url", hosts, is_encrypted: url.tls });
+        }
+        if self.tier == Tier::Pipeline {
+            let hosts = vec![host_of(&self.amqp.url)];
+            let is_encrypted = self.amqp.url.starts_with("amqps://");
+            links.push(ServerLink { key: "amqp.url", hosts, is_encrypted });
+        }
+        links
+    }
+}
+
+/// The host of `scheme://user:password@host:port/path`.
+fn host_of(url: &str) -> String {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let authority = rest.split(['/', '?']).next().unwrap_or_default();
+    let address = authority.rsplit_once('@').map_or(authority, |(_, address)| address);
+    let host = match address.rsplit_once(':') {
+        Some((host, port)) if !port.contains(']') => host,
+        _ => address,
+    };
+    host.to_owned()
+}
+
+/// A `ledger.url` of a server.
+#[derive(Debug, PartialEq, Eq)]
+pub struct MysqlUrl {
+    /// Without `ssl-mode`, which is ours.
+    pub client_url: String,
+    pub is_encrypted: bool,
+}
+
+impl MysqlUrl {
+    /// `None` if it is not `mysql://`.
+    ///
+    /// # Errors
+    /// A parameter is unknown, or a value of `ssl-mode`. Not repeated: it may be a password.
+    pub fn parse(url: &str) -> Result<Option<Self>, String> {
+        if !url.starts_with("mysql://") {
+            return Ok(None);
+        }
+        let (base, parameters) = url.split_once('?').unwrap_or((url, ""));
+        let (mut kept, mut is_encrypted) = (Vec::new(), false);
+        for parameter in parameters.split('&').filter(|parameter| !parameter.is_empty()) {
+            let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+            let value = value.to_ascii_lowercase().replace('_', "-");
+            match (name, value.as_str()) {
+                ("ssl-mode", "verify-full" | "verify-identity") => is_encrypted = true,
+                ("ssl-mode", "disabled") => is_encrypted = false,
+                ("ssl-mode", _) => {
+                    return Err("ssl-mode is neither verify-full nor disabled: other modes \
+                                encrypt without knowing the server"
+                        .to_owned());
+                }
+                _ if MYSQL_PARAMETERS.contains(&name) => kept.push(parameter),
+                _ => return Err("has a parameter that is not known".to_owned()),
+            }
+        }
+        let question_mark = if kept.is_empty() { "" } else { "?" };
+        let client_url = format!("{base}{question_mark}{}", kept.join("&"));
+        Ok(Some(Self { client_url, is_encrypted }))
+    }
+}
+
+/// Reads the certificates that the settings name; one fault per unusable file.
+pub(super) fn read_certificates(settings: &mut Settings) -> Vec<ConfigFault> {
+    let mut faults = Vec::new();
+    let mut trust = |key: &str, is_encrypted: bool, file: &Path| {
+        let is_set = !file.as_os_str().is_empty();
+        if is_set && !is_encrypted {
+            let problem = "is set, but the URL asks for no TLS".to_owned();
+            faults.push(ConfigFault::new(key, problem, "remove it, or write a URL with TLS"));
+        }
+        let remedy = "name a PEM file with the certificate of the authority that signed the \
+                      server's";
+        let read = is_encrypted.then(|| Trust::read(file)).transpose();
+        read.map_err(|problem| faults.push(ConfigFault::new(key, problem, remedy))).ok().flatten()
+    };
+    let is_mysql_encrypted = matches!(
+        MysqlUrl::parse(&settings.ledger.url),
+        Ok(Some(MysqlUrl { is_encrypted: true, .. }))
+    );
+    let is_redis_encrypted = settings.redis.url.starts_with("rediss");
+    let is_amqp_encrypted = settings.amqp.url.starts_with("amqps://");
+    let ledger = trust("ledger.ca_file", is_mysql_encrypted, &settings.ledger.ca_file);
+    let redis = trust("redis.ca_file", is_redis_encrypted, &settings.redis.ca_file);
+    let amqp = trust("amqp.ca_file", is_amqp_encrypted, &settings.amqp.ca_file);
+    (settings.ledger.trust, settings.redis.trust, settings.amqp.trust) = (ledger, redis, amqp);
+
+    let mut listener = |keys: [&str; 2], chain: &Path, key: &Path| {
+        let [chain_set, key_set] = [chain, key].map(|file| !file.as_os_str().is_empty());
+        if chain_set != key_set {
+            let [there, missing] = if chain_set { keys } else { [keys[1], keys[0]] };
+            let problem = format!("is not set, but {there} is");
+            faults.push(ConfigFault::new(missing, problem, "set both, or neither"));
+            return None;
+        }
+        let remedy = "name PEM files: the certificate with its chain, and its key";
+        let read = chain_set.then(|| server_config(chain, key)).transpose();
+        read.map_err(|problem| faults.push(ConfigFault::new(keys[0], problem, remedy)))
+            .ok()
+            .flatten()
+    };
+    let (http, internal) = (&settings.http, &settings.internal);
+    let http = listener(
+        ["http.tls_cert_file", "http.tls_key_file"],
+        &http.tls_cert_file,
+        &http.tls_key_file,
+    );
+    let internal = listener(
+        ["internal.tls_cert_file", "internal.tls_key_file"],
+        &internal.tls_cert_file,
+        &internal.tls_key_file,
+    );
+    (settings.http.tls, settings.internal.tls) = (http, internal);
+    faults
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mysql_urls_are_encrypted_and_verified_or_plain() {
+        let parse = |url: &str| MysqlUrl::parse(url).map(Option::unwrap);
+        for mode in ["verify-full", "VERIFY_IDENTITY"] {
+            let url = format!("mysql://u:p@db/x?tcp_nodelay=true&ssl-mode={mode}");
+            let expected = MysqlUrl {
+                client_url: "mysql://u:p@db/x?tcp_nodelay=true".to_owned(),
+                is_encrypted: true,
+            };
+            assert_eq!(parse(&url).unwrap(), expected);
+        }
+        let plain = parse("mysql://u:p@db/x?ssl-mode=disabled").unwrap();
+        assert_eq!((plain.client_url.as_str(), plain.is_encrypted), ("mysql://u:p@db/x", false));
+        for url in ["mysql://db/x?ssl-mode=required", "mysql://db/x?password=s3cret"] {
+            let problem = parse(url).unwrap_err();
+            assert!(!problem.contains("s3cret"), "{problem}");
+        }
+        assert_eq!(MysqlUrl::parse("sqlite://./x.db"), Ok(None));
+    }
+
+    #[test]
+    fn a_link_beyond_loopback_is_readable_unless_it_is_encrypted() {
+        let mut settings = Settings::for_test("mysql://u:p@db.example:3306/x");
+        settings.tier = Tier::Pipeline;
+        settings.redis.url = "redis+sentinel://127.0.0.1,cache:1/m".to_owned();
+        settings.amqp.url = "amqp://u:p@[::1]:5672/%2f".to_owned();
+        let readable = |settings: &Settings| {
+            let links = settings.links().into_iter().filter(ServerLink::is_readable);
+            links.map(|link| link.key).collect::<Vec<_>>()
+        };
+        assert_eq!(readable(&settings), ["ledger.url", "redis.url"]);
+        settings.ledger.url.push_str("?ssl-mode=verify-full");
+        settings.redis.url.insert("redis".len(), 's');
+        settings.amqp.url = "amqp://u:p@10.0.0.1/%2f".to_owned();
+        assert_eq!(readable(&settings), ["amqp.url"]);
+        settings.tier = Tier::Ledger;
+        assert_eq!(readable(&settings), [""; 0]);
+    }
+}

@@ -1,0 +1,232 @@
+//! The tables of an archive: which rows belong to a sale, their order, and their columns.
+//!
+//! The rows are read as text of one form, so that every database gives the same bytes: numbers in
+//! decimal digits, bytes in hexadecimal digits.
+
+use serde_json::{Map, Value};
+
+use super::Error;
+use super::rows::readable;
+use crate::domain::ArchiveTable;
+
+/// How rows are found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ArchiveScope {
+    /// By the number of the sale.
+    Sale,
+    /// By the number of the SKU.
+    Sku,
+    /// By the request of an order of the SKU.
+    Order,
+}
+
+/// How a column is written in JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ColumnKind {
+    Number,
+    /// A number beyond the 53 bits of JSON: written as text.
+    Id,
+    Text,
+    /// Written in hexadecimal digits.
+    Bytes,
+}
+use ColumnKind::{Bytes, Id, Number, Text};
+
+/// One table of an archive.
+#[derive(Debug)]
+pub struct TableSpec {
+    pub scope: ArchiveScope,
+    /// The columns that order the rows of a scope. Those of scope `Order` follow the order's.
+    pub key: &'static [&'static str],
+    pub columns: &'static [(&'static str, ColumnKind)],
+    /// The columns of units and money.
+    pub sums: &'static [&'static str],
+}
+
+/// The table's rows.
+pub fn spec(table: ArchiveTable) -> &'static TableSpec {
+    match table {
+        ArchiveTable::Sales => &SALES,
+        ArchiveTable::SalePhases => &SALE_PHASES,
+        ArchiveTable::Skus => &SKUS,
+        ArchiveTable::Terms => &TERMS,
+        ArchiveTable::StockChanges => &STOCK_CHANGES,
+        ArchiveTable::Orders => &ORDERS,
+        ArchiveTable::OrderEvents => &ORDER_EVENTS,
+        ArchiveTable::Payments => &PAYMENTS,
+        ArchiveTable::PaymentEvents => &PAYMENT_EVENTS,
+        ArchiveTable::FailedRequests => &FAILED_REQUESTS,
+        ArchiveTable::Quotas => &QUOTAS,
+        ArchiveTable::Bars => &BARS,
+        ArchiveTable::Repairs => &REPAIRS,
+    }
+}
+
+/// The columns of units and money of a table.
+pub fn summed_columns(table: ArchiveTable) -> &'static [&'static str] {
+    spec(table).sums
+}
+
+macro_rules! tables {
+    ($($name:ident $scope:ident by [$($key:ident)+] sums [$($sum:ident)*]
+        { $($column:ident $kind:ident)+ })+) => {
+        $(const $name: TableSpec = TableSpec {
+            scope: ArchiveScope::$scope,
+            key: &[$(stringify!($key)),+],
+            columns: &[$((stringify!($column), $kind)),+],
+            sums: &[$(stringify!($sum)),*],
+        };)+
+    };
+}
+
+tables! {
+    SALES Sale by [sale_no] sums [] {
+        sale_no Number sale_id Text title Text starts_at_ms Number ends_at_ms Number
+        phase Number epoch Number opened_at_ms Number created_at_ms Number currency Text
+        ticket_required Number
+    }
+    SALE_PHASES Sale by [epoch phase] sums [] {
+        sale_no Number epoch Number phase Number changed_at_ms Number applied_at_ms Number
+    }
+    SKUS Sku by [sku_no] sums [initial_stock available] {
+        sku_no Number sale_no Number sku_id Text title Text price Number initial_stock Number
+        available Number policy_kind Text policy_limit Number max_quantity Number buckets Number
+        payment_window_s Number bar_lapsed Number slot_returns Number ends_max Number
+        queue_timeout_s Number
+    }
+    TERMS Sku by [epoch] sums [] {
+        sku_no Number epoch Number since_ms Number price Number policy_limit Number
+        max_quantity Number payment_window_s Number
+    }
+    STOCK_CHANGES Sku by [change_no] sums [units] {
+        change_id Text sku_no Number change_no Number wanted Number units Number total Number
+        reason Text at_ms Number
+    }
+    ORDERS Sku by [buyer_id slot] sums [quantity amount] {
+        sku_no Number buyer_id Id slot Id request_id Id epoch Number quantity Number amount Number
+        state Number placed_at_ms Number pay_by_ms Number trace_id Bytes published_at_ms Number
+        recorded_at_ms Number version Number due_ms Number counts_for_limit Number
+    }
+    ORDER_EVENTS Order by [version] sums [] {
+        request_id Id version Number sku_no Number buyer_id Id kind Number at_ms Number
+        due_ms Number actor Text reason Text payment_id Text limit_back Number num_orders Number
+        placed Bytes feed_no Number unfulfilled Number
+    }
+    PAYMENTS Sku by [buyer_id request_id attempt_no] sums [price received refunded_total] {
+        sku_no Number buyer_id Id request_id Id attempt_no Number provider Text payment_id Text
+        url Text price Number currency Text state Number received Number received_currency Text
+        refunded_total Number refund_attempts Number refund_due_ms Number reason Text
+    }
+    PAYMENT_EVENTS Order by [provider event_id] sums [] {
+        provider Text event_id Text payment_id Text request_id Id outcome Number received Number
+        currency Text refunded_total Number at_ms Number attempt Text
+    }
+    FAILED_REQUESTS Sku by [request_id] sums [quantity] {
+        request_id Id sku_no Number buyer_id Id quantity Number reason Text first_request_id Id
+        owned Number quota Number recorded_at_ms Number
+    }
+    QUOTAS Sku by [buyer_id] sums [owned] {
+        sku_no Number buyer_id Id owned Number quota Number
+    }
+    BARS Sku by [buyer_id] sums [] {
+        sku_no Number buyer_id Id request_id Id at_ms Number exempt_id Id
+    }
+    REPAIRS Sku by [repair_no] sums [] {
+        repair_no Number sku_no Number request_id Id verdict Number action Text outcome Number
+        detail Text at_ms Number
+    }
+}
+
+/// Texts as one JSON array, in SQL.
+pub fn array(texts: impl Iterator<Item = String>) -> String {
+    format!("CAST(JSON_ARRAY({}) AS CHAR)", texts.collect::<Vec<_>>().join(", "))
+}
+
+/// The elements of such an array.
+pub fn elements(array: &str) -> Result<Vec<Option<String>>, Error> {
+    let parsed = serde_json::from_str(array).ok();
+    readable(parsed, || "a row for the archive".to_owned(), "array", array)
+}
+
+impl TableSpec {
+    /// All columns of a row as one JSON array, in SQL.
+    pub fn row(&self) -> String {
+        array(self.columns.iter().map(|(name, kind)| match kind {
+            // HEX of NULL is an empty text in SQLite.
+            Bytes => format!("CASE WHEN {name} IS NULL THEN NULL ELSE LOWER(HEX({name})) END"),
+            Text => (*name).to_owned(),
+            Number | Id => format!("CAST({name} AS CHAR)"),
+        }))
+    }
+
+    /// A row as a JSON object.
+    pub fn object(&self, row: &str) -> Result<Map<String, Value>, Error> {
+        let mut object = Map::new();
+        for ((name, kind), text) in self.columns.iter().zip(elements(row)?) {
+            let value = match (text, kind) {
+                (None, _) => Value::Null,
+                (Some(digits), Number) => {
+                    let number = digits.parse::<i64>().ok();
+                    readable(number, || "a row for the archive".to_owned(), name, digits)?.into()
+                }
+                (Some(text), Id | Text | Bytes) => text.into(),
+            };
+            object.insert((*name).to_owned(), value);
+        }
+        Ok(object)
+    }
+
+    /// The key of a row, if it consists of numbers.
+    pub fn key_of(&self, row: &Map<String, Value>) -> Result<Vec<i64>, Error> {
+        let number = |name: &&str| {
+            let value = row.get(*name).unwrap_or(&Value::Null);
+            let number = value.as_i64().or_else(|| value.as_str()?.parse().ok());
+            readable(number, || "a row for the archive".to_owned(), name, value)
+        };
+        self.key.iter().map(number).collect()
+    }
+
+    /// The condition that a row comes after this key, in SQL; an empty key: all rows.
+    pub fn after(&self, key: &[i64]) -> String {
+        let mut condition = String::from("FALSE");
+        let mut same = String::new();
+        for (name, number) in self.key.iter().zip(key) {
+            condition.push_str(&format!(" OR ({same}{name} > {number})"));
+            same.push_str(&format!("{name} = {number} AND "));
+        }
+        if key.is_empty() { "TRUE".to_owned() } else { condition }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_keep_ids_as_text_and_numbers_as_numbers() {
+        let row = "[\"1\", \"9223372036854775807\", null, \"-3\", \"4\"]";
+        let object = BARS.object(row).unwrap();
+        let expected = "{\"at_ms\":-3,\"buyer_id\":\"9223372036854775807\",\"exempt_id\":\"4\",\
+                        \"request_id\":null,\"sku_no\":1}";
+        assert_eq!(Value::from(object.clone()).to_string(), expected);
+        assert_eq!(BARS.key_of(&object).unwrap(), [i64::MAX]);
+        assert!(REPAIRS.key_of(&object).is_err());
+        assert!(BARS.object("[\"one\"]").is_err());
+    }
+
+    #[test]
+    fn a_key_orders_by_its_first_column() {
+        assert_eq!(ORDERS.after(&[]), "TRUE");
+        let expected = "FALSE OR (buyer_id > 7) OR (buyer_id = 7 AND slot > 0)";
+        assert_eq!(ORDERS.after(&[7, 0]), expected);
+    }
+
+    #[test]
+    fn keys_and_sums_are_columns() {
+        for table in ArchiveTable::ALL {
+            let spec = spec(table);
+            let has = |name: &&str| spec.columns.iter().any(|(column, _)| column == name);
+            assert!(spec.key.iter().chain(spec.sums).all(has), "{}", table.name());
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! The undeliverable messages, as a port.
+
+use async_trait::async_trait;
+
+use super::Error;
+use crate::domain::{
+    DeadLetter, DeadLetterContent, DeadLetterCounts, DeadLetterFilter, DeadLetterNo,
+    DeadLetterTransition, NewDeadLetter, RequestId, StoreDeadLetterOutcome,
+};
+
+/// See the module.
+#[async_trait]
+pub trait DeadLetterStore: Send + Sync {
+    /// Stores dead letters, all of them or none; one outcome for each. A message that is stored
+    /// already is the same dead letter: its reason is updated, and a replayed one is reopened.
+    async fn store_dead_letters(
+        &self,
+        letters: Vec<NewDeadLetter>,
+        now_ms: i64,
+    ) -> Result<Vec<StoreDeadLetterOutcome>, Error>;
+
+    /// Dead letters, newest first, at most `limit`.
+    async fn dead_letters(
+        &self,
+        filter: DeadLetterFilter,
+        limit: u32,
+    ) -> Result<Vec<DeadLetter>, Error>;
+
+    /// The number of dead letters that match.
+    async fn num_dead_letters(&self, filter: DeadLetterFilter) -> Result<u64, Error>;
+
+    /// One dead letter with its body and requests.
+    async fn dead_letter(&self, no: DeadLetterNo) -> Result<Option<DeadLetterContent>, Error>;
+
+    /// Changes the state of a dead letter; `false`: its state or arrivals changed since the read,
+    /// and nothing was written.
+    async fn transition_dead_letter(&self, transition: DeadLetterTransition)
+    -> Result<bool, Error>;
+
+    /// Open and parked dead letters with their bodies, in ascending order of their number, after
+    /// `after`, at most `limit`.
+    async fn final_dead_letters(
+        &self,
+        after: DeadLetterNo,
+        limit: u32,
+    ) -> Result<Vec<(DeadLetter, Vec<u8>)>, Error>;
+
+    /// The number of dead letters by state.
+    async fn count_dead_letters(&self) -> Result<DeadLetterCounts, Error>;
+
+    /// The requests among these that are in an open or parked dead letter.
+    async fn dead_lettered_among(&self, requests: Vec<RequestId>) -> Result<Vec<RequestId>, Error>;
+}

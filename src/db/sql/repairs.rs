@@ -1,0 +1,117 @@
+//! The repairs of audits: recounts, and the record of every repair.
+
+use async_trait::async_trait;
+
+use super::{Database, SqlLedger, TransactionEnd, convert_rows, in_transaction};
+use crate::db::repair_rows::RepairRow;
+use crate::db::{Error, RepairStore};
+use crate::domain::{AuditVerdict, BuyerId, Repair, RepairAction, RepairOutcome, SkuNo};
+
+#[async_trait]
+impl<D: Database> RepairStore for SqlLedger<D> {
+    async fn recount(
+        &self,
+        sku: SkuNo,
+        buyer: Option<BuyerId>,
+        now_ms: i64,
+    ) -> Result<Repair, Error> {
+        self.write("recounting", move |conn, fence| {
+            in_transaction(conn, fence, |conn| {
+                let (what, counts) = match buyer {
+                    Some(buyer) => {
+                        let what = format!("buyer {buyer}: units of the quota row");
+                        (what, recount_quota(conn, sku, buyer)?)
+                    }
+                    None => ("units left".to_owned(), recount_available(conn, sku)?),
+                };
+                let (outcome, result) = if let Some((before, after)) = counts {
+                    (RepairOutcome::Compensated, format!("{before}, now {after}"))
+                } else {
+                    let result = "the orders exceed the limit, nothing was changed";
+                    (RepairOutcome::FailedFinal, result.to_owned())
+                };
+                let repair = Repair {
+                    sku,
+                    request: None,
+                    verdict: AuditVerdict::Drift,
+                    action: RepairAction::Recount,
+                    outcome,
+                    detail: format!("sku {sku}: {what}: {result}"),
+                    at_ms: now_ms,
+                };
+                record(conn, &repair)?;
+                Ok(TransactionEnd::Commit(repair))
+            })
+        })
+        .await
+    }
+
+    async fn record_repairs(&self, repairs: Vec<Repair>) -> Result<(), Error> {
+        self.write("recording repairs", move |conn, fence| {
+            if repairs.is_empty() {
+                return Ok(());
+            }
+            in_transaction(conn, fence, |conn| {
+                for repair in &repairs {
+                    record(conn, repair)?;
+                }
+                Ok(TransactionEnd::Commit(()))
+            })
+        })
+        .await
+    }
+
+    async fn repairs(&self, before: Option<i32>, limit: u32) -> Result<Vec<(i32, Repair)>, Error> {
+        self.read("reading repairs", move |conn| {
+            let rows = conn.repair_rows(before.unwrap_or(i32::MAX), i64::from(limit))?;
+            let numbers: Vec<i32> = rows.iter().map(|row| row.repair_no).collect();
+            let repairs: Vec<Repair> = convert_rows(rows)?;
+            Ok(numbers.into_iter().zip(repairs).collect())
+        })
+        .await
+    }
+}
+
+/// Writes the row of a repair, unless it is a failure that is recorded already.
+fn record<D: Database>(conn: &mut D, repair: &Repair) -> Result<(), Error> {
+    let row = RepairRow::from(repair);
+    let is_failure = repair.outcome == RepairOutcome::FailedFinal;
+    if !(is_failure && conn.is_repair_recorded(&row)?) {
+        conn.insert_repair(&row)?;
+    }
+    Ok(())
+}
+
+/// Sets the units left of a SKU to those that its live orders leave; before and after. Every writer
+/// of orders needs the row that is locked first, so that no order commits meanwhile.
+fn recount_available<D: Database>(conn: &mut D, sku: SkuNo) -> Result<Option<(i64, i64)>, Error> {
+    conn.lock_sku(sku.0)?;
+    let Some((row, _)) = conn.sku_and_sale(sku.0)? else { return Ok(None) };
+    let before = i64::from(row.available);
+    let live = conn.with_audit_limit(|conn| conn.live_units(sku.0))?;
+    let left = (i64::from(row.initial_stock) - live).max(0);
+    conn.set_available(sku.0, i32::try_from(left).unwrap_or(0))?;
+    Ok(Some((before, left)))
+}
+
+/// Sets the quota row of a buyer to the units of the orders that count; before and after. `None`:
+/// they exceed the limit.
+fn recount_quota<D: Database>(
+    conn: &mut D,
+    sku: SkuNo,
+    buyer: BuyerId,
+) -> Result<Option<(i64, i64)>, Error> {
+    let Some((row, _)) = conn.sku_and_sale(sku.0)? else { return Ok(None) };
+    let Some(limit) = row.policy_limit else { return Ok(None) };
+    let before = conn.lock_quota(sku.0, buyer.to_db())?;
+    let counted = conn.counted_units(sku.0, buyer.to_db())?;
+    if counted > i64::from(limit) {
+        return Ok(None);
+    }
+    let owned = i32::try_from(counted).unwrap_or(limit);
+    match before {
+        Some(_) => conn.set_owned(sku.0, buyer.to_db(), owned)?,
+        None => conn.insert_owned(sku.0, buyer.to_db(), owned, limit)?,
+    }
+    Ok(Some((i64::from(before.unwrap_or(0)), counted)))
+}

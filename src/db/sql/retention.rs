@@ -1,0 +1,297 @@
+//! The archive and the purge of finished sales.
+//!
+//! Orders of a sealed sale are not locked for a change (`order_changes::lock`), so that the archive
+//! stays complete while rows are deleted. A purge deletes by key range, in short transactions: a
+//! crash leaves fewer rows, and the next purge deletes the rest.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::sales::load;
+use super::transaction::WRITER;
+use super::{Database, SqlLedger, TransactionEnd, in_transaction};
+use crate::db::archive_tables::{ArchiveScope, TableSpec, array, elements, spec};
+use crate::db::life_rows::placed_keys;
+use crate::db::rows::readable;
+use crate::db::{Error, PurgeStep, RetentionStore};
+use crate::domain::{
+    ArchiveCursor, ArchivePage, ArchiveTable, OpenEnd, Phase, RetentionChange, RetentionState,
+    Sale, SaleId, SkuNo, TableContents,
+};
+
+/// Tables with rows of a SKU that belong to no order, with the rest of their keys.
+const WITHOUT_ORDER: [(&str, &str); 4] = [
+    ("failed_requests", "request_id"),
+    ("quotas", "buyer_id"),
+    ("bars", "buyer_id"),
+    ("repairs", "repair_no"),
+];
+
+#[async_trait]
+impl<D: Database> RetentionStore for SqlLedger<D> {
+    async fn set_retention(
+        &self,
+        sale: SaleId,
+        change: RetentionChange,
+    ) -> Result<Option<Sale>, Error> {
+        let job = move |conn: &mut D, now_ms| set_retention(conn, &sale, change, now_ms);
+        self.write_at("changing a sale's retention", job).await
+    }
+
+    async fn contents(&self, sale: &Sale) -> Result<Vec<TableContents>, Error> {
+        let (no, skus) = numbers(sale);
+        self.read_all("counting a sale's rows", move |conn| {
+            let of_table = |table: ArchiveTable| contents(conn, table, no, &skus);
+            ArchiveTable::ALL.into_iter().map(of_table).collect()
+        })
+        .await
+    }
+
+    async fn open_ends(
+        &self,
+        sale: &Sale,
+        readers: &'static [&'static str],
+    ) -> Result<Vec<(OpenEnd, u64)>, Error> {
+        let (_, skus) = numbers(sale);
+        self.read_all("reading what a sale waits for", move |conn| {
+            let mut read_to = i64::MAX;
+            for reader in readers {
+                read_to = read_to.min(conn.cursor(reader)?.unwrap_or(0));
+            }
+            let mut ends = Vec::new();
+            for (end, from) in open_rows(D::BY_PRIMARY_KEY, read_to) {
+                let mut num = 0;
+                for sku in &skus {
+                    let query = format!("SELECT COUNT(*) FROM {from} AND o.sku_no = {sku}");
+                    num += conn.with_audit_limit(|conn| conn.count(&query))?.unsigned_abs();
+                }
+                if num > 0 {
+                    ends.push((end, num));
+                }
+            }
+            Ok(ends)
+        })
+        .await
+    }
+
+    async fn archive_page(
+        &self,
+        sale: &Sale,
+        table: ArchiveTable,
+        after: ArchiveCursor,
+        limit: u32,
+    ) -> Result<ArchivePage, Error> {
+        let (no, skus) = numbers(sale);
+        self.read("reading a page of an archive", move |conn| {
+            let spec = spec(table);
+            let scopes = if spec.scope == ArchiveScope::Sale { vec![no] } else { skus };
+            for scope_no in scopes.into_iter().filter(|no| *no >= after.scope_no) {
+                let is_first = scope_no == after.scope_no;
+                let key: &[i64] = if is_first { &after.key } else { &[] };
+                let page = page(conn, table, scope_no, key, limit)?;
+                if page.next.is_some() {
+                    return Ok(page);
+                }
+            }
+            Ok(ArchivePage::default())
+        })
+        .await
+    }
+
+    async fn purge_step(&self, sku: SkuNo, limit: u32) -> Result<PurgeStep, Error> {
+        let clock = Arc::clone(&self.clock);
+        self.write("deleting rows of a purged sale", move |conn, fence| {
+            let began = clock.now();
+            let num_rows = in_transaction(conn, fence, |conn| purge(conn, sku.0, limit))?;
+            Ok(PurgeStep { num_rows, took: clock.now().duration_since(began) })
+        })
+        .await
+    }
+}
+
+/// The numbers of a sale and of its SKUs.
+fn numbers(sale: &Sale) -> (i32, Vec<i32>) {
+    let skus: BTreeSet<i32> = sale.skus.iter().map(|sku| sku.no.0).collect();
+    (sale.no, skus.into_iter().collect())
+}
+
+/// `None`: unknown sale, not closed, or not allowed.
+fn set_retention<D: Database>(
+    conn: &mut D,
+    id: &SaleId,
+    change: RetentionChange,
+    now_ms: i64,
+) -> Result<TransactionEnd<Option<Sale>>, Error> {
+    conn.lock_sale(id.as_str())?;
+    let Some(row) = conn.sale_row(id.as_str())? else { return Ok(TransactionEnd::RollBack(None)) };
+    let before = row.retention()?;
+    let is_closed = row.phase()? == Phase::Closed;
+    let Some(mut after) = change.after(&before).filter(|_| is_closed) else {
+        return Ok(TransactionEnd::RollBack(None));
+    };
+    if after != before {
+        after.since_ms = (after.state != RetentionState::Kept).then_some(now_ms);
+    }
+    match change {
+        // Every write holds this row with a shared lock: waits for those that have not seen the
+        // seal.
+        RetentionChange::Seal(_) => conn.raise_token(WRITER, "token").map(drop)?,
+        // A copy of an intent that arrives from now on is refused: its order is not here any more.
+        RetentionChange::BeginPurge => conn.take_all_units(row.sale_no)?,
+        RetentionChange::Archive(_) | RetentionChange::Unseal | RetentionChange::EndPurge => {}
+    }
+    conn.set_retention(row.sale_no, &after)?;
+    let Some(row) = conn.sale_row(id.as_str())? else { return Ok(TransactionEnd::RollBack(None)) };
+    load(conn, row).map(|sale| TransactionEnd::Commit(Some(sale)))
+}
+
+/// The rows, as a FROM clause with `o` as the order, that keep orders from being final.
+fn open_rows(by_primary_key: &str, read_to: i64) -> [(OpenEnd, String); 3] {
+    // Payments: started, refund_due, refund_failed, retaking.
+    [
+        (
+            OpenEnd::Deadlines,
+            format!("orders o {by_primary_key} WHERE (o.due_ms IS NOT NULL OR o.state = 5)"),
+        ),
+        (OpenEnd::Payments, format!("payments o {by_primary_key} WHERE o.state IN (0, 3, 4, 6)")),
+        (
+            OpenEnd::UnreadEvents,
+            format!(
+                "orders o {by_primary_key} JOIN order_events e ON e.request_id = o.request_id \
+                 WHERE (e.feed_no IS NULL OR e.feed_no > {read_to})"
+            ),
+        ),
+    ]
+}
+
+fn contents<D: Database>(
+    conn: &mut D,
+    table: ArchiveTable,
+    sale: i32,
+    skus: &[i32],
+) -> Result<TableContents, Error> {
+    let TableSpec { scope, sums, .. } = *spec(table);
+    let sums_sql = sums.iter().map(|name| format!("CAST(COALESCE(SUM({name}), 0) AS CHAR)"));
+    let totals = array(std::iter::once("CAST(COUNT(*) AS CHAR)".to_owned()).chain(sums_sql));
+    let name = table.name();
+    let mut numbers = vec![0_i128; sums.len() + 1];
+    let scopes = if scope == ArchiveScope::Sale { std::slice::from_ref(&sale) } else { skus };
+    for no in scopes {
+        let from = match scope {
+            ArchiveScope::Sale => format!("{name} WHERE sale_no = {no}"),
+            ArchiveScope::Sku => format!("{name} WHERE sku_no = {no}"),
+            ArchiveScope::Order => format!(
+                "orders o {} JOIN {name} e ON e.request_id = o.request_id WHERE o.sku_no = {no}",
+                D::BY_PRIMARY_KEY
+            ),
+        };
+        let query = format!("SELECT {totals} FROM {from}");
+        for text in conn.with_audit_limit(|conn| conn.texts(&query))? {
+            for (sum, digits) in numbers.iter_mut().zip(elements(&text)?) {
+                let number = digits.as_deref().and_then(|digits| digits.parse::<i128>().ok());
+                *sum += readable(number, || name.to_owned(), "sum", &text)?;
+            }
+        }
+    }
+    let mut numbers = numbers.into_iter();
+    let rows = numbers.next().and_then(|rows| u64::try_from(rows).ok()).unwrap_or(0);
+    let sums = sums.iter().zip(numbers).map(|(name, sum)| ((*name).to_owned(), sum.to_string()));
+    Ok(TableContents { table, rows, sums: sums.collect() })
+}
+
+/// The rows of one sale, or of one SKU, after a key; `next` is `None` if there are none.
+fn page<D: Database>(
+    conn: &mut D,
+    table: ArchiveTable,
+    scope_no: i32,
+    key: &[i64],
+    limit: u32,
+) -> Result<ArchivePage, Error> {
+    let spec = spec(table);
+    if spec.scope == ArchiveScope::Order {
+        return page_of_orders(conn, table, scope_no, key, limit);
+    }
+    let column = if spec.scope == ArchiveScope::Sale { "sale_no" } else { "sku_no" };
+    let texts = conn.texts(&format!(
+        "SELECT {} FROM {} WHERE {column} = {scope_no} AND ({}) ORDER BY {} LIMIT {limit}",
+        spec.row(),
+        table.name(),
+        spec.after(key),
+        spec.key.join(", "),
+    ))?;
+    let rows = texts.iter().map(|text| spec.object(text)).collect::<Result<Vec<_>, _>>()?;
+    let last = rows.last().map(|row| spec.key_of(row)).transpose()?;
+    Ok(ArchivePage { rows, next: last.map(|key| ArchiveCursor { scope_no, key }) })
+}
+
+/// The rows of the orders after a buyer and slot, in the order of the orders.
+fn page_of_orders<D: Database>(
+    conn: &mut D,
+    table: ArchiveTable,
+    sku: i32,
+    key: &[i64],
+    limit: u32,
+) -> Result<ArchivePage, Error> {
+    let after = if let [buyer, slot] = *key { (buyer, slot) } else { (i64::MIN, i64::MIN) };
+    let orders = conn.order_ids(sku, after, limit)?;
+    let Some((buyer, slot, _)) = orders.last() else { return Ok(ArchivePage::default()) };
+    let next = Some(ArchiveCursor { scope_no: sku, key: vec![*buyer, *slot] });
+    let places: HashMap<String, usize> =
+        (0..).zip(&orders).map(|(place, (.., request))| (request.to_string(), place)).collect();
+    let spec = spec(table);
+    let texts = conn.texts(&format!(
+        "SELECT {} FROM {} WHERE request_id IN ({}) ORDER BY {}",
+        spec.row(),
+        table.name(),
+        super::statements::list(orders.iter().map(|(.., request)| *request)),
+        spec.key.join(", "),
+    ))?;
+    let mut rows = texts.iter().map(|text| spec.object(text)).collect::<Result<Vec<_>, _>>()?;
+    rows.sort_by_key(|row| places.get(row.get("request_id")?.as_str()?).copied());
+    Ok(ArchivePage { rows, next })
+}
+
+fn purge<D: Database>(conn: &mut D, sku: i32, limit: u32) -> Result<TransactionEnd<u64>, Error> {
+    if conn.skus_from(RetentionState::Purging, &[sku])?.is_empty() {
+        return Ok(TransactionEnd::RollBack(0));
+    }
+    let orders = conn.order_ids(sku, (i64::MIN, i64::MIN), limit)?;
+    if orders.is_empty() {
+        for (table, column) in WITHOUT_ORDER {
+            let deleted = conn.delete_some(table, column, sku, limit)?;
+            if deleted > 0 {
+                return Ok(TransactionEnd::Commit(deleted as u64));
+            }
+        }
+        return Ok(TransactionEnd::RollBack(0));
+    }
+    let requests: Vec<i64> = orders.iter().map(|(.., request)| *request).collect();
+    keep_placements(conn, &requests)?;
+    let mut buyers: Vec<_> = orders.iter().map(|(buyer, ..)| (sku, *buyer)).collect();
+    buyers.dedup();
+    conn.delete_by_request("order_events", &requests)?;
+    conn.delete_by_request("payment_events", &requests)?;
+    conn.delete_by_buyer("payments", &buyers, &requests)?;
+    conn.delete_by_buyer("orders", &buyers, &requests)?;
+    Ok(TransactionEnd::Commit(orders.len() as u64))
+}
+
+/// Keeps the placements of several sales as long as one of these is not purged: they are filed
+/// under an order of it.
+fn keep_placements<D: Database>(conn: &mut D, requests: &[i64]) -> Result<(), Error> {
+    let mut placements = Vec::new();
+    for (request, placed) in conn.placements(requests)? {
+        placements.push((request, placed_keys(placed.as_deref().unwrap_or_default())?));
+    }
+    let skus = placements.iter().flat_map(|(_, keys)| keys.iter().map(|key| key.sku.0));
+    let skus: BTreeSet<i32> = skus.collect();
+    let purged = conn.skus_from(RetentionState::Purging, &Vec::from_iter(skus))?;
+    for (request, keys) in placements {
+        if let Some(other) = keys.into_iter().find(|key| !purged.contains(&key.sku.0)) {
+            conn.file_placement(request, other)?;
+        }
+    }
+    Ok(())
+}

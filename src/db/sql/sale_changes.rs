@@ -1,0 +1,110 @@
+//! Changes of a sale while it runs, each in one transaction.
+
+use super::sales::load;
+use super::tokens::INCREMENT;
+use super::verbs::record_by;
+use super::{Database, TransactionEnd};
+use crate::db::Error;
+use crate::db::rows::unstorable;
+use crate::db::sale_rows::{StockChangeRow, TermsRow};
+use crate::domain::{
+    ByOperator, LoaderToken, RetentionState, SaleChange, SaleChanged, SaleId, SkuNo, StockChange,
+    StockChangeOutcome, StockChangeRequest, TermsSince, VerbSubject,
+};
+
+/// Name of the token sequence of the loads.
+const LOADER: &str = "loader";
+
+/// Name of the token of a SKU's latest load.
+fn latest_load(sku: SkuNo) -> String {
+    format!("{LOADER}:{sku}")
+}
+
+pub(super) fn change_sale<D: Database>(
+    conn: &mut D,
+    id: &SaleId,
+    change: &SaleChange,
+    now_ms: i64,
+) -> Result<TransactionEnd<SaleChanged>, Error> {
+    // Serializes the changes of a sale: two must not get the same epoch.
+    conn.lock_sale(id.as_str())?;
+    let Some(row) = conn.sale_row(id.as_str())? else {
+        return Ok(TransactionEnd::RollBack(SaleChanged::Unknown));
+    };
+    let before = load(conn, row)?;
+    let changed = before.changed(change, now_ms);
+    let SaleChanged::Changed(sale) = &changed else {
+        return Ok(TransactionEnd::RollBack(changed));
+    };
+    conn.change_sale(sale)?;
+    if sale.epoch != before.epoch {
+        // From here on the old epoch sells only in buckets that do not have the new one yet.
+        conn.insert_phase(sale.no, sale.epoch.0, sale.phase.to_db(), now_ms)?;
+    }
+    for (old, new) in before.skus.iter().zip(&sale.skus) {
+        let since = TermsSince { epoch: sale.epoch, since_ms: now_ms, terms: new.terms() };
+        conn.change_sku(new.no.0, &new.title, &TermsRow::new(new.no, &since)?)?;
+        for since in new.history.terms.iter().skip(old.history.terms.len()) {
+            conn.insert_terms(&TermsRow::new(new.no, since)?)?;
+        }
+    }
+    record_by(conn, &VerbSubject::Sale(id.clone()), "change", change.by.as_ref(), now_ms)?;
+    Ok(TransactionEnd::Commit(changed))
+}
+
+/// Takes the token of a load and writes it to the SKU: units that the buckets gave up before this
+/// load cannot leave the ledger any more.
+pub(super) fn begin_load<D: Database>(
+    conn: &mut D,
+    sku: SkuNo,
+) -> Result<TransactionEnd<LoaderToken>, Error> {
+    let token = conn.raise_token(LOADER, INCREMENT)?;
+    conn.lock_sku(sku.0)?;
+    if !conn.skus_from(RetentionState::Purging, &[sku.0])?.is_empty() {
+        return unstorable("a load of the purged sku", sku);
+    }
+    conn.raise_token(&latest_load(sku), &token.to_string())?;
+    Ok(TransactionEnd::Commit(LoaderToken(token)))
+}
+
+pub(super) fn change_stock<D: Database>(
+    conn: &mut D,
+    request: &StockChangeRequest,
+) -> Result<TransactionEnd<StockChangeOutcome>, Error> {
+    // Serializes the changes of a stock, and the loads that fence them.
+    conn.lock_sku(request.sku.0)?;
+    if let Some(recorded) = conn.stock_change(&request.id)? {
+        return Ok(TransactionEnd::RollBack(request.repeats(recorded.into())));
+    }
+    let row = conn.sku_row(request.sku.0)?;
+    let what = || Error::Unstorable { what: format!("a change of sku {}", request.sku) };
+    let row = row.ok_or_else(what)?;
+    let loaded = conn.token(&latest_load(request.sku))?.unwrap_or(0);
+    if request.load.is_some_and(|load| load.0 != loaded) {
+        return Ok(TransactionEnd::RollBack(StockChangeOutcome::Reloaded));
+    }
+    let Some(units) = request.units(row.initial_stock, row.available) else {
+        return Ok(TransactionEnd::RollBack(StockChangeOutcome::TooMany));
+    };
+    let last = conn.stock_changes_after(request.sku.0, 0)?.pop();
+    let (last_no, total) = last.map_or((0, 0), |last| (last.change_no, last.total));
+    let change = StockChangeRow {
+        change_id: request.id.clone(),
+        sku_no: request.sku.0,
+        change_no: last_no + 1,
+        wanted: request.wanted,
+        units,
+        total: total + units,
+        reason: request.reason.clone(),
+        at_ms: request.at_ms,
+    };
+    conn.add_stock(&change)?;
+    conn.insert_stock_change(&change)?;
+    if let (Some(operator), Some((_, sale))) =
+        (&request.operator, conn.sku_and_sale(request.sku.0)?)
+    {
+        let by = ByOperator { name: operator.clone(), reason: request.reason.clone() };
+        record_by(conn, &VerbSubject::Sale(sale.id()?), "stock", Some(&by), request.at_ms)?;
+    }
+    Ok(TransactionEnd::Commit(StockChangeOutcome::Recorded(StockChange::from(change))))
+}

@@ -1,0 +1,85 @@
+//! The verbs of operators.
+
+use async_trait::async_trait;
+use diesel::dsl::insert_into;
+use diesel::prelude::*;
+
+use super::queries::queries;
+use super::{Database, SqlLedger, TransactionEnd, in_transaction};
+use crate::db::mysql::MysqlConnection;
+use crate::db::schema::operator_verbs;
+use crate::db::verbs::VerbRow;
+use crate::db::{Error, VerbStore};
+use crate::domain::operator_verb::{ByOperator, OperatorVerb, VerbSubject};
+
+queries! {
+/// The queries about the verbs of operators.
+trait VerbQueries {
+    fn insert_verb(&mut self, row: &VerbRow) -> QueryResult<()> {
+        insert_into(operator_verbs::table).values(row).execute(self).map(drop)
+    }
+
+    /// Verbs of one subject or of all, newest first.
+    fn verb_rows(
+        &mut self, subject: Option<&str>, before: Option<i32>, limit: u32
+    ) -> QueryResult<Vec<VerbRow>> {
+        let mut rows = operator_verbs::table
+            .order(operator_verbs::verb_no.desc())
+            .limit(i64::from(limit))
+            .select(VerbRow::as_select())
+            .into_boxed();
+        if let Some(subject) = subject {
+            rows = rows.filter(operator_verbs::subject.eq(subject));
+        }
+        if let Some(before) = before {
+            rows = rows.filter(operator_verbs::verb_no.lt(before));
+        }
+        rows.load(self)
+    }
+}
+}
+
+/// Records who made the change of this transaction; without an operator it is the program's own.
+pub(super) fn record_by<D: Database>(
+    conn: &mut D,
+    subject: &VerbSubject,
+    verb: &str,
+    by: Option<&ByOperator>,
+    at_ms: i64,
+) -> Result<(), Error> {
+    if let Some(by) = by {
+        conn.insert_verb(&VerbRow::from(&OperatorVerb::new(subject, verb, by, at_ms)))?;
+    }
+    Ok(())
+}
+
+#[async_trait]
+impl<D: Database> VerbStore for SqlLedger<D> {
+    async fn record_verbs(&self, verbs: Vec<OperatorVerb>) -> Result<(), Error> {
+        self.write("recording verbs of operators", move |conn, fence| {
+            if verbs.is_empty() {
+                return Ok(());
+            }
+            in_transaction(conn, fence, |conn| {
+                for verb in &verbs {
+                    conn.insert_verb(&VerbRow::from(verb))?;
+                }
+                Ok(TransactionEnd::Commit(()))
+            })
+        })
+        .await
+    }
+
+    async fn verbs(
+        &self,
+        subject: Option<String>,
+        before: Option<i32>,
+        limit: u32,
+    ) -> Result<Vec<(i32, OperatorVerb)>, Error> {
+        self.read("reading verbs of operators", move |conn| {
+            let rows = conn.verb_rows(subject.as_deref(), before, limit)?;
+            Ok(rows.into_iter().map(Into::into).collect())
+        })
+        .await
+    }
+}

@@ -1,0 +1,66 @@
+//! The verbs of operators: their port and their rows; see `rows`.
+
+use async_trait::async_trait;
+use diesel::prelude::*;
+
+use super::Error;
+use super::schema::operator_verbs;
+use crate::domain::operator_verb::REASON_CHARS_MAX;
+use crate::domain::{ByOperator, OperatorVerb};
+
+/// The record of what operators changed. A verb that changes the ledger is recorded in the
+/// transaction of its change; [`Self::record_verbs`] records the others.
+#[async_trait]
+pub trait VerbStore: Send + Sync {
+    /// Records verbs after their effect.
+    async fn record_verbs(&self, verbs: Vec<OperatorVerb>) -> Result<(), Error>;
+
+    /// Verbs with their numbers, newest first: of one subject or of all, those before a number, at
+    /// most `limit`.
+    async fn verbs(
+        &self,
+        subject: Option<String>,
+        before: Option<i32>,
+        limit: u32,
+    ) -> Result<Vec<(i32, OperatorVerb)>, Error>;
+}
+
+/// A row of `operator_verbs`.
+#[derive(Debug, Clone, Queryable, Selectable, Insertable)]
+#[diesel(table_name = operator_verbs, treat_none_as_default_value = false)]
+pub struct VerbRow {
+    /// Numbered by the database.
+    #[diesel(skip_insertion)]
+    pub(super) verb_no: i32,
+    subject: String,
+    verb: String,
+    operator: String,
+    reason: Option<String>,
+    at_ms: i64,
+}
+
+/// The first characters of a text; longer names and reasons are refused or cut before.
+fn cut(text: &str, max: usize) -> String {
+    text.chars().take(max).collect()
+}
+
+impl From<&OperatorVerb> for VerbRow {
+    fn from(verb: &OperatorVerb) -> Self {
+        Self {
+            verb_no: 0,
+            subject: cut(&verb.subject, 320),
+            verb: cut(&verb.verb, 32),
+            operator: cut(&verb.by.name, 64),
+            reason: verb.by.reason.as_deref().map(|reason| cut(reason, REASON_CHARS_MAX)),
+            at_ms: verb.at_ms,
+        }
+    }
+}
+
+impl From<VerbRow> for (i32, OperatorVerb) {
+    fn from(row: VerbRow) -> Self {
+        let by = ByOperator { name: row.operator, reason: row.reason };
+        let (subject, verb, at_ms) = (row.subject, row.verb, row.at_ms);
+        (row.verb_no, OperatorVerb { subject, verb, by, at_ms })
+    }
+}

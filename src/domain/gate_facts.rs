@@ -1,0 +1,49 @@
+//! What the gates and the recorded failures of one SKU are compared by.
+
+use super::ids::BucketNo;
+use super::loans::Loan;
+
+/// The sums over the gates of one SKU, read while the gates did not change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct GateFacts {
+    /// Whether the gates count units; otherwise only requests are compared.
+    pub counts_units: bool,
+    /// Free units, including open loans.
+    pub left: u64,
+    /// Requests without a result of the ledger.
+    pub num_unsettled: u64,
+    /// When the oldest of them arrived, epoch milliseconds.
+    pub oldest_unsettled_ms: Option<i64>,
+    pub num_ordered: u64,
+    /// Buyers with units; `None` when the policy does not require the gates to store buyers.
+    pub num_buyers: Option<u64>,
+    /// Units given back after a refusal.
+    pub released_units: u64,
+    /// Units given back by orders that ended.
+    pub returned_units: u64,
+    /// The number of the last change of the stock that every gate has.
+    pub change_no: i32,
+    /// An open loan with its lender.
+    pub open_loan: Option<(BucketNo, Loan)>,
+}
+
+/// The sums over the ledger's recorded failures of one SKU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FailureFacts {
+    /// Units of the failures whose refusal gives units back.
+    pub given_back_units: u64,
+}
+
+/// A gate's status of a request that has an order in the ledger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GateView {
+    Ordered {
+        /// Whether the order holds its units there: an order that has ended may still do so, until
+        /// its bucket reads the change.
+        is_live: bool,
+    },
+    Queued,
+    Failed,
+    /// The gate has no record of the request.
+    Unknown,
+}

@@ -1,0 +1,58 @@
+//! The verbs of operators, as the ledger records them: what was changed, by whom, and why.
+
+use std::fmt;
+
+use super::dead_letter::DeadLetterNo;
+use super::ids::SaleId;
+
+/// Most characters of a reason that the ledger keeps.
+pub const REASON_CHARS_MAX: usize = 1000;
+
+/// The operator who asks for a change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ByOperator {
+    /// The name of the token.
+    pub name: String,
+    pub reason: Option<String>,
+}
+
+/// What a verb changes. As text `sale:<sale_id>`, `payment:<id>`, `letter:<number>`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum VerbSubject {
+    Sale(SaleId),
+    /// A report of a payment, by provider and event.
+    Report {
+        provider: String,
+        event_id: String,
+    },
+    DeadLetter(DeadLetterNo),
+}
+
+impl fmt::Display for VerbSubject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sale(id) => write!(f, "sale:{id}"),
+            Self::Report { provider, event_id } => write!(f, "payment:event:{provider}:{event_id}"),
+            Self::DeadLetter(no) => write!(f, "letter:{no}"),
+        }
+    }
+}
+
+/// A verb that changed something.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OperatorVerb {
+    /// [`VerbSubject`] as text.
+    pub subject: String,
+    /// As in the path of the admin API, such as `close`.
+    pub verb: String,
+    pub by: ByOperator,
+    /// Epoch milliseconds.
+    pub at_ms: i64,
+}
+
+impl OperatorVerb {
+    #[must_use]
+    pub fn new(subject: &VerbSubject, verb: &str, by: &ByOperator, at_ms: i64) -> Self {
+        Self { subject: subject.to_string(), verb: verb.to_owned(), by: by.clone(), at_ms }
+    }
+}

@@ -1,0 +1,277 @@
+//! Changes of a sale after its creation: its title, its end, and the terms of its SKUs.
+//!
+//! Other terms are another epoch. An intent carries its epoch and the terms of it, and is validated
+//! by the terms of its own epoch, so that the intents on their way stay valid.
+
+use super::ids::{Epoch, SkuId};
+use super::operator_verb::ByOperator;
+use super::policy::Policy;
+use super::sale::{Phase, Sale, Sku, window_and_title_faults};
+
+/// How far ahead an earlier end must lie, so that every process knows it before it comes: a request
+/// that was accepted after the end would be one too many.
+const END_AHEAD_MS: i64 = 2_000;
+
+/// The part of a SKU that an operator may change while the sale runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Terms {
+    /// Price of one unit, in the currency's smallest unit.
+    pub price: i64,
+    /// Most units over all orders of a buyer, under the policy `quota`.
+    pub limit: Option<u32>,
+    /// Most units of one order.
+    pub max_quantity: u32,
+    /// How long an order may stay unpaid, seconds from its commit; 0: no limit.
+    pub payment_window_s: i32,
+}
+
+/// Terms, and when they came into force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TermsSince {
+    /// The first epoch with these terms.
+    pub epoch: Epoch,
+    /// Epoch milliseconds.
+    pub since_ms: i64,
+    pub terms: Terms,
+}
+
+/// What has changed in a SKU since its creation.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SkuHistory {
+    /// All terms, in the order of their epochs; empty: they never changed.
+    pub terms: Vec<TermsSince>,
+    /// The number of the last change of the stock; 0: none.
+    pub change_no: i32,
+    /// The sum of all changes of the stock.
+    pub changed_units: i32,
+}
+
+impl SkuHistory {
+    /// The terms of an epoch; `None`: they never changed.
+    pub fn terms_in(&self, epoch: Epoch) -> Option<Terms> {
+        let mut latest_first = self.terms.iter().rev();
+        latest_first.find(|since| since.epoch <= epoch).map(|since| since.terms)
+    }
+}
+
+impl<No> Sku<No> {
+    /// The present terms.
+    pub fn terms(&self) -> Terms {
+        Terms {
+            price: self.price,
+            limit: self.policy.quota(),
+            max_quantity: self.policy.max_quantity(),
+            payment_window_s: self.payment_window_s,
+        }
+    }
+
+    /// The terms of an epoch.
+    pub fn terms_in(&self, epoch: Epoch) -> Terms {
+        self.history.terms_in(epoch).unwrap_or_else(|| self.terms())
+    }
+
+    /// The terms under which a request arrived at `asked_at_ms`, and an epoch with these terms, at
+    /// most `latest`: for a request whose intent was lost, because its record has no epoch.
+    pub fn terms_at(&self, asked_at_ms: i64, latest: Epoch) -> (Epoch, Terms) {
+        let mut next = latest;
+        for since in self.history.terms.iter().rev().filter(|since| since.epoch <= latest) {
+            if since.since_ms <= asked_at_ms {
+                return (next, since.terms);
+            }
+            next = Epoch(since.epoch.0 - 1);
+        }
+        (latest, self.terms_in(latest))
+    }
+
+    /// The units at the creation. The pages of the buckets are planned for these, so that a change
+    /// of the stock moves no record.
+    pub fn planned_units(&self) -> u32 {
+        self.initial.saturating_add_signed(self.history.changed_units.saturating_neg())
+    }
+}
+
+/// What an operator changes in a sale; `None`: stays.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SaleChange {
+    pub title: Option<String>,
+    /// First instant after the window, epoch milliseconds.
+    pub ends_at_ms: Option<i64>,
+    pub skus: Vec<SkuChange>,
+    /// Recorded with the change.
+    pub by: Option<ByOperator>,
+}
+
+/// What an operator changes in a SKU; `None`: stays.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SkuChange {
+    pub id: SkuId,
+    pub title: Option<String>,
+    pub price: Option<i64>,
+    pub limit: Option<u32>,
+    pub max_quantity: Option<u32>,
+    pub payment_window_s: Option<i32>,
+}
+
+/// The result of a change of a sale.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SaleChanged {
+    Changed(Sale),
+    /// No sale has this id.
+    Unknown,
+    /// The sale is closed.
+    Closed,
+    /// Every invalid part.
+    Faults(Vec<String>),
+}
+
+impl Sale {
+    /// The sale after a change at `now_ms`. Other terms of a sale that was opened increment the
+    /// epoch.
+    pub fn changed(&self, change: &SaleChange, now_ms: i64) -> SaleChanged {
+        if self.phase == Phase::Closed {
+            return SaleChanged::Closed;
+        }
+        let mut sale = self.clone();
+        if let Some(title) = &change.title {
+            sale.title.clone_from(title);
+        }
+        sale.ends_at_ms = change.ends_at_ms.unwrap_or(self.ends_at_ms);
+        let mut faults = window_and_title_faults(&sale.title, sale.starts_at_ms, sale.ends_at_ms);
+        let earliest_ms = now_ms.saturating_add(END_AHEAD_MS).min(self.ends_at_ms);
+        if change.ends_at_ms.is_some_and(|ends_at_ms| ends_at_ms < earliest_ms) {
+            let fault = "an earlier ends_at must be 2 s ahead: close the sale to end it now";
+            faults.push(fault.to_owned());
+        }
+        let next = Epoch(self.epoch.0 + 1);
+        for (at, of_sku) in change.skus.iter().enumerate() {
+            let id = &of_sku.id;
+            if change.skus.iter().skip(at + 1).any(|other| other.id == *id) {
+                faults.push(format!("sku_id {id} occurs twice"));
+            }
+            let Some(sku) = sale.skus.iter_mut().find(|sku| sku.id == *id) else {
+                faults.push(format!("sku {id}: the sale does not offer it"));
+                continue;
+            };
+            let before = sku.terms();
+            let found = sku.change(of_sku);
+            faults.extend(found.into_iter().map(|fault| format!("sku {id}: {fault}")));
+            let terms = sku.terms();
+            // A draft has no epoch, and no order under its terms.
+            if terms != before && self.epoch > Epoch(0) {
+                if sku.history.terms.is_empty() {
+                    let first = TermsSince { epoch: Epoch(0), since_ms: 0, terms: before };
+                    sku.history.terms.push(first);
+                }
+                sku.history.terms.push(TermsSince { epoch: next, since_ms: now_ms, terms });
+                sale.epoch = next;
+            }
+        }
+        if faults.is_empty() { SaleChanged::Changed(sale) } else { SaleChanged::Faults(faults) }
+    }
+}
+
+impl Sku {
+    /// Changes the columns. Returns the faults.
+    fn change(&mut self, change: &SkuChange) -> Vec<String> {
+        let SkuChange { title, price, limit, max_quantity, payment_window_s, .. } = change;
+        if let Some(title) = title {
+            self.title.clone_from(title);
+        }
+        self.price = price.unwrap_or(self.price);
+        self.payment_window_s = payment_window_s.unwrap_or(self.payment_window_s);
+        let limit = limit.or(self.policy.quota());
+        let max_quantity = max_quantity.unwrap_or(self.policy.max_quantity());
+        match Policy::from_parts(self.policy.kind(), limit, Some(max_quantity)) {
+            Ok(policy) => self.policy = policy,
+            Err(fault) => return vec![fault],
+        }
+        self.faults()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{OrderIntent, samples};
+
+    fn sale(epoch: i64, phase: Phase) -> Sale {
+        Sale { starts_at_ms: 10, ends_at_ms: 20, phase, epoch: Epoch(epoch), ..samples::sale() }
+    }
+
+    fn priced(price: i64) -> SaleChange {
+        let none = SkuChange {
+            id: samples::sku().id,
+            title: None,
+            price: Some(price),
+            limit: None,
+            max_quantity: None,
+            payment_window_s: None,
+        };
+        SaleChange { skus: vec![none], ..SaleChange::default() }
+    }
+
+    fn changed(sale: &Sale, change: &SaleChange, now_ms: i64) -> Sale {
+        match sale.changed(change, now_ms) {
+            SaleChanged::Changed(sale) => sale,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_intent_is_valid_under_the_terms_of_its_own_epoch() {
+        let before = sale(1, Phase::Open);
+        let after = changed(&changed(&before, &priced(200), 1_000), &priced(300), 2_000);
+        assert_eq!((after.epoch, after.skus[0].price), (Epoch(3), 300));
+        for (epoch, price) in [(1, 100), (2, 200), (3, 300)] {
+            for amount in [100, 200, 300] {
+                let epoch = Epoch(epoch);
+                let intent = OrderIntent { epoch, amount, slot: 1, ..samples::intent(1) };
+                let found = intent.contradiction(&after.skus[0], after.epoch);
+                assert_eq!(found.is_none(), amount == price, "{epoch:?} {amount}: {found:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_lost_intent_gets_the_terms_of_the_time_of_its_request() {
+        let first = changed(&sale(2, Phase::Open), &priced(200), 1_000);
+        let second = changed(&first, &priced(300), 2_000);
+        let sku = &second.skus[0];
+        for (asked_at_ms, latest, epoch, price) in
+            [(999, 4, 2, 100), (1_000, 4, 3, 200), (1_999, 4, 3, 200), (2_000, 4, 4, 300)]
+                .into_iter()
+                // The bucket was opened again, or has not reached the last terms.
+                .chain([(2_500, 7, 7, 300), (1_500, 7, 3, 200), (2_500, 3, 3, 200)])
+        {
+            let (found, terms) = sku.terms_at(asked_at_ms, Epoch(latest));
+            assert_eq!((found, terms.price), (Epoch(epoch), price), "{asked_at_ms} {latest}");
+        }
+        assert_eq!(samples::sku().terms_at(5, Epoch(9)), (Epoch(9), samples::sku().terms()));
+    }
+
+    #[test]
+    fn only_other_terms_of_an_opened_sale_are_another_epoch() {
+        let title = SaleChange { title: Some("New".to_owned()), ..SaleChange::default() };
+        assert_eq!(changed(&sale(1, Phase::Open), &title, 5).epoch, Epoch(1));
+        assert_eq!(changed(&sale(1, Phase::Open), &priced(100), 5).epoch, Epoch(1));
+        let draft = changed(&sale(0, Phase::Draft), &priced(7), 5);
+        assert_eq!((draft.epoch, draft.skus[0].price), (Epoch(0), 7));
+        assert_eq!(draft.skus[0].history, SkuHistory::default());
+        assert_eq!(sale(1, Phase::Closed).changed(&title, 5), SaleChanged::Closed);
+    }
+
+    #[test]
+    fn every_fault_of_a_change_is_named() {
+        let mut change = priced(-1);
+        change.ends_at_ms = Some(10);
+        change.skus.push(SkuChange { limit: Some(3), price: None, ..change.skus[0].clone() });
+        change.skus.push(SkuChange { id: "none".parse().unwrap(), ..change.skus[0].clone() });
+        let SaleChanged::Faults(faults) = sale(1, Phase::Open).changed(&change, 5) else {
+            panic!("accepted")
+        };
+        let expected = ["ends_at", "price", "occurs twice", "policy.limit", "does not offer"];
+        for part in expected {
+            assert!(faults.iter().any(|fault| fault.contains(part)), "{part}: {faults:?}");
+        }
+    }
+}

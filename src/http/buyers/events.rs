@@ -1,0 +1,101 @@
+//! Event streams: the status of a queued request, pushed. The
+//! [status watcher](crate::actors::status_watcher) looks for all streams together; here its news
+//! become server-sent events.
+
+use std::convert::Infallible;
+
+use actix_web::http::header::{CONTENT_TYPE, HeaderValue};
+use actix_web::web::Bytes;
+use actix_web::{HttpRequest, HttpResponse, web};
+use futures_util::stream;
+
+use super::mine::add_quota;
+use super::requests::BuyerRequest;
+use super::views::{RequestView, no_store};
+use crate::actors::status_watcher::{FollowedRequest, StreamNews};
+use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
+use crate::http::state::State;
+
+/// The states after which nothing follows.
+const END_STATES: [&str; 2] = ["success", "failed"];
+
+const LAST_EVENT_ID: &str = "last-event-id";
+
+/// Keeps nginx from collecting the stream before it forwards it.
+const NO_BUFFERING: (&str, &str) = ("x-accel-buffering", "no");
+
+/// A comment, so that proxies do not take the stream for idle.
+const BEAT: &[u8] = b": still queued\n\n";
+
+/// Status of a request as server-sent events: one per change, until the end state. The id of an
+/// event is its state: a client that reconnects after an end state gets 204, which ends its
+/// attempts. A new stream of the same request ends the earlier one.
+#[utoipa::path(
+    get, path = "/v1/requests/{request_id}/events", operation_id = "followRequest", tag = "buyers",
+    responses(
+        (status = 200, description = "events named `state`, whose data is a `RequestView`; closed \
+            at the end state", body = String, content_type = "text/event-stream"),
+        (status = 204, description = "the event in `Last-Event-ID` was an end state"),
+    ),
+)]
+pub async fn events(request: HttpRequest, request_id: web::Path<String>, state: State) -> Handled {
+    let owned = BuyerRequest::verified(&request_id, &request, &state)?;
+    let last_id = request.headers().get(LAST_EVENT_ID).and_then(|id| id.to_str().ok());
+    if last_id.is_some_and(|id| END_STATES.contains(&id)) {
+        return Ok(HttpResponse::NoContent().insert_header(no_store()).finish());
+    }
+    let (streams, now) = (&state.deps.actors.streams, state.deps.clock.now());
+    let followed = streams.follow((owned.sku.no, owned.number), owned.buyer, now);
+    let followed = followed.ok_or_else(|| {
+        Problem::from(ProblemCode::Busy)
+            .with_detail("Too many event streams are open: poll the request instead.")
+    })?;
+    // Read after the stream is followed: no change falls between the two.
+    let first = owned.poll(&state).await?;
+    let events = EventStream { request: owned, state, followed, first: Some(first) };
+    let chunks = stream::unfold(Some(events), |events| async {
+        let (chunk, next) = events?.next().await;
+        Some((Ok::<_, Infallible>(chunk), next))
+    });
+    let event_stream = (CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    let mut answer = HttpResponse::Ok();
+    answer.insert_header(event_stream).insert_header(no_store()).insert_header(NO_BUFFERING);
+    Ok(answer.streaming(chunks))
+}
+
+struct EventStream {
+    request: BuyerRequest,
+    state: State,
+    followed: FollowedRequest,
+    /// The event that begins the stream, until it is sent.
+    first: Option<RequestView>,
+}
+
+impl EventStream {
+    /// The next chunk, and the stream itself unless it ends with that.
+    async fn next(mut self) -> (Bytes, Option<Self>) {
+        if let Some(first) = self.first.take() {
+            let is_pending = first.poll_after_ms > 0;
+            return (event(&first), is_pending.then_some(self));
+        }
+        match self.followed.next().await {
+            Some(StreamNews::Beat) => (Bytes::from_static(BEAT), Some(self)),
+            Some(StreamNews::Ended(status)) => {
+                let mut view = self.request.view(&self.state, status);
+                add_quota(&mut view, &self.state, &self.request.sku, self.request.buyer).await;
+                (event(&view), None)
+            }
+            None => (come_again(), None),
+        }
+    }
+}
+
+fn event(view: &RequestView) -> Bytes {
+    let data = serde_json::to_string(view).unwrap_or_default();
+    Bytes::from(format!("event: state\nid: {}\ndata: {data}\n\n", view.state))
+}
+
+/// When to reconnect: clients whose streams end together do not come again together.
+fn come_again() -> Bytes {
+    Bytes::from(format!("retry: {}\n\n", fastrand::u32(1_000..5_000)))
+}

@@ -1,0 +1,132 @@
+//! Challenges, and the tickets that their answers yield.
+
+use std::borrow::Cow;
+
+use actix_web::{HttpRequest, web};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::views::{no_store_json, rfc3339};
+use crate::config::ChallengeKind;
+use crate::http::admission::LimitedCall;
+use crate::http::admission::challenge::ChallengeTask;
+use crate::http::middleware::body;
+use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
+use crate::http::state::State;
+
+/// The kind of challenge that a buyer prefers.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ChallengeRequest {
+    /// One that the server offers; default the first of `tickets.challenges`.
+    kind: Option<ChallengeKind>,
+}
+
+/// A challenge.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ChallengeView {
+    challenge_id: String,
+    kind: ChallengeKind,
+    /// Kinds that the server offers.
+    kinds: Vec<ChallengeKind>,
+    #[serde(flatten)]
+    task: ChallengeTask,
+    /// The answer must arrive before this time.
+    expires_at: String,
+}
+
+/// The answer to a challenge.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TicketRequest<'b> {
+    #[serde(borrow)]
+    #[schema(value_type = String)]
+    challenge_id: Cow<'b, str>,
+    /// A decimal number, as string or number.
+    #[serde(borrow)]
+    #[schema(value_type = String)]
+    answer: Answer<'b>,
+}
+
+/// A number, as string or number.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Answer<'b> {
+    Number(u64),
+    #[serde(borrow)]
+    Text(Cow<'b, str>),
+}
+
+/// A ticket.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct TicketView {
+    /// For `POST /v1/buy/{path_id}`, with one request id.
+    path_id: String,
+    /// After this, the ticket is accepted only for a request that was accepted before.
+    expires_at: String,
+}
+
+/// A new challenge, for a ticket.
+#[utoipa::path(
+    post, path = "/v1/sales/{sale_id}/challenges", operation_id = "issueChallenge", tag = "buyers",
+    request_body = Option<ChallengeRequest>,
+    responses((status = 200, description = "to be solved for a ticket", body = ChallengeView)),
+)]
+pub async fn challenge(
+    request: HttpRequest,
+    sale_id: web::Path<String>,
+    payload: web::Payload,
+    state: State,
+) -> Handled {
+    let now_ms = state.deps.clock.wall_ms();
+    let buyer = state.admit(&request, LimitedCall::Challenge)?;
+    let listed = state.deps.catalog.sale(&sale_id).ok_or(ProblemCode::UnknownSku)?;
+    let body_max = state.settings.http.body_max_bytes;
+    let wanted: ChallengeRequest = body::optional(&request, payload, body_max).await?;
+    let kind = state.challenges.kind(wanted.kind).ok_or_else(|| {
+        Problem::invalid("kind is none of those that the server offers (tickets.challenges)")
+    })?;
+    state.admit_shared(&request, LimitedCall::Challenge, buyer, &listed.skus).await?;
+    let issued = state.challenges.issue(kind, &listed.sale, buyer, now_ms);
+    Ok(no_store_json(ChallengeView {
+        challenge_id: issued.challenge_id,
+        kind: issued.kind,
+        kinds: state.settings.tickets.challenges.clone(),
+        task: issued.task,
+        expires_at: rfc3339(issued.expires_at_ms),
+    }))
+}
+
+/// The ticket for the answer to a challenge: the same at each repeat. A challenge may be answered
+/// three times.
+#[utoipa::path(
+    post, path = "/v1/sales/{sale_id}/tickets", operation_id = "issueTicket", tag = "buyers",
+    request_body = TicketRequest<'_>,
+    responses((status = 200, description = "the path of one purchase", body = TicketView)),
+)]
+pub async fn ticket(
+    request: HttpRequest,
+    sale_id: web::Path<String>,
+    payload: web::Payload,
+    state: State,
+) -> Handled {
+    let now_ms = state.deps.clock.wall_ms();
+    let buyer = state.admit(&request, LimitedCall::Ticket)?;
+    let listed = state.deps.catalog.sale(&sale_id).ok_or(ProblemCode::UnknownSku)?;
+    let bytes = body::read(payload, state.settings.http.body_max_bytes).await?;
+    let sent: TicketRequest<'_> = body::parse(request.headers(), &bytes)?;
+    state.admit_shared(&request, LimitedCall::Ticket, buyer, &listed.skus).await?;
+    let answer = match sent.answer {
+        Answer::Number(number) => Cow::Owned(number.to_string()),
+        Answer::Text(text) => text,
+    };
+    let now = state.deps.clock.now();
+    let may_answer = |number| state.admission.may_answer(number, state.challenges.attempts(), now);
+    let (sale, id) = (&listed.sale, &sent.challenge_id);
+    let ticket = state.challenges.redeem(id, &answer, sale, buyer, now_ms, may_answer);
+    let ticket = ticket.ok_or(ProblemCode::ChallengeFailed)?;
+    Ok(no_store_json(TicketView {
+        path_id: ticket.path_id(&state.signer, &sale.id, buyer),
+        expires_at: rfc3339(i64::from(ticket.expires_s) * 1000),
+    }))
+}

@@ -1,0 +1,226 @@
+//! A connection that no client can hold: the accepted stream with two clocks and a read budget.
+//!
+//! actix-http limits the time for the first head of a connection and the idle time between
+//! requests. It limits neither later heads, nor bodies that no handler reads, nor writes. Here:
+//!
+//! | limit | starts with | ends with |
+//! |---|---|---|
+//! | [`READ_MAX`] | the first byte after a finished write | the next finished write |
+//! | [`WRITE_MAX`] | a peer that takes no more bytes | [`PROGRESS`] bytes taken, or all |
+//! | [`BYTES_MAX`] read | the first byte after a finished write | the next finished write |
+//!
+//! While a handler works, [`READ_MAX`] is paused.
+//! A *finished write* is one of everything that was to be sent: an answer, or a chunk of a stream.
+//! A connection beyond a limit is cut. One timer per connection is set at most once in
+//! [`READ_MAX`], not once per request: when it fires early it is set again.
+
+use std::cell::Cell;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::crowd::OpenConnection;
+use crate::runtime::clock::now_of_timers;
+
+/// Longest time from the first byte of a request to its answer, without the time in its handler.
+pub const READ_MAX: Duration = Duration::from_secs(20);
+
+/// Longest time in which a peer takes less than [`PROGRESS`] bytes of an answer.
+pub const WRITE_MAX: Duration = Duration::from_secs(10);
+
+/// Bytes that a peer must take within [`WRITE_MAX`].
+pub const PROGRESS: usize = 16 * 1024;
+
+/// Most bytes that are read without a finished write: above the largest body that a handler takes.
+pub const BYTES_MAX: usize = 512 * 1024;
+
+/// Longest time without a finished write of a connection that was accepted while its listener was
+/// crowded.
+const CROWDED_MAX: Duration = Duration::from_secs(1);
+
+/// The number of handlers that work on a request of one connection.
+#[derive(Debug, Clone, Default)]
+pub struct Working(Rc<Cell<u32>>);
+
+/// A handler that works, until drop: the read clock is paused.
+#[derive(Debug)]
+pub struct WorkingHandler(Rc<Cell<u32>>);
+
+impl Working {
+    /// Counts a handler.
+    pub fn enter(&self) -> WorkingHandler {
+        self.0.set(self.0.get() + 1);
+        WorkingHandler(Rc::clone(&self.0))
+    }
+
+    fn is_none(&self) -> bool {
+        self.0.get() == 0
+    }
+}
+
+impl Drop for WorkingHandler {
+    fn drop(&mut self) {
+        self.0.set(self.0.get().saturating_sub(1));
+    }
+}
+
+/// A stream with clocks.
+#[derive(Debug)]
+pub struct GuardedStream<T> {
+    io: T,
+    working: Working,
+    /// When the read clock ends, if it runs.
+    read_until: Option<Instant>,
+    /// When the write clock ends, if it runs.
+    write_until: Option<Instant>,
+    bytes_read: usize,
+    /// Bytes taken since the write clock was set.
+    progress: usize,
+    timer: Option<Pin<Box<Sleep>>>,
+    seat: OpenConnection,
+}
+
+impl<T> GuardedStream<T> {
+    pub fn new(io: T, seat: OpenConnection) -> Self {
+        Self {
+            io,
+            working: Working::default(),
+            read_until: idle_until(&seat),
+            write_until: None,
+            bytes_read: 0,
+            progress: 0,
+            timer: None,
+            seat,
+        }
+    }
+
+    /// For the connection's handlers.
+    pub fn working(&self) -> Working {
+        self.working.clone()
+    }
+
+    /// The first end of the clocks that run.
+    fn deadline(&self) -> Option<Instant> {
+        match (self.read_until, self.write_until) {
+            (Some(read), Some(write)) => Some(read.min(write)),
+            (read, write) => read.or(write),
+        }
+    }
+
+    /// Sets the timer if a clock runs and none is set.
+    ///
+    /// # Errors
+    /// A clock has ended.
+    fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        while let Some(deadline) = self.deadline() {
+            let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+            if timer.deadline() > deadline {
+                timer.as_mut().reset(deadline);
+            }
+            if timer.as_mut().poll(cx).is_pending() {
+                return Ok(());
+            }
+            let fired = timer.deadline();
+            if !self.working.is_none() && self.write_until.is_none() {
+                // A handler works: its answer ends the clock, or the next look.
+                self.read_until = Some(fired + READ_MAX);
+            } else if fired >= deadline {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            // The clock was set anew since the timer was.
+            self.timer = None;
+        }
+        Ok(())
+    }
+
+    fn has_read(&mut self, num_bytes: usize) -> io::Result<()> {
+        if num_bytes == 0 {
+            return Ok(());
+        }
+        self.bytes_read += num_bytes;
+        if self.bytes_read > BYTES_MAX {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "too much without an answer"));
+        }
+        if self.read_until.is_none() {
+            self.read_until = Some(now_of_timers() + READ_MAX);
+        }
+        Ok(())
+    }
+
+    /// `taken` bytes of `offered` were written; `None`: the peer takes no more.
+    fn has_written(&mut self, taken: Option<usize>, offered: usize) {
+        match taken {
+            Some(taken) if taken == offered => {
+                (self.read_until, self.write_until) = (idle_until(&self.seat), None);
+                (self.bytes_read, self.progress) = (0, 0);
+            }
+            taken => {
+                self.progress += taken.unwrap_or_default();
+                if self.write_until.is_none() || self.progress >= PROGRESS {
+                    self.write_until = Some(now_of_timers() + WRITE_MAX);
+                    self.progress = 0;
+                }
+            }
+        }
+    }
+}
+
+/// How long a connection may be idle: while the listener is crowded, a moment; else as long as
+/// actix-http allows.
+fn idle_until(seat: &OpenConnection) -> Option<Instant> {
+    seat.is_crowded().then(|| now_of_timers() + CROWDED_MAX)
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for GuardedStream<T> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut this.io).poll_read(cx, buffer);
+        this.has_read(buffer.filled().len() - before)?;
+        this.check(cx)?;
+        read
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for GuardedStream<T> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.io).poll_write(cx, buffer);
+        match &written {
+            Poll::Ready(Ok(taken)) => this.has_written(Some(*taken), buffer.len()),
+            Poll::Ready(Err(_)) => {}
+            Poll::Pending => this.has_written(None, buffer.len()),
+        }
+        this.check(cx)?;
+        written
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        this.check(cx)?;
+        Pin::new(&mut this.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        this.check(cx)?;
+        Pin::new(&mut this.io).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+#[path = "stream_tests.rs"]
+mod tests;

@@ -1,0 +1,149 @@
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::time::{sleep, timeout};
+
+use super::*;
+use crate::http::connection::crowd::OpenConnections;
+
+const KIB: usize = 1024;
+
+/// The guarded end of a connection that buffers 1 KiB in each direction, and the client's end.
+fn connected(crowd: &OpenConnections) -> (GuardedStream<DuplexStream>, DuplexStream) {
+    let (server, client) = duplex(KIB);
+    (GuardedStream::new(server, crowd.enter()), client)
+}
+
+async fn paused(test: impl Future<Output = ()>) {
+    tokio::time::pause();
+    test.await;
+}
+
+/// Runs the server's side of a connection until it is cut; returns after how long, and why.
+async fn cut_after(mut server: GuardedStream<DuplexStream>) -> (Duration, io::ErrorKind) {
+    let started = now_of_timers();
+    let mut buffer = vec![0; 64 * KIB];
+    loop {
+        match server.read(&mut buffer).await {
+            Ok(0) => return (started.elapsed(), io::ErrorKind::UnexpectedEof),
+            Ok(_) => {}
+            Err(error) => return (started.elapsed(), error.kind()),
+        }
+    }
+}
+
+#[tokio::test]
+async fn bytes_without_an_answer_are_cut_after_20_seconds_however_they_arrive() {
+    paused(async {
+        let (server, mut client) = connected(&OpenConnections::new(100));
+        let dribble = async {
+            while client.write_all(b"x").await.is_ok() {
+                sleep(Duration::from_secs(3)).await;
+            }
+        };
+        let ((), (after, kind)) = tokio::join!(dribble, cut_after(server));
+        assert_eq!((after.as_secs(), kind), (20, io::ErrorKind::TimedOut));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_answer_stops_the_clock_and_an_idle_connection_stays() {
+    paused(async {
+        let (mut server, mut client) = connected(&OpenConnections::new(100));
+        let mut buffer = [0; 64];
+        for _ in 0..5 {
+            client.write_all(b"request").await.unwrap();
+            assert_eq!(server.read(&mut buffer).await.unwrap(), 7);
+            sleep(Duration::from_secs(15)).await;
+            server.write_all(b"answer").await.unwrap();
+            assert_eq!(client.read(&mut buffer).await.unwrap(), 6);
+            let idle = timeout(Duration::from_secs(600), server.read(&mut buffer)).await;
+            assert!(idle.is_err(), "{idle:?}");
+        }
+        // One byte after ten minutes of silence starts the clock.
+        client.write_all(b"G").await.unwrap();
+        let (after, kind) = cut_after(server).await;
+        assert_eq!((after.as_secs(), kind), (20, io::ErrorKind::TimedOut));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_working_handler_pauses_the_read_clock() {
+    paused(async {
+        let (mut server, mut client) = connected(&OpenConnections::new(100));
+        client.write_all(b"request").await.unwrap();
+        let working = server.working().enter();
+        let mut buffer = [0; 64];
+        assert_eq!(server.read(&mut buffer).await.unwrap(), 7);
+        let long = timeout(Duration::from_secs(300), server.read(&mut buffer)).await;
+        assert!(long.is_err(), "{long:?}");
+        drop(working);
+        let (after, kind) = cut_after(server).await;
+        assert_eq!(kind, io::ErrorKind::TimedOut);
+        assert!(after <= READ_MAX, "{after:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn more_bytes_than_the_budget_without_an_answer_are_cut() {
+    paused(async {
+        let (server, mut client) = connected(&OpenConnections::new(100));
+        let chunk = [0; KIB];
+        let flood = async {
+            let mut sent = 0;
+            while client.write_all(&chunk).await.is_ok() {
+                sent += KIB;
+            }
+            sent
+        };
+        let (sent, (_, kind)) = tokio::join!(flood, cut_after(server));
+        assert_eq!(kind, io::ErrorKind::InvalidData);
+        assert!((BYTES_MAX..BYTES_MAX + 4 * KIB).contains(&sent), "{sent}");
+    })
+    .await;
+}
+
+/// How long an answer of a mebibyte takes the server while the client takes `bytes` each second.
+async fn written_to_a_reader_of(bytes: usize) -> (Duration, io::Result<()>) {
+    let (mut server, mut client) = connected(&OpenConnections::new(100));
+    let started = now_of_timers();
+    let answer = vec![0; KIB * KIB];
+    let reader = async {
+        let mut buffer = vec![0; bytes];
+        while client.read_exact(&mut buffer).await.is_ok() {
+            sleep(Duration::from_secs(1)).await;
+        }
+    };
+    let writer = async {
+        let written = server.write_all(&answer).await;
+        drop(server);
+        (started.elapsed(), written)
+    };
+    tokio::join!(reader, writer).1
+}
+
+#[tokio::test]
+async fn a_peer_that_takes_the_answer_too_slowly_is_cut() {
+    paused(async {
+        let (after, written) = written_to_a_reader_of(1).await;
+        assert_eq!(written.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert_eq!(after.as_secs(), 10);
+        let (after, written) = written_to_a_reader_of(8 * KIB).await;
+        assert!(written.is_ok() && after > Duration::from_secs(100), "{after:?} {written:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_connection_of_a_crowd_is_cut_when_it_idles() {
+    paused(async {
+        let crowd = OpenConnections::new(1);
+        let (_first, _client) = connected(&crowd);
+        let (second, client) = connected(&crowd);
+        let (after, kind) = cut_after(second).await;
+        assert_eq!((after.as_secs(), kind), (1, io::ErrorKind::TimedOut));
+        drop(client);
+    })
+    .await;
+}

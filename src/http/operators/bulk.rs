@@ -1,0 +1,215 @@
+//! Verbs on all dead letters that a filter matches, in steps.
+//!
+//! A step takes a page of the list, from the newest on, and tells the cursor of the next step. The
+//! operator says how many dead letters there are to be: one that came or went meanwhile refuses the
+//! step. May repeat: each verb is idempotent per dead letter, and those that a step has changed do
+//! not match its filter any more.
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::dead_letter_filter::DeadLettersQuery;
+use super::verbs::{by_operator, record_all};
+use crate::domain::{ByOperator, DeadLetterNo, DeadLetterState, VerbSubject};
+use crate::http::middleware::body;
+use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
+use crate::http::state::{HttpState, State};
+use crate::runtime::shutdown::run_to_end;
+use crate::services::dead_letters::{DeadLetterError, DeadLetterOutcome, DeadLetterResult};
+
+/// Body of a verb in bulk.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BulkBody {
+    /// The number of dead letters that match from the cursor on: `num_matching` of the list, or
+    /// `num_left` of the previous step.
+    expected: u64,
+    /// Recorded with who did it, and the note of those that are parked or discarded; at most 1000
+    /// characters.
+    reason: String,
+}
+
+/// What a step did.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct BulkView {
+    /// Each dead letter of the step, oldest first.
+    dead_letters: Vec<BulkItemView>,
+    /// Dead letters that match and come in later steps.
+    num_left: u64,
+    /// Cursor of the next step; absent after the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+    /// Why the step ended early: broker or ledger do not answer. The dead letters that it did not
+    /// reach still match; repeat the bulk with the new number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stopped: Option<String>,
+}
+
+/// What became of one dead letter.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct BulkItemView {
+    id: String,
+    /// As the answer to the same verb on this dead letter.
+    #[schema(value_type = Option<String>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    done: Option<DeadLetterOutcome>,
+    /// The state afterwards.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state: Option<DeadLetterState>,
+    /// Why it was not done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refused: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verb {
+    Replay,
+    Park,
+    Discard,
+}
+
+impl Verb {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Replay => "replay",
+            Self::Park => "park",
+            Self::Discard => "discard",
+        }
+    }
+
+    async fn run(self, state: &HttpState, no: DeadLetterNo, reason: &str) -> DeadLetterResult {
+        match self {
+            Self::Replay => state.dead_letters.replay(no).await,
+            Self::Park => state.dead_letters.park(no, Some(reason)).await,
+            Self::Discard => state.dead_letters.discard(no, Some(reason)).await,
+        }
+    }
+}
+
+/// Defines the handlers, one per verb.
+macro_rules! bulk_handlers {
+    ($($(#[$doc:meta])* $handler:ident $path:literal $id:literal => $verb:ident;)+) => {$(
+        $(#[$doc])*
+        #[utoipa::path(
+            post, path = $path, tag = "operators", operation_id = $id,
+            params(DeadLettersQuery),
+            request_body = BulkBody,
+            responses((status = 200, description = "what this step did", body = BulkView)),
+        )]
+        pub async fn $handler(
+            request: HttpRequest,
+            query: web::Query<DeadLettersQuery>,
+            payload: web::Payload,
+            state: State,
+        ) -> Handled {
+            let bytes = body::read(payload, state.settings.http.body_max_bytes).await?;
+            let body: BulkBody = body::parse(request.headers(), &bytes)?;
+            if body.reason.trim().is_empty() {
+                return Err(Problem::invalid("reason must not be empty"));
+            }
+            let by = by_operator(&request, Some(body.reason.clone()))?;
+            let query = query.into_inner();
+            // An operator who goes away does not end the step between two dead letters.
+            let step = async move { step(&state, Verb::$verb, &query, &body, by).await };
+            let done = run_to_end(step).await.ok_or(ProblemCode::Internal)??;
+            Ok(HttpResponse::Ok().json(done))
+        }
+    )+};
+}
+
+bulk_handlers! {
+    /// Replays dead letters that match, a page of them at a time.
+    replay "/admin/v1/dead-letters/replay" "adminReplayDeadLetters" => Replay;
+    /// Parks dead letters that match, a page of them at a time.
+    park "/admin/v1/dead-letters/park" "adminParkDeadLetters" => Park;
+    /// Discards dead letters that match, a page of them at a time.
+    discard "/admin/v1/dead-letters/discard" "adminDiscardDeadLetters" => Discard;
+}
+
+async fn step(
+    state: &HttpState,
+    verb: Verb,
+    query: &DeadLettersQuery,
+    body: &BulkBody,
+    by: Option<ByOperator>,
+) -> Result<BulkView, Problem> {
+    if !query.state.is_some_and(DeadLetterState::is_end) {
+        return Err(Problem::invalid("state must be open or parked"));
+    }
+    let (limit, filter) = (query.limit()?, query.filter(state)?);
+    let ledger = &state.deps.ledger;
+    let actual = ledger.num_dead_letters(filter.clone()).await?;
+    if actual != body.expected {
+        let detail = format!("{actual} dead letters match, {} were expected.", body.expected);
+        let problem = Problem::from(ProblemCode::OtherCount).with_detail(detail);
+        return Err(problem.with("actual", actual));
+    }
+    let page = ledger.dead_letters(filter, limit).await?;
+    let num_left = actual.saturating_sub(page.len() as u64);
+    let last = page.last().map(|last| last.no.to_string());
+    let numbers: Vec<DeadLetterNo> = page.iter().rev().map(|dead_letter| dead_letter.no).collect();
+    let (dead_letters, stopped) = run_each(state, verb, &numbers, &body.reason).await;
+    let is_done =
+        |item: &&BulkItemView| item.done.is_some_and(|it| it != DeadLetterOutcome::Already);
+    let num_done = dead_letters.iter().filter(is_done).count();
+    let num_refused = dead_letters.iter().filter(|item| item.refused.is_some()).count();
+    let operator = by.as_ref().map(|by| by.name.as_str());
+    let (verb, reason, filter) = (verb.name(), &body.reason, query.text());
+    tracing::info!(
+        operator,
+        verb,
+        reason,
+        filter,
+        expected = body.expected,
+        num_done,
+        num_refused,
+        num_left,
+        stopped,
+        "dead letters: step of a verb in bulk"
+    );
+    let done = dead_letters.iter().filter(is_done).filter_map(|item| item.id.parse().ok());
+    let subjects: Vec<VerbSubject> =
+        done.map(|no| VerbSubject::DeadLetter(DeadLetterNo(no))).collect();
+    record_all(state, &subjects, verb, by).await;
+    let next_cursor = last.filter(|_| num_left > 0 && stopped.is_none());
+    Ok(BulkView { dead_letters, num_left, next_cursor, stopped })
+}
+
+/// Runs the verb on each; ends at the first error that the next one would meet, too.
+async fn run_each(
+    state: &HttpState,
+    verb: Verb,
+    numbers: &[DeadLetterNo],
+    reason: &str,
+) -> (Vec<BulkItemView>, Option<String>) {
+    let mut items = Vec::with_capacity(numbers.len());
+    for no in numbers {
+        let (done, refused) = match verb.run(state, *no, reason).await {
+            Ok(done) => (Some(done), None),
+            Err(error) if is_of_all(&error) => return (items, Some(error.to_string())),
+            Err(error) => (None, Some(error.to_string())),
+        };
+        let after = done.as_ref().map(|(_, dead_letter)| dead_letter.state);
+        let done = done.map(|(outcome, _)| outcome);
+        items.push(BulkItemView { id: no.to_string(), done, state: after, refused });
+    }
+    (items, None)
+}
+
+/// Whether an error is that of the broker or the ledger, not of one dead letter.
+fn is_of_all(error: &DeadLetterError) -> bool {
+    match error {
+        DeadLetterError::NoBroker
+        | DeadLetterError::PublishRefused { .. }
+        | DeadLetterError::NotConfirmed { .. }
+        | DeadLetterError::Ledger(_) => true,
+        DeadLetterError::Unknown(_)
+        | DeadLetterError::NotReplayable { .. }
+        | DeadLetterError::Replayed
+        | DeadLetterError::Discarded
+        | DeadLetterError::Changed
+        | DeadLetterError::Ordered
+        | DeadLetterError::Unreadable => false,
+    }
+}

@@ -1,0 +1,129 @@
+//! The filter of dead letters in a query: of the list, and of verbs in bulk.
+
+use chrono::{DateTime, Utc};
+use serde::Deserialize;
+
+use crate::domain::{
+    BuyerId, DeadLetterFilter, DeadLetterNo, DeadLetterOrigin, DeadLetterState, RequestId, SkuNo,
+};
+use crate::http::buyers::request_tokens::RequestTokens;
+use crate::http::buyers::views::{page_cursor, page_limit};
+use crate::http::middleware::problem::{Problem, ProblemCode};
+use crate::http::state::HttpState;
+
+const LIMIT_DEFAULT: u32 = 50;
+const LIMIT_MAX: u32 = 500;
+
+/// Filter and page of dead letters. Every condition must hold.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct DeadLettersQuery {
+    /// Default: all. A verb in bulk requires `open` or `parked`.
+    pub(super) state: Option<DeadLetterState>,
+    /// Default: all.
+    origin: Option<DeadLetterOrigin>,
+    /// Part of the reason, in upper or lower case.
+    reason: Option<String>,
+    /// With a request of this sale.
+    sale_id: Option<String>,
+    /// With a request for this SKU; requires `sale_id`.
+    sku_id: Option<String>,
+    /// With this request: its id or its number.
+    request_id: Option<String>,
+    /// With a request of this buyer.
+    buyer_id: Option<String>,
+    /// Dead-lettered at or after this time.
+    #[param(value_type = Option<String>, format = DateTime)]
+    since: Option<DateTime<Utc>>,
+    /// Dead-lettered before this time.
+    #[param(value_type = Option<String>, format = DateTime)]
+    until: Option<DateTime<Utc>>,
+    /// Most dead letters in the answer, or in one step of a verb: 1 to 500, default 50.
+    #[param(minimum = 1, maximum = 500)]
+    limit: Option<u32>,
+    /// `next_cursor` of the previous page or step.
+    cursor: Option<String>,
+}
+
+impl DeadLettersQuery {
+    /// # Errors
+    /// `invalid-request`.
+    pub(super) fn limit(&self) -> Result<u32, Problem> {
+        page_limit(self.limit, LIMIT_DEFAULT, LIMIT_MAX)
+    }
+
+    /// # Errors
+    /// `invalid-request`, or `unknown-sku` for a sale or SKU that is not in the catalog.
+    pub(super) fn filter(&self, state: &HttpState) -> Result<DeadLetterFilter, Problem> {
+        let request = self.request_id.as_deref().map(request_number).transpose()?;
+        let buyer = self.buyer_id.as_deref().map(str::parse::<BuyerId>).transpose();
+        let text = self.reason.as_deref().map(str::trim).filter(|text| !text.is_empty());
+        Ok(DeadLetterFilter {
+            state: self.state,
+            origin: self.origin,
+            reason: text.map(str::to_owned),
+            since_ms: self.since.map(|at| at.timestamp_millis()),
+            until_ms: self.until.map(|at| at.timestamp_millis()),
+            before: page_cursor(self.cursor.as_deref(), parse_number)?,
+            request,
+            buyer: buyer.map_err(|_invalid| Problem::invalid("buyer_id must be a number"))?,
+            skus: self.skus(state)?,
+        })
+    }
+
+    /// The SKUs of the sale, or the one of them.
+    fn skus(&self, state: &HttpState) -> Result<Option<Vec<SkuNo>>, Problem> {
+        let Some(sale) = &self.sale_id else {
+            return match self.sku_id {
+                Some(_) => Err(Problem::invalid("sku_id requires sale_id")),
+                None => Ok(None),
+            };
+        };
+        let listed = state.deps.catalog.sale(sale).ok_or(ProblemCode::UnknownSku)?;
+        let Some(sku) = &self.sku_id else {
+            return Ok(Some(listed.skus.iter().map(|sku| sku.no).collect()));
+        };
+        let sku = listed.sku(sku).ok_or(ProblemCode::UnknownSku)?;
+        Ok(Some(vec![sku.no]))
+    }
+
+    /// Its conditions for the log.
+    pub(super) fn text(&self) -> String {
+        let name = |text: &Option<String>| text.clone();
+        let state = self.state.map(|state| state.name().to_owned());
+        let origin = self.origin.map(|origin| origin.name().to_owned());
+        let at = |at: Option<DateTime<Utc>>| at.map(|at| at.to_rfc3339());
+        [
+            ("state", state),
+            ("origin", origin),
+            ("reason", name(&self.reason)),
+            ("sale_id", name(&self.sale_id)),
+            ("sku_id", name(&self.sku_id)),
+            ("request_id", name(&self.request_id)),
+            ("buyer_id", name(&self.buyer_id)),
+            ("since", at(self.since)),
+            ("until", at(self.until)),
+            ("cursor", name(&self.cursor)),
+        ]
+        .into_iter()
+        .filter_map(|(name, value)| Some(format!("{name}={:?}", value?)))
+        .collect::<Vec<_>>()
+        .join(" ")
+    }
+}
+
+/// The number of a request, of its id or alone.
+///
+/// # Errors
+/// `invalid-request`.
+pub(super) fn request_number(id: &str) -> Result<RequestId, Problem> {
+    let number = RequestTokens::read(id).map_or_else(|| id.parse().ok(), |id| Some(id.number));
+    number.ok_or_else(|| Problem::invalid("request_id must be a request id or its number"))
+}
+
+/// Accepts decimal digits only, so that each number has one spelling.
+pub(super) fn parse_number(text: &str) -> Option<DeadLetterNo> {
+    let is_decimal = text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|_| is_decimal).map(DeadLetterNo)
+}

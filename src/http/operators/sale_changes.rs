@@ -1,0 +1,179 @@
+//! Operators' routes that change a sale while it runs: title, end, terms, and stock.
+
+use actix_web::{HttpRequest, web};
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::sale_views::AdminSaleView;
+use super::sales::parse_sale_id;
+use crate::domain::{SaleChange, SkuChange, SkuId};
+use crate::http::buyers::views::no_store_json;
+use crate::http::middleware::body;
+use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
+use crate::http::operators::verbs::by_operator;
+use crate::http::state::State;
+use crate::runtime::shutdown::run_to_end;
+use crate::services::sales::{StockChanged, StockOrder};
+
+/// Ample for every SKU of a sale.
+const CHANGE_BYTES_MAX: usize = 256 * 1024;
+
+/// Most characters of a reason that is stored.
+const REASON_CHARS_MAX: usize = 255;
+
+/// What changes in a sale; a missing member stays.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SaleChangeBody {
+    /// Shown to buyers.
+    title: Option<String>,
+    /// First instant after the window.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    ends_at: Option<DateTime<Utc>>,
+    #[serde(default)]
+    skus: Vec<SkuChangeBody>,
+    /// Recorded with who did it; at most 1000 characters.
+    reason: Option<String>,
+}
+
+/// What changes in a SKU; a missing member stays. Other terms (all but the title) are in force for
+/// new requests at once; orders and requests on their way keep theirs.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SkuChangeBody {
+    #[schema(value_type = String)]
+    sku_id: SkuId,
+    /// Shown to buyers.
+    title: Option<String>,
+    /// Price of one unit, in the currency's smallest unit.
+    price: Option<i64>,
+    /// Most units over all orders of a buyer; only of the policy `quota`. A smaller limit takes no
+    /// order away.
+    limit: Option<u32>,
+    /// Most units in one order.
+    max_quantity: Option<u32>,
+    /// How long an order may stay unpaid, seconds; 0: for ever.
+    payment_window_s: Option<i32>,
+}
+
+/// A change of the stock.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StockChangeBody {
+    /// Units to add; negative: to take out. Only free units are taken out.
+    delta: i32,
+    /// Names the change, 1 to 64 characters out of `A-Z a-z 0-9 . _ -`: a repeat changes nothing.
+    change_id: String,
+    /// Stored; at most 255 characters.
+    reason: Option<String>,
+}
+
+/// A recorded change of the stock.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct StockChangeView {
+    sale_id: String,
+    sku_id: String,
+    change_id: String,
+    delta: i32,
+    /// The units that were added; negative: taken out. Fewer than `delta` if fewer were free.
+    changed: i32,
+    /// The stock afterwards: units ordered and left.
+    initial_stock: u32,
+}
+
+/// Changes title, end and terms of a sale. Idempotent.
+#[utoipa::path(
+    patch, path = "/admin/v1/sales/{sale_id}",
+    operation_id = "adminChangeSale", tag = "operators", request_body = SaleChangeBody,
+    responses((status = 200, description = "the sale afterwards", body = AdminSaleView)),
+)]
+pub async fn change(
+    sale_id: web::Path<String>,
+    request: HttpRequest,
+    payload: web::Payload,
+    state: State,
+) -> Handled {
+    let id = parse_sale_id(&sale_id)?;
+    let bytes = body::read(payload, CHANGE_BYTES_MAX).await?;
+    let body: SaleChangeBody = body::parse(request.headers(), &bytes)?;
+    let change = SaleChange {
+        by: by_operator(&request, body.reason)?,
+        title: body.title,
+        ends_at_ms: body.ends_at.map(|at| at.timestamp_millis()),
+        skus: body.skus.into_iter().map(SkuChange::from).collect(),
+    };
+    let sales = state.deps.sales.clone();
+    let changing = async move { sales.change(&id, change).await };
+    let sale = run_to_end(changing).await.ok_or(ProblemCode::Internal)??;
+    Ok(no_store_json(AdminSaleView::new(&sale, &state)))
+}
+
+/// Changes the stock of a SKU, once per `change_id`. Units are added at once, also to a SKU that is
+/// sold out. Only free units are taken out: `changed` tells how many.
+#[utoipa::path(
+    post, path = "/admin/v1/sales/{sale_id}/skus/{sku_id}/stock",
+    operation_id = "adminChangeStock", tag = "operators",
+    request_body = StockChangeBody,
+    responses((status = 200, description = "the change, as recorded", body = StockChangeView)),
+)]
+pub async fn stock(
+    path: web::Path<(String, String)>,
+    request: HttpRequest,
+    payload: web::Payload,
+    state: State,
+) -> Handled {
+    let (sale_id, sku_id) = path.into_inner();
+    let bytes = body::read(payload, CHANGE_BYTES_MAX).await?;
+    let body: StockChangeBody = body::parse(request.headers(), &bytes)?;
+    check_length(body.reason.as_deref(), REASON_CHARS_MAX)?;
+    if body.delta == 0 {
+        return Err(Problem::invalid("delta must not be 0"));
+    }
+    // The form of every name.
+    if body.change_id.parse::<SkuId>().is_err() {
+        return Err(Problem::invalid(
+            "change_id must be 1 to 64 characters out of A-Z a-z 0-9 . _ -",
+        ));
+    }
+    let order = StockOrder {
+        sale: parse_sale_id(&sale_id)?,
+        sku: sku_id.parse().map_err(|_invalid| ProblemCode::UnknownSku)?,
+        change_id: body.change_id.clone(),
+        delta: body.delta,
+        operator: by_operator(&request, body.reason.clone())?.map(|by| by.name),
+        reason: body.reason,
+    };
+    let sales = state.deps.sales.clone();
+    let changing = async move { sales.change_stock(order).await };
+    let changed = run_to_end(changing).await.ok_or(ProblemCode::Internal)??;
+    let StockChanged { change, sku } = changed;
+    Ok(no_store_json(StockChangeView {
+        sale_id,
+        sku_id,
+        change_id: body.change_id,
+        delta: change.wanted,
+        changed: change.units,
+        initial_stock: sku.initial,
+    }))
+}
+
+impl From<SkuChangeBody> for SkuChange {
+    fn from(body: SkuChangeBody) -> Self {
+        Self {
+            id: body.sku_id,
+            title: body.title,
+            price: body.price,
+            limit: body.limit,
+            max_quantity: body.max_quantity,
+            payment_window_s: body.payment_window_s,
+        }
+    }
+}
+
+fn check_length(reason: Option<&str>, max: usize) -> Result<(), Problem> {
+    if reason.is_some_and(|reason| reason.chars().count() > max) {
+        return Err(Problem::invalid(format!("reason must have at most {max} characters")));
+    }
+    Ok(())
+}

@@ -1,0 +1,127 @@
+//! Who did what, and why: the operator of a verb, its record in the ledger, and the list of them.
+
+use actix_web::{HttpMessage, HttpRequest, HttpResponse, web};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::auth::Operator;
+use crate::db;
+use crate::domain::operator_verb::REASON_CHARS_MAX;
+use crate::domain::{ByOperator, OperatorVerb, VerbSubject};
+use crate::http::buyers::views::{no_store, page_cursor, page_cut, page_limit, rfc3339};
+use crate::http::middleware::problem::{Handled, Problem};
+use crate::http::middleware::watch::give_reason;
+use crate::http::state::{HttpState, State};
+
+const LIMIT_DEFAULT: u32 = 50;
+const LIMIT_MAX: u32 = 500;
+
+/// Who calls, with the reason that the body gives; `None`: the route is not an operator's.
+///
+/// # Errors
+/// `invalid-request`: the reason is too long.
+pub(super) fn by_operator(
+    request: &HttpRequest,
+    reason: Option<String>,
+) -> Result<Option<ByOperator>, Problem> {
+    if reason.as_deref().is_some_and(|reason| reason.chars().count() > REASON_CHARS_MAX) {
+        let detail = format!("reason must have at most {REASON_CHARS_MAX} characters");
+        return Err(Problem::invalid(detail));
+    }
+    give_reason(request, reason.as_deref());
+    let operator = request.extensions().get::<Operator>().map(|operator| operator.name.to_string());
+    Ok(operator.map(|name| ByOperator { name, reason }))
+}
+
+/// Records a verb after its effect. The effect stands also if the record fails; the log has both.
+pub(super) async fn record(
+    state: &HttpState,
+    subject: &VerbSubject,
+    verb: &str,
+    by: Option<ByOperator>,
+) {
+    record_all(state, std::slice::from_ref(subject), verb, by).await;
+}
+
+/// Records one verb of several subjects.
+pub(super) async fn record_all(
+    state: &HttpState,
+    subjects: &[VerbSubject],
+    verb: &str,
+    by: Option<ByOperator>,
+) {
+    let Some(by) = by else { return };
+    let at_ms = state.deps.clock.wall_ms();
+    let verbs = subjects.iter().map(|subject| OperatorVerb::new(subject, verb, &by, at_ms));
+    if let Err(error) = state.deps.ledger.record_verbs(verbs.collect()).await {
+        tracing::warn!(%error, verb, operator = by.name, "operator: verb not recorded");
+    }
+}
+
+/// Filter and page of the list.
+#[derive(Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct VerbsQuery {
+    /// `sale:<sale_id>`, `letter:<id>` or `payment:<id>`; default: all.
+    subject: Option<String>,
+    /// Most verbs in the answer: 1 to 500, default 50.
+    #[param(minimum = 1, maximum = 500)]
+    limit: Option<u32>,
+    /// `next_cursor` of the previous page.
+    cursor: Option<String>,
+}
+
+/// A verb that changed something.
+#[derive(Serialize, ToSchema)]
+pub struct VerbView {
+    verb_id: String,
+    /// `sale:<sale_id>`, `letter:<id>` or `payment:<id>`.
+    subject: String,
+    /// As in the path, such as `close`; `change` for `PATCH`.
+    verb: String,
+    /// The name of the token; `local` without tokens.
+    operator: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    at: String,
+}
+
+impl From<(i32, OperatorVerb)> for VerbView {
+    fn from((no, verb): (i32, OperatorVerb)) -> Self {
+        Self {
+            verb_id: no.to_string(),
+            subject: verb.subject,
+            verb: verb.verb,
+            operator: verb.by.name,
+            reason: verb.by.reason,
+            at: rfc3339(verb.at_ms),
+        }
+    }
+}
+
+/// A page of verbs.
+#[derive(Serialize, ToSchema)]
+pub struct VerbsView {
+    verbs: Vec<VerbView>,
+    /// Cursor of the next page; absent on the last page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+/// What operators changed, newest first: who, when and why.
+#[utoipa::path(
+    get, path = "/admin/v1/verbs", operation_id = "adminListVerbs",
+    tag = "operators", params(VerbsQuery),
+    responses((status = 200, description = "newest first", body = VerbsView)),
+)]
+pub async fn list(state: State, query: web::Query<VerbsQuery>) -> Handled {
+    let VerbsQuery { subject, limit, cursor } = query.into_inner();
+    let limit = page_limit(limit, LIMIT_DEFAULT, LIMIT_MAX)?;
+    let before = page_cursor(cursor.as_deref(), |text| text.parse().ok())?;
+    let reading = state.deps.ledger.verbs(subject, before, limit + 1);
+    let mut rows = db::with_timeout("a list of verbs", reading).await?;
+    let next_cursor = page_cut(&mut rows, limit, |(no, _)| no.to_string());
+    let verbs = rows.into_iter().map(VerbView::from).collect();
+    Ok(HttpResponse::Ok().insert_header(no_store()).json(VerbsView { verbs, next_cursor }))
+}

@@ -1,0 +1,191 @@
+//! Which certificates are trusted, the own ones, and what to do when a server's is not.
+
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsConnector;
+
+use super::MaybeTls;
+
+/// The authorities whose certificates servers must have.
+#[derive(Clone)]
+pub struct Trust {
+    config: Arc<ClientConfig>,
+    pem: Arc<[u8]>,
+}
+
+impl fmt::Debug for Trust {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Trust").finish_non_exhaustive()
+    }
+}
+
+impl Trust {
+    /// Reads the authorities of a PEM file, or those of the system if the path is empty.
+    ///
+    /// # Errors
+    /// What is wrong with the file or the system.
+    pub fn read(ca_file: &Path) -> Result<Self, String> {
+        let is_set = !ca_file.as_os_str().is_empty();
+        let found = if is_set { certificates(ca_file)? } else { of_system()? };
+        let (mut roots, mut pem) = (RootCertStore::empty(), String::new());
+        for certificate in found {
+            let text = STANDARD.encode(&certificate);
+            match roots.add(certificate) {
+                Ok(()) => {
+                    let (begin, end) = ("-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----");
+                    pem.extend([begin, "\n", &text, "\n", end, "\n"]);
+                }
+                Err(error) if is_set => {
+                    return Err(format!("{} holds no authority: {error}", ca_file.display()));
+                }
+                // Systems have odd ones.
+                Err(_) => {}
+            }
+        }
+        let config = ClientConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .map_err(|error| error.to_string())?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Ok(Self { config: Arc::new(config), pem: pem.into_bytes().into() })
+    }
+
+    /// The authorities as PEM, for clients with TLS of their own.
+    #[must_use]
+    pub fn pem(&self) -> &[u8] {
+        &self.pem
+    }
+
+    /// Encrypts a connection to the server of this name or address.
+    ///
+    /// # Errors
+    /// The server speaks no TLS, or has no certificate of a trusted authority with this name.
+    pub async fn secure<T>(&self, host: &str, connection: T) -> io::Result<MaybeTls<T>>
+    where
+        T: AsyncRead + AsyncWrite + Unpin,
+    {
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+        let secured =
+            TlsConnector::from(Arc::clone(&self.config)).connect(name, connection).await?;
+        Ok(MaybeTls::Tls(Box::new(secured.into())))
+    }
+}
+
+/// The TLS of a listener with this certificate chain and key.
+///
+/// # Errors
+/// What is wrong with the files.
+pub fn server_config(chain: &Path, key: &Path) -> Result<Arc<ServerConfig>, String> {
+    let secret = PrivateKeyDer::from_pem_file(key)
+        .map_err(|error| format!("{} holds no private key: {error}", key.display()))?;
+    let mut config = ServerConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?
+        .with_no_client_auth()
+        .with_single_cert(certificates(chain)?, secret)
+        .map_err(|error| format!("{} does not fit {}: {error}", key.display(), chain.display()))?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let shown = file.display();
+    let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect);
+    let found: Vec<_> = read.map_err(|error| format!("cannot read {shown}: {error}"))?;
+    if found.is_empty() { Err(format!("{shown} holds no certificate (PEM)")) } else { Ok(found) }
+}
+
+fn of_system() -> Result<Vec<CertificateDer<'static>>, String> {
+    let found = rustls_native_certs::load_native_certs();
+    match found.errors.first() {
+        _ if !found.certs.is_empty() => Ok(found.certs),
+        Some(error) => Err(format!("the authorities of this system cannot be read: {error}")),
+        None => Err("this system has no certificate authorities".to_owned()),
+    }
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    // The clients of Redis and MySQL use the process's default.
+    let _is_set = ring::default_provider().install_default();
+    CryptoProvider::get_default().cloned().unwrap_or_else(|| Arc::new(ring::default_provider()))
+}
+
+/// Parts of messages about TLS, and what to do; `CA` and `URL` stand for the keys of a server.
+const REMEDIES: [(&str, &str); 6] = [
+    ("UnknownIssuer", "name the file of the authority that signed it in CA"),
+    ("CaUsedAsEndEntity", "give the server a certificate that an authority signed"),
+    ("not valid for name", "write a name that the certificate has into URL"),
+    ("certificate expired", "renew the server's certificate, or set this machine's clock"),
+    ("InvalidContentType", "the server speaks no TLS at this port: write its TLS port into URL"),
+    ("does not have this capability", "the server speaks no TLS: give it a certificate"),
+];
+
+/// Adds to a message about TLS what to do about it; leaves other messages as they are. `ca` and
+/// `url` are the keys of the server's authority and address.
+#[must_use]
+pub fn explain(message: String, ca: &str, url: &str) -> String {
+    match REMEDIES.iter().find(|(part, _)| message.contains(part)) {
+        Some((_, remedy)) => {
+            let remedy = remedy.replace("CA", ca).replace("URL", url);
+            format!("{message}; {remedy}")
+        }
+        None => message,
+    }
+}
+
+/// Whether a host name or an address is this machine's.
+#[must_use]
+pub fn is_loopback(host: &str) -> bool {
+    let address = host.trim_start_matches('[').trim_end_matches(']');
+    host.eq_ignore_ascii_case("localhost")
+        || address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_about_tls_name_the_keys_to_change() {
+        let unknown = "invalid peer certificate: UnknownIssuer".to_owned();
+        let text = explain(unknown, "redis.ca_file", "redis.url");
+        assert!(text.ends_with("; name the file of the authority that signed it in redis.ca_file"));
+        let other = "connection refused".to_owned();
+        assert_eq!(explain(other.clone(), "redis.ca_file", "redis.url"), other);
+    }
+
+    #[test]
+    fn files_without_certificates_are_refused_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("ca.pem");
+        assert!(Trust::read(&file).err().unwrap().contains("ca.pem"));
+        std::fs::write(&file, "nothing").unwrap();
+        assert!(Trust::read(&file).err().unwrap().contains("holds no certificate"));
+        let garbage = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        std::fs::write(&file, garbage).unwrap();
+        assert!(Trust::read(&file).err().unwrap().contains("holds no authority"));
+        assert!(server_config(&file, &file).err().unwrap().contains("holds no private key"));
+    }
+
+    #[test]
+    fn loopback_is_known_by_name_and_address() {
+        for host in ["localhost", "LOCALHOST", "127.0.0.1", "127.3.2.1", "[::1]", "::1"] {
+            assert!(is_loopback(host), "{host}");
+        }
+        for host in ["10.0.0.1", "redis", "localhost.example", "[fd00::1]"] {
+            assert!(!is_loopback(host), "{host}");
+        }
+    }
+}

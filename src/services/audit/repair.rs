@@ -1,0 +1,238 @@
+//! Repairs what an audit found, while the sale goes on. Each action may be repeated, and is
+//! recorded in the ledger. What no action can give back is recorded as a final failure.
+//!
+//! On crash: an action without its record is found done by the next audit, which records nothing.
+
+use std::collections::{BTreeMap, HashSet};
+
+use super::report::RepairReport;
+use super::{AuditSources, Error};
+use crate::db::conflict_resolution;
+use crate::domain::invariants::Violation;
+use crate::domain::{
+    AuditVerdict, BucketKey, Failure, OrderIntent, PlaceOutcome, Repair, RepairAction,
+    RepairOutcome, RequestId, Sale, Sku, SkuNo,
+};
+use crate::services::sales::{SalesError, SalesService};
+use crate::stock::Stock;
+
+/// Acts on the violations of an audit.
+pub struct Repairer<'a> {
+    pub sources: AuditSources<'a>,
+    pub sales: &'a SalesService,
+    /// Time of the repairs, epoch milliseconds.
+    pub now_ms: i64,
+}
+
+/// Violations with the same action and SKU.
+type Plan<'v> = BTreeMap<(RepairAction, SkuNo), Vec<&'v Violation>>;
+
+impl Repairer<'_> {
+    /// What [`Self::repair`] would do.
+    pub fn plan(violations: &[Violation]) -> Vec<RepairReport> {
+        let planned = |violation: &Violation| {
+            Some(RepairReport {
+                verdict: violation.verdict,
+                action: violation.action?,
+                outcome: None,
+                detail: violation.detail.clone(),
+            })
+        };
+        violations.iter().filter_map(planned).collect()
+    }
+
+    /// Repairs the violations, which two looks found, and records each repair.
+    ///
+    /// # Errors
+    /// A store is away: the actions before it were made, and the next repair continues.
+    pub async fn repair(&self, violations: &[Violation]) -> Result<Vec<RepairReport>, Error> {
+        let sales = self.sources.ledger.sales().await?;
+        let mut plan = Plan::new();
+        for violation in violations {
+            let Some(action) = violation.action else { continue };
+            let sku = violation.subject.sku.unwrap_or(SkuNo(0));
+            plan.entry((action, sku)).or_default().push(violation);
+        }
+        let mut reports = Vec::new();
+        let mut recounted = HashSet::new();
+        for ((action, sku), violations) in plan {
+            let is_of_stock = |violation: &&Violation| violation.subject.buyer.is_none();
+            if action == RepairAction::Recount && violations.iter().any(is_of_stock) {
+                recounted.insert(sku);
+            }
+            let known = sales
+                .iter()
+                .find_map(|sale| Some((sale, sale.skus.iter().find(|one| one.no == sku)?)));
+            let repairs = match (known, self.sources.stock) {
+                // The buckets were compared with the count that was wrong, and loaded after it was
+                // corrected.
+                (Some(_), Some(_))
+                    if action == RepairAction::LoadBuckets && recounted.contains(&sku) =>
+                {
+                    self.record(sku, &violations, RepairOutcome::Compensated, "; recounted")
+                }
+                (Some((sale, known)), Some(stock)) => {
+                    self.act(action, sale, known, stock, &violations).await?
+                }
+                _ => self.record(sku, &violations, RepairOutcome::FailedFinal, ""),
+            };
+            // A recount records itself in its transaction.
+            if action != RepairAction::Recount {
+                self.sources.ledger.record_repairs(repairs.clone()).await?;
+            }
+            for repair in repairs {
+                tracing::warn!(
+                    verdict = repair.verdict.name(),
+                    action = repair.action.name(),
+                    outcome = repair.outcome.name(),
+                    detail = repair.detail,
+                    "audit: repaired"
+                );
+                let Repair { verdict, action, outcome, detail, .. } = repair;
+                reports.push(RepairReport { verdict, action, outcome: Some(outcome), detail });
+            }
+        }
+        Ok(reports)
+    }
+
+    async fn act(
+        &self,
+        action: RepairAction,
+        sale: &Sale,
+        sku: &Sku,
+        stock: &dyn Stock,
+        violations: &[&Violation],
+    ) -> Result<Vec<Repair>, Error> {
+        Ok(match action {
+            RepairAction::Submit | RepairAction::Republish => {
+                self.submit(sku, stock, violations).await?
+            }
+            RepairAction::FinishTransfers => {
+                for bucket in BucketKey::all_of(sku) {
+                    stock.finish_transfers(bucket).await?;
+                }
+                self.record(sku.no, violations, RepairOutcome::Compensated, "")
+            }
+            RepairAction::Recount => self.recount(sale, sku, violations).await?,
+            RepairAction::LoadBuckets => {
+                let (outcome, result) = self.load(sale, sku).await?;
+                self.record(sku.no, violations, outcome, result)
+            }
+            RepairAction::Record => self.record(sku.no, violations, RepairOutcome::FailedFinal, ""),
+        })
+    }
+
+    /// The repair of each violation, all with the same outcome.
+    fn record(
+        &self,
+        sku: SkuNo,
+        violations: &[&Violation],
+        outcome: RepairOutcome,
+        result: &str,
+    ) -> Vec<Repair> {
+        let repair = |violation: &&Violation| Repair {
+            sku,
+            request: violation.subject.request,
+            verdict: violation.verdict,
+            action: violation.action.unwrap_or(RepairAction::Record),
+            outcome,
+            detail: format!("{}{result}", violation.detail),
+            at_ms: self.now_ms,
+        };
+        violations.iter().map(repair).collect()
+    }
+
+    /// Loads the buckets of a SKU. A store in the memory of this process is loaded at its start
+    /// only.
+    async fn load(&self, sale: &Sale, sku: &Sku) -> Result<(RepairOutcome, &'static str), Error> {
+        match self.sales.rebuild(&sale.id, Some(&sku.id)).await {
+            Ok(_) => Ok((RepairOutcome::Compensated, "; the buckets were loaded")),
+            Err(SalesError::NoBuckets) => Ok((
+                RepairOutcome::FailedFinal,
+                "; only a restart of the process loads the units that it counts",
+            )),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Sets counts of the ledger to what its orders say; the buckets follow the units left.
+    async fn recount(
+        &self,
+        sale: &Sale,
+        sku: &Sku,
+        violations: &[&Violation],
+    ) -> Result<Vec<Repair>, Error> {
+        let mut repairs = Vec::new();
+        for violation in violations {
+            let buyer = violation.subject.buyer;
+            repairs.push(self.sources.ledger.recount(sku.no, buyer, self.now_ms).await?);
+            if buyer.is_none() {
+                self.load(sale, sku).await?;
+            }
+        }
+        Ok(repairs)
+    }
+
+    /// Writes lost requests to the ledger, and its decisions to their buckets.
+    async fn submit(
+        &self,
+        sku: &Sku,
+        stock: &dyn Stock,
+        violations: &[&Violation],
+    ) -> Result<Vec<Repair>, Error> {
+        let requests = violations.iter().filter_map(|violation| violation.subject.request);
+        let lost: HashSet<RequestId> = requests.collect();
+        let mut repairs = Vec::new();
+        for bucket in BucketKey::all_of(sku) {
+            let mut intents = stock.unsettled(bucket, i64::MAX).await?;
+            intents.retain(|intent| lost.contains(&intent.request));
+            repairs.extend(self.submit_intents(bucket, stock, &intents).await?);
+        }
+        Ok(repairs)
+    }
+
+    async fn submit_intents(
+        &self,
+        bucket: BucketKey,
+        stock: &dyn Stock,
+        intents: &[OrderIntent],
+    ) -> Result<Vec<Repair>, Error> {
+        let mut outcomes = vec![None; intents.len()];
+        conflict_resolution::resolve(self.sources.ledger, intents, &mut outcomes).await?;
+        let mut repairs = Vec::new();
+        for (intent, outcome) in intents.iter().zip(outcomes) {
+            let (outcome, result) = match outcome {
+                Some(PlaceOutcome::Placed(order) | PlaceOutcome::Repeat(order)) => {
+                    stock.settle(vec![(bucket.bucket, order)]).await?;
+                    (RepairOutcome::Compensated, "placed")
+                }
+                Some(PlaceOutcome::Refused(reason)) => {
+                    let failure = Failure {
+                        request: intent.request,
+                        sku: intent.sku,
+                        buyer: intent.buyer,
+                        quantity: intent.quantity,
+                        reason,
+                        recorded_at_ms: self.now_ms,
+                    };
+                    // Units return only after the refusal is recorded.
+                    self.sources.ledger.record_failures(vec![failure]).await?;
+                    stock.release(bucket, vec![failure]).await?;
+                    (RepairOutcome::FailedFinal, reason.code())
+                }
+                // The next audit finds the request again.
+                Some(PlaceOutcome::Unavailable) | None => continue,
+            };
+            repairs.push(Repair {
+                sku: intent.sku,
+                request: Some(intent.request),
+                verdict: AuditVerdict::Leak,
+                action: RepairAction::Submit,
+                outcome,
+                detail: format!("request {}: submitted again: {result}", intent.request),
+                at_ms: self.now_ms,
+            });
+        }
+        Ok(repairs)
+    }
+}

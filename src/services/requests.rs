@@ -1,0 +1,183 @@
+//! Ends requests that the ledger has not decided: cancelled by their buyer, queued for too long, or
+//! in a dead letter that an operator discards.
+//!
+//! The ledger records the failure, then the bucket releases the units. From the record on, the
+//! ledger refuses every copy of the request, in a gate, an outbox or a message. It excludes order
+//! and failure from each other: of an end and a submission at once, one wins, and the other one
+//! reads it.
+//!
+//! On crash between the two steps the request is a failure in the ledger and still `queued` in its
+//! bucket: the next submission, end, reconciler or load of the bucket finds the record and
+//! releases. May repeat: everything; the first recorded reason stays.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::db::{self, Ledger};
+use crate::domain::{
+    BucketKey, BucketNo, BuyerId, Epoch, Examination, Failure, OrderIntent, Refusal, RequestId,
+    RequestStatus, Reservation, Sku, TraceId,
+};
+use crate::observe::metrics::{Metrics, ReasonLabel};
+use crate::runtime::clock::SharedClock;
+use crate::runtime::clock_guard::ClockGuard;
+use crate::stock::{Stock, StoredRequest};
+
+/// Requests that one transaction ends.
+const BATCH: usize = 500;
+
+/// Ends queued requests. Cheap to clone.
+#[derive(Clone)]
+pub struct RequestService {
+    ledger: Arc<dyn Ledger>,
+    stock: Arc<dyn Stock>,
+    clock: SharedClock,
+    metrics: Arc<Metrics>,
+    guard: Arc<ClockGuard>,
+    is_clock_trusted: Arc<AtomicBool>,
+}
+
+impl RequestService {
+    /// No request times out while the clock steps, or differs from the ledger's, by more than
+    /// `clock_skew_max_ms`.
+    #[must_use]
+    pub fn new(
+        ledger: Arc<dyn Ledger>,
+        stock: Arc<dyn Stock>,
+        clock: SharedClock,
+        metrics: Arc<Metrics>,
+        clock_skew_max_ms: u64,
+    ) -> Self {
+        let guard = Arc::new(ClockGuard::new(Arc::clone(&clock), clock_skew_max_ms));
+        let is_clock_trusted = Arc::new(AtomicBool::new(true));
+        Self { ledger, stock, clock, metrics, guard, is_clock_trusted }
+    }
+
+    /// Records a failure of each request without an order, and releases its units. Returns what the
+    /// ledger has of these requests then. A bucket that does not take the result now is reconciled
+    /// with the ledger later.
+    ///
+    /// # Errors
+    /// The ledger's: failures may be recorded, and no units were released.
+    pub async fn end(
+        &self,
+        intents: &[OrderIntent],
+        reason: Refusal,
+    ) -> Result<Examination, db::Error> {
+        let recorded_at_ms = self.clock.wall_ms();
+        let failure_of = |intent: &OrderIntent, reason| Failure {
+            request: intent.request,
+            sku: intent.sku,
+            buyer: intent.buyer,
+            quantity: intent.quantity,
+            reason,
+            recorded_at_ms,
+        };
+        let failures = intents.iter().map(|intent| failure_of(intent, reason));
+        self.ledger.record_failures(failures.collect()).await?;
+        // Crash here [ended_not_released]: the failures are recorded and the buckets call the
+        // requests queued; the next submission or end, the reconciler or a load releases them.
+        // An order has no failure, and an earlier failure keeps its reason.
+        let examined = self.ledger.examine(intents.to_vec()).await?;
+        let mut by_bucket: BTreeMap<_, Vec<Failure>> = BTreeMap::new();
+        for intent in intents {
+            let Some(recorded) = examined.failures.get(&intent.request).copied() else { continue };
+            if recorded == reason {
+                let label = ReasonLabel { reason: reason.code() };
+                self.metrics.requests_ended.get_or_create(&label).inc();
+            }
+            let failures = by_bucket.entry((intent.sku, intent.bucket)).or_default();
+            failures.push(failure_of(intent, recorded));
+        }
+        for ((sku, bucket), failures) in by_bucket {
+            let num = failures.len();
+            if let Err(error) = self.stock.release(BucketKey { sku, bucket }, failures).await {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(%sku, %bucket, num, error, "failures recorded, bucket not updated");
+            }
+        }
+        Ok(examined)
+    }
+
+    /// Cancels a request of this buyer, if it is queued; `stored` is what the stock has of it.
+    /// Returns its status then: failed with [`Refusal::CancelledByBuyer`] if it was cancelled, now
+    /// or before.
+    ///
+    /// # Errors
+    /// The ledger's: the request may be cancelled.
+    pub async fn cancel(
+        &self,
+        sku: &Sku,
+        request: RequestId,
+        buyer: BuyerId,
+        stored: StoredRequest,
+    ) -> Result<RequestStatus, db::Error> {
+        let StoredRequest { quantity, asked_at_ms, status } = stored;
+        if status != RequestStatus::Queued {
+            return Ok(status);
+        }
+        let intent = Reservation {
+            request,
+            sku: sku.no,
+            bucket: BucketNo::home_of(buyer, sku.buckets),
+            epoch: Epoch(0),
+            buyer,
+            quantity,
+            asked_at_ms,
+            trace: TraceId(0),
+            terms: sku.terms(),
+        }
+        .intent(sku);
+        let found = self.end(&[intent], Refusal::CancelledByBuyer).await?;
+        let order = found.orders.get(&request).filter(|order| order.answers(&intent));
+        let failure = found.failures.get(&request).copied().map(RequestStatus::Failed);
+        // Neither: another request has this id, and the ledger will refuse this one.
+        Ok(order.map(RequestStatus::from).or(failure).unwrap_or(status))
+    }
+
+    /// Ends those of these queued requests of one SKU that were queued for longer than its
+    /// `queue_timeout_s`, and removes them from the list, except those that are orders. None while
+    /// the clock is not trusted.
+    ///
+    /// # Errors
+    /// The ledger's. The expired requests are removed, too, because they should become no orders:
+    /// they are still queued, or failed and not released, and a repeat ends them.
+    pub async fn end_expired(
+        &self,
+        sku: &Sku,
+        queued: &mut Vec<OrderIntent>,
+    ) -> Result<(), db::Error> {
+        let timeout_ms = i64::from(sku.queue_timeout_s) * 1_000;
+        let before_ms = self.clock.wall_ms().saturating_sub(timeout_ms);
+        let is_expired = |intent: &OrderIntent| timeout_ms > 0 && intent.placed_at_ms < before_ms;
+        let expired: Vec<OrderIntent> =
+            queued.extract_if(.., |intent| is_expired(intent)).collect();
+        if expired.is_empty() {
+            return Ok(());
+        }
+        if !self.is_time_trusted().await? {
+            queued.extend(expired);
+            return Ok(());
+        }
+        for batch in expired.chunks(BATCH) {
+            let found = self.end(batch, Refusal::QueueTimeout).await?;
+            let is_open = |intent: &&OrderIntent| !found.failures.contains_key(&intent.request);
+            queued.extend(batch.iter().filter(is_open));
+        }
+        tracing::info!(sku = %sku.no, num_expired = expired.len(), "queued requests: timed out");
+        Ok(())
+    }
+
+    async fn is_time_trusted(&self) -> Result<bool, db::Error> {
+        let asked = self.guard.read();
+        let checked = self.guard.check(asked, self.ledger.time_ms().await?);
+        let was_trusted = self.is_clock_trusted.swap(checked.is_ok(), Ordering::SeqCst);
+        if let Err(fault) = checked
+            && was_trusted
+        {
+            tracing::warn!(%fault, "queued requests: none times out until the clock is right");
+        }
+        Ok(checked.is_ok())
+    }
+}

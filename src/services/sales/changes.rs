@@ -1,0 +1,175 @@
+//! Changes of a sale while it runs: title, end and terms, and the stock of a SKU.
+//!
+//! Other terms are another epoch, which reaches the buckets like a phase. Units enter the ledger
+//! before the buckets and leave the buckets before the ledger. On crash between two steps: the next
+//! sync of any process, or a repeat, writes the change to the buckets; units that left the buckets
+//! and not the ledger return with the next load of the buckets.
+
+use std::sync::Arc;
+
+use super::{SalesError, SalesService};
+use crate::db;
+use crate::domain::{
+    LoaderToken, Phase, Sale, SaleChange, SaleChanged, SaleId, Sku, SkuId, StockChange,
+    StockChangeOutcome, StockChangeRequest, Withdrawal,
+};
+use crate::stock;
+
+/// A change of a stock, as an operator asks for it.
+#[derive(Debug, Clone)]
+pub struct StockOrder {
+    pub sale: SaleId,
+    pub sku: SkuId,
+    /// Names the change.
+    pub change_id: String,
+    /// Units to add; negative: to take out.
+    pub delta: i32,
+    pub reason: Option<String>,
+    /// The name of the operator's token.
+    pub operator: Option<String>,
+}
+
+/// A change of a stock, and the SKU afterwards.
+#[derive(Debug, Clone)]
+pub struct StockChanged {
+    pub change: StockChange,
+    pub sku: Sku,
+}
+
+impl SalesService {
+    /// Changes title, end and terms of a sale. Idempotent: a repeat writes to the buckets again.
+    ///
+    /// # Errors
+    /// [`SalesError::Unknown`], [`SalesError::IsClosed`], [`SalesError::Faults`], or the error of
+    /// the ledger or the stock.
+    pub async fn change(&self, id: &SaleId, change: SaleChange) -> Result<Sale, SalesError> {
+        let _guard = self.operation.lock().await;
+        let reason = change.by.as_ref().and_then(|by| by.reason.clone());
+        let now_ms = self.clock.wall_ms();
+        let sale = match self.backends.ledger.change_sale(id.clone(), change, now_ms).await? {
+            SaleChanged::Changed(sale) => sale,
+            SaleChanged::Unknown => return Err(SalesError::Unknown),
+            SaleChanged::Closed => return Err(SalesError::IsClosed),
+            SaleChanged::Faults(faults) => return Err(SalesError::Faults(faults)),
+        };
+        tracing::info!(sale = %sale.id, epoch = sale.epoch.0, reason, "sale: changed");
+        // Crash here [terms_set_not_applied]: the ledger has the new epoch and the buckets sell
+        // under the old one, whose intents stay valid; the next sync writes it to them.
+        let applied = self.set_bucket_phases(&sale).await;
+        let listed = self.list_changed(id).await;
+        applied.and(listed)
+    }
+
+    /// Changes the stock of a SKU, once per change id. Idempotent: a repeat writes to the buckets
+    /// again.
+    ///
+    /// # Errors
+    /// [`SalesError::Unknown`], [`SalesError::IsClosed`], [`SalesError::Faults`],
+    /// [`SalesError::ChangeConflict`], [`SalesError::NotWithdrawn`], or the error of the ledger or
+    /// the stock.
+    pub async fn change_stock(&self, order: StockOrder) -> Result<StockChanged, SalesError> {
+        let _guard = self.operation.lock().await;
+        let sale = self.current_sale(&order.sale).await?;
+        let sku = sale.sku(order.sku.as_str()).cloned().map(Arc::new);
+        let sku = sku.ok_or(SalesError::Unknown)?;
+        let request = StockChangeRequest {
+            id: order.change_id,
+            sku: sku.no,
+            wanted: order.delta,
+            withdrawn: 0,
+            load: None,
+            reason: order.reason,
+            operator: order.operator,
+            at_ms: self.clock.wall_ms(),
+        };
+        let outcome = match self.backends.ledger.stock_change(request.id.clone()).await? {
+            Some(recorded) => request.repeats(recorded),
+            None if sale.phase == Phase::Closed => return Err(SalesError::IsClosed),
+            None if order.delta < 0 => self.take_out(&sku, request.clone()).await?,
+            None => self.backends.ledger.change_stock(request.clone()).await?,
+        };
+        let (change, is_repeat) = match outcome {
+            StockChangeOutcome::Recorded(change) => (change, false),
+            StockChangeOutcome::Repeat(change) => (change, true),
+            StockChangeOutcome::OtherContent => return Err(SalesError::ChangeConflict),
+            StockChangeOutcome::Reloaded => return Err(SalesError::NotWithdrawn),
+            StockChangeOutcome::TooMany => {
+                let fault = "delta: the stock would exceed 1000000000".to_owned();
+                return Err(SalesError::Faults(vec![fault]));
+            }
+        };
+        if !is_repeat {
+            let (change_id, reason) = (&request.id, &request.reason);
+            let (sale, sku, units) = (&sale.id, &sku.id, change.units);
+            tracing::info!(%sale, %sku, change_id, units, reason, "stock: changed");
+        }
+        // Crash here [stock_recorded_not_applied]: the ledger has the units and the buckets do not;
+        // the next sync adds them, and so does a load.
+        let sale = self.list_changed(&order.sale).await?;
+        let sku = sale.sku(order.sku.as_str()).cloned().ok_or(SalesError::Unknown)?;
+        self.apply_stock_changes(&Arc::new(sku.clone()), change.no - 1).await?;
+        let available = self.backends.ledger.available(sku.no).await?;
+        self.backends.stock.cache_left(sku.no, available);
+        Ok(StockChanged { change, sku })
+    }
+
+    /// Reads a sale that was changed from the ledger into the catalog, and returns it.
+    async fn list_changed(&self, id: &SaleId) -> Result<Sale, SalesError> {
+        let sales = self.refresh_catalog().await?;
+        sales.into_iter().find(|sale| sale.id == *id).ok_or(SalesError::Unknown)
+    }
+
+    /// Takes free units out of the buckets, then out of the ledger.
+    async fn take_out(
+        &self,
+        sku: &Arc<Sku>,
+        mut request: StockChangeRequest,
+    ) -> Result<StockChangeOutcome, SalesError> {
+        let (ledger, stock) = (&self.backends.ledger, &self.backends.stock);
+        let wanted = request.wanted.unsigned_abs();
+        let withdrawal = match stock.withdraw(sku.no, wanted).await {
+            Ok(withdrawal) => withdrawal,
+            // Without buckets only the ledger has units. A first load that begins meanwhile fences
+            // this change.
+            Err(stock::Error::NotLoaded(_)) => {
+                let load = self.backends.is_shared.then_some(LoaderToken(0));
+                Withdrawal { units: wanted, load, ..Withdrawal::default() }
+            }
+            Err(error) => return Err(error.into()),
+        };
+        (request.withdrawn, request.load) = (withdrawal.units, withdrawal.load);
+        let outcome = match ledger.change_stock(request.clone()).await {
+            Err(error) if error.class() == db::ErrorClass::Unknown => {
+                // Waits for the transaction, and fences it: what is recorded now is final.
+                ledger.begin_load(sku.no).await?;
+                let recorded = ledger.stock_change(request.id.clone()).await?;
+                Ok(recorded.map_or(StockChangeOutcome::Reloaded, |change| request.repeats(change)))
+            }
+            outcome => outcome,
+        };
+        let is_recorded =
+            matches!(outcome, Ok(StockChangeOutcome::Recorded(_) | StockChangeOutcome::Repeat(_)));
+        stock.end_withdrawal(sku.no, &withdrawal, is_recorded).await?;
+        if matches!(outcome, Ok(StockChangeOutcome::Reloaded)) && self.backends.is_shared {
+            // Buckets that were loaded under a token that the ledger does not know.
+            self.hold_buckets(sku).await?;
+        }
+        Ok(outcome?)
+    }
+
+    /// Writes the changes of a SKU's stock after a number to its buckets. Skips buckets that cannot
+    /// sell: their load enters all changes.
+    pub(super) async fn apply_stock_changes(
+        &self,
+        sku: &Arc<Sku>,
+        after: i32,
+    ) -> Result<(), SalesError> {
+        for change in self.backends.ledger.stock_changes(sku.no, after).await? {
+            match self.backends.stock.change_stock(sku, change).await {
+                Ok(()) | Err(stock::Error::NotLoaded(_) | stock::Error::Fenced { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}

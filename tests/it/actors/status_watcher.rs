@@ -1,0 +1,85 @@
+//! Event streams: what many buyers who wait cost the stock.
+
+use std::sync::Arc;
+
+use floodgate::actors::periodic::Task;
+use floodgate::actors::status_watcher::{
+    FollowedRequest, StatusWatcher, StreamNews, StreamRegistry,
+};
+use floodgate::config::Tier;
+use floodgate::domain::RequestStatus;
+use floodgate::runtime::clock::Clock;
+use futures_util::FutureExt;
+use futures_util::future::join_all;
+
+use super::gates_failing::{Failing, OFFER};
+use crate::support::faulty_ledger::Fault;
+use crate::support::faulty_stock::StockFault;
+use crate::support::harness::{in_system, is_placed};
+use crate::support::wait::until;
+
+/// How the request of a stream ended, if the stream says so by now.
+fn end(stream: &mut FollowedRequest) -> Option<RequestStatus> {
+    while let Some(news) = stream.next().now_or_never() {
+        match news.expect("a stream ends with the end of its request") {
+            StreamNews::Ended(status) => return Some(status),
+            StreamNews::Beat => {}
+        }
+    }
+    None
+}
+
+#[test]
+fn fifty_streams_cost_one_lookup_per_look_and_outlive_a_stock_that_fails() {
+    in_system(async {
+        let fixture = Failing::open(Tier::Memory, OFFER).await;
+        let buyers: Vec<u64> = (1..=50).collect();
+        fixture.ledger.set(Fault::Frozen);
+        let purchases = join_all(buyers.iter().map(|buyer| fixture.buy_as(*buyer, *buyer, 1)));
+        let following = async {
+            fixture.accepted(&buyers).await;
+            let registry = Arc::new(StreamRegistry::new(1_000, Arc::default()));
+            let watcher = StatusWatcher {
+                registry: Arc::clone(&registry),
+                stock: fixture.stock.clone(),
+                clock: fixture.clock.clone(),
+            };
+            let follow = |buyer: &u64| {
+                let asked = fixture.ask(*buyer, *buyer, 1);
+                let now = fixture.clock.now();
+                registry.follow((asked.sku, asked.request), asked.buyer, now).unwrap()
+            };
+            let mut streams: Vec<_> = buyers.iter().map(follow).collect();
+            let before = fixture.stock.num_lookups();
+            for _ in 0..4 {
+                watcher.run(&()).await.unwrap();
+            }
+            assert_eq!(fixture.stock.num_lookups() - before, 4, "one for each look");
+            assert!(streams.iter_mut().all(|stream| end(stream).is_none()));
+            fixture.stock.set(StockFault::LookupFails);
+            assert!(watcher.run(&()).await.is_err());
+            fixture.stock.set(StockFault::None);
+            fixture.ledger.set(Fault::None);
+            let mut ended = Vec::new();
+            until("the end of every stream", async || {
+                watcher.run(&()).await.unwrap();
+                streams.retain_mut(|stream| match end(stream) {
+                    Some(status) => {
+                        ended.push(status);
+                        false
+                    }
+                    None => true,
+                });
+                streams.is_empty().then_some(())
+            })
+            .await;
+            assert_eq!(ended.len(), buyers.len());
+            assert!(ended.iter().all(|status| matches!(status, RequestStatus::Ordered { .. })));
+            let after = fixture.stock.num_lookups();
+            watcher.run(&()).await.unwrap();
+            assert_eq!(fixture.stock.num_lookups(), after, "without streams nothing is read");
+        };
+        let (answers, ()) = tokio::join!(purchases, following);
+        assert!(answers.iter().all(is_placed));
+    });
+}

@@ -1,0 +1,92 @@
+//! `floodgate audit --answers`: the answers in a file against a ledger.
+
+use std::path::Path;
+
+use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
+use floodgate::db::{Ledger, OrderWriter};
+use floodgate::http::buyers::request_tokens::RequestTokens;
+use floodgate::runtime::clock::rfc3339;
+use serde_json::{Value as Json, json};
+
+use super::{code, json as printed, run};
+use crate::support::offers::{self, ANY, buyer, intent, request};
+
+/// Makes a ledger with the order 1 of buyer 1; returns the order as its buyer reads it, and the id
+/// of request 2, which is in no ledger.
+fn ledger_in(directory: &Path) -> (Json, String) {
+    assert_eq!(code(&run(directory, &["migrate"])), 0);
+    offers::run(async {
+        let options = OpenOptions::new(directory.join("floodgate.db"));
+        let ledger = SqliteLedger::open(&options).unwrap();
+        let sku = offers::open_offer(&ledger, "spring", ANY, 10).await;
+        let order = intent(&sku, 1, 1, 2);
+        ledger.place(vec![order]).await.unwrap().unwrap();
+        let key = ledger.secret("request-ids").await.unwrap();
+        let tokens = RequestTokens::new(&key, 0, 1);
+        let sale = "spring".parse().unwrap();
+        let [own, lost] = [1, 2].map(|no| tokens.sign(request(no), &sale, sku.no, buyer(no)));
+        ledger.close().await;
+        let placed_at = rfc3339(order.placed_at_ms);
+        let order = json!({ "quantity": 2, "placed_at": placed_at });
+        (json!({ "request_id": own, "state": "success", "order": order }), lost)
+    })
+}
+
+fn line(buyer: u64, at_us: u64, status: u16, body: &Json) -> String {
+    let line = json!({
+        "sale_id": "spring", "buyer_id": buyer.to_string(), "began_us": at_us,
+        "ended_us": at_us + 5, "status": status, "sent_id": body.get("request_id"), "body": body,
+    });
+    format!("{line}\n")
+}
+
+/// Compares these lines with the ledger: exit code and report.
+fn compared(directory: &Path, lines: &[String]) -> (i32, Json) {
+    let file = directory.join("answers.ndjson");
+    std::fs::write(&file, lines.concat()).unwrap();
+    let output = run(directory, &["audit", "--json", "--answers", "answers.ndjson"]);
+    (code(&output), printed(&output))
+}
+
+#[test]
+fn answers_that_the_ledger_does_not_keep_are_found() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let (own, lost) = ledger_in(directory);
+    let kept = line(1, 0, 200, &own);
+    let (exit, report) = compared(directory, std::slice::from_ref(&kept));
+    assert_eq!((exit, &report["holds"]), (0, &json!(true)), "{report:#}");
+
+    let promised = json!({ "request_id": lost, "state": "queued" });
+    let denied = json!({ "request_id": own["request_id"], "code": "sold-out" });
+    let mut other = own.clone();
+    other["order"]["quantity"] = json!(3);
+    for (added, rule) in [
+        (line(2, 0, 202, &promised), "lost"),
+        (line(1, 10, 409, &denied), "denied"),
+        (line(1, 10, 200, &other), "two_ends"),
+    ] {
+        let (exit, report) = compared(directory, &[kept.clone(), added]);
+        assert_eq!(exit, 1, "{report:#}");
+        assert_eq!((&report["num_findings"], &report["num_answers"]), (&json!(1), &json!(2)));
+        assert_eq!(report["findings"][0]["rule"], rule, "{report:#}");
+    }
+    let busy = json!({ "request_id": own["request_id"], "code": "busy" });
+    let (exit, report) = compared(directory, &[line(1, 0, 503, &busy)]);
+    assert_eq!((exit, &report["findings"][0]["rule"]), (1, &json!("ghost")), "{report:#}");
+    let shown = run(directory, &["audit", "--answers", "answers.ndjson"]);
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert!(shown.starts_with("CONTRADICTED: 1 requests (1 answers)\n  GHOST  sale spring"));
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_undecided() {
+    let directory = tempfile::tempdir().unwrap();
+    assert_eq!(code(&run(directory.path(), &["migrate"])), 0);
+    let missing = run(directory.path(), &["audit", "--answers", "answers.ndjson"]);
+    assert_eq!(code(&missing), 2);
+    std::fs::write(directory.path().join("answers.ndjson"), "{\"sale_id\": \"x\"}\n").unwrap();
+    let wrong = run(directory.path(), &["audit", "--answers", "answers.ndjson"]);
+    assert_eq!(code(&wrong), 2);
+    assert!(String::from_utf8(wrong.stderr).unwrap().contains("line 1: missing field"));
+}

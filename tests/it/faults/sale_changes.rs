@@ -1,0 +1,186 @@
+//! A sale that changes, with a crash between the ledger and the buckets.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use floodgate::config::Settings;
+use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
+use floodgate::db::{Ledger, SaleStore};
+use floodgate::domain::{
+    Epoch, Phase, Reservation, SaleChange, SkuChange, StockChangeOutcome, StockChangeRequest,
+};
+use floodgate::messages::BuyAnswer;
+use floodgate::services::sales::StockOrder;
+use tempfile::TempDir;
+
+use crate::support::faulty_ledger::FaultyLedger;
+use crate::support::gate::{GateFixture, PATIENT};
+use crate::support::harness::{Harness, Offer, START_MS, UNLIMITED, in_system, is_placed};
+use crate::support::wait::until;
+
+const OFFER: Offer = Offer { policy: UNLIMITED, stock: 4, buckets: 2 };
+
+/// Tier `gate` with one open sale, on a ledger in this folder.
+async fn harness(fixture: &GateFixture, folder: &TempDir) -> Harness {
+    let options = OpenOptions::new(folder.path().join("ledger.db"));
+    let ledger: Arc<dyn Ledger> = Arc::new(SqliteLedger::open(&options).unwrap());
+    let harness = Harness::start_on_redis(&fixture.settings(&PATIENT), ledger).await;
+    harness.create(OFFER, START_MS - 1000).await;
+    harness.set_phase(Phase::Open).await;
+    harness
+}
+
+fn restock(change_id: &str, delta: i32) -> StockOrder {
+    StockOrder {
+        sale: "sale".parse().unwrap(),
+        sku: "sku".parse().unwrap(),
+        change_id: change_id.to_owned(),
+        delta,
+        reason: None,
+        operator: None,
+    }
+}
+
+async fn units(harness: &Harness) -> u32 {
+    harness.free().await.iter().sum()
+}
+
+/// Crash point `stock_recorded_not_applied`.
+#[test]
+fn units_that_only_the_ledger_has_are_added_by_the_next_sync() {
+    let (fixture, folder) = (GateFixture::new(), tempfile::tempdir().unwrap());
+    in_system(async {
+        let harness = harness(&fixture, &folder).await;
+        let sku = harness.catalog.sale("sale").unwrap().sku("sku").unwrap().clone();
+        let crashed = StockChangeRequest {
+            id: "crashed".to_owned(),
+            sku: sku.no,
+            wanted: 6,
+            withdrawn: 0,
+            load: None,
+            reason: None,
+            operator: None,
+            at_ms: START_MS,
+        };
+        harness.backends.ledger.change_stock(crashed).await.unwrap();
+        assert_eq!(units(&harness).await, 4);
+        harness.sync().await.unwrap();
+        assert_eq!(units(&harness).await, 10);
+        // A repeat adds nothing, and neither does a load.
+        assert_eq!(
+            harness.sales.change_stock(restock("crashed", 6)).await.unwrap().change.units,
+            6
+        );
+        assert_eq!(units(&harness).await, 10);
+        fixture.redis.cmd(&["FLUSHALL"]);
+        until("a load of the buckets", async || {
+            harness.sync().await.ok()?;
+            (harness.backends.stock.left(sku.no) == 10 && units(&harness).await == 10).then_some(())
+        })
+        .await;
+        harness.assert_holds().await;
+    });
+}
+
+/// A read of the sales that began before a change arrives after it.
+#[test]
+fn the_catalog_never_goes_back_to_an_earlier_description() {
+    let folder = tempfile::tempdir().unwrap();
+    in_system(async {
+        let options = OpenOptions::new(folder.path().join("ledger.db"));
+        let inner: Arc<dyn Ledger> = Arc::new(SqliteLedger::open(&options).unwrap());
+        let ledger = Arc::new(FaultyLedger::new(inner));
+        let settings = Settings::for_test("sqlite://unused.db");
+        let harness = Harness::open(&settings, ledger.clone(), OFFER).await;
+        let release = ledger.hold_next_sales();
+        let early = async { harness.sales.refresh_catalog().await.unwrap() };
+        let change = async {
+            until("the early read", async || ledger.holds_sales().then_some(())).await;
+            harness.sales.change_stock(restock("later", 6)).await.unwrap();
+        };
+        let end = async {
+            until("the change", async || {
+                ledger.stock_change("later".to_owned()).await.unwrap().map(drop)
+            })
+            .await;
+            // The change of stock goes on as far as it can.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            release.send(()).unwrap();
+        };
+        tokio::join!(early, change, end);
+        assert_eq!(harness.catalog.sale("sale").unwrap().sale.skus[0].initial, 10);
+    });
+}
+
+/// Crash point `withdrawn_not_recorded`.
+#[test]
+fn units_that_left_the_buckets_only_return_with_a_load() {
+    let (fixture, folder) = (GateFixture::new(), tempfile::tempdir().unwrap());
+    in_system(async {
+        let harness = harness(&fixture, &folder).await;
+        let sku = harness.catalog.sale("sale").unwrap().sku("sku").unwrap().clone();
+        let (stock, ledger) = (&harness.backends.stock, &harness.backends.ledger);
+        let withdrawal = stock.withdraw(sku.no, 3).await.unwrap();
+        assert_eq!((withdrawal.units, units(&harness).await), (3, 1));
+        let refused = harness.sales.change_stock(restock("next", -1)).await;
+        assert!(refused.is_err(), "the crashed change is not completed: {refused:?}");
+        until("a load that frees the units", async || {
+            harness.sync().await.unwrap();
+            (harness.free().await.iter().sum::<u32>() == 4).then_some(())
+        })
+        .await;
+        // The process was slow and did not crash: the load has fenced it.
+        let late = StockChangeRequest {
+            id: "late".to_owned(),
+            sku: sku.no,
+            wanted: -3,
+            withdrawn: 3,
+            load: withdrawal.load,
+            reason: None,
+            operator: None,
+            at_ms: START_MS,
+        };
+        let outcome = ledger.change_stock(late).await.unwrap();
+        assert_eq!(outcome, StockChangeOutcome::Reloaded);
+        let taken = harness.sales.change_stock(restock("next", -1)).await.unwrap();
+        assert_eq!((taken.change.units, units(&harness).await), (-1, 3));
+        harness.assert_holds().await;
+    });
+}
+
+/// Crash point `terms_set_not_applied`.
+#[test]
+fn terms_that_only_the_ledger_has_reach_the_buckets_by_the_next_sync() {
+    let (fixture, folder) = (GateFixture::new(), tempfile::tempdir().unwrap());
+    in_system(async {
+        let harness = harness(&fixture, &folder).await;
+        let old = harness.ask(1, 1, 1);
+        assert!(is_placed(&harness.gates.buy(old).await));
+        let price = SkuChange {
+            id: "sku".parse().unwrap(),
+            title: None,
+            price: Some(250),
+            limit: None,
+            max_quantity: None,
+            payment_window_s: None,
+        };
+        let change = SaleChange { skus: vec![price], ..SaleChange::default() };
+        let sale = "sale".parse().unwrap();
+        harness.backends.ledger.change_sale(sale, change, START_MS).await.unwrap();
+        // The buckets sell under the old terms, which stay valid.
+        assert!(is_placed(&harness.gates.buy(harness.ask(2, 2, 1)).await));
+        harness.sync().await.unwrap();
+        // A request under the old terms must be repeated under the new ones.
+        let late = Reservation { request: harness.ask(3, 3, 1).request, ..old };
+        assert_eq!(harness.gates.buy(late).await, BuyAnswer::Busy);
+        assert!(is_placed(&harness.gates.buy(harness.ask(4, 4, 1)).await));
+        let sku = harness.catalog.sale("sale").unwrap().sku("sku").unwrap().clone();
+        let orders = crate::support::offers::orders(&*harness.backends.ledger, sku.no).await;
+        let mut amounts: Vec<_> =
+            orders.iter().map(|order| (order.request.get(), order.epoch, order.amount)).collect();
+        amounts.sort_unstable();
+        let expected = [(1, 1, 100), (2, 1, 100), (4, 2, 250)];
+        assert_eq!(amounts, expected.map(|(no, epoch, amount)| (no, Epoch(epoch), amount)));
+        harness.assert_holds().await;
+    });
+}

@@ -1,0 +1,340 @@
+//! A ledger with injected faults.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use async_trait::async_trait;
+use floodgate::db::{
+    Anomalies, AuditRow, CrossSkuAnomalies, Error, ErrorClass, Ledger, LedgerSize, OrderCursor,
+    OrderReader, OrderWriter, SaleStore, Visitor,
+};
+use floodgate::domain::{
+    BuyerId, ByOperator, Epoch, Examination, Failure, LoaderToken, Order, OrderIntent, OrderKey,
+    OrderTimeline, Payment, Phase, RequestId, Sale, SaleChange, SaleChanged, SaleDraft, SaleId,
+    SkuNo, StockChange, StockChangeOutcome, StockChangeRequest,
+};
+use parking_lot::Mutex;
+use tokio::sync::{oneshot, watch};
+
+mod dead_letters;
+
+/// How the ledger fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    None,
+    /// The ledger is unreachable; nothing is written.
+    Down,
+    /// Calls wait until the fault ends.
+    Frozen,
+    /// The write commits, its answer is lost.
+    AnswerLost,
+    /// The write commits, its answer is lost, and the ledger is down afterwards.
+    AnswerLostThenDown,
+    /// A batch with this request is not written; the outcome is reported as unknown.
+    NeverAnswers(RequestId),
+    /// A batch with this request is refused with an error that does not name the request.
+    Refuses(RequestId),
+    /// Reads work; every write is refused with an error of this class.
+    RefusesAll(ErrorClass),
+    /// `place` panics on a batch with this request.
+    Kills(RequestId),
+    /// Orders are written, failures are not.
+    RecordsNothing,
+    /// `place` writes a batch with this request, then panics.
+    WritesAndPanics(RequestId),
+    /// A dead letter with this request is refused, as by a table that was altered manually.
+    RefusesDeadLetter(RequestId),
+}
+
+/// Wraps a ledger and applies the current [`Fault`].
+pub struct FaultyLedger {
+    pub(super) inner: Arc<dyn Ledger>,
+    fault: watch::Sender<Fault>,
+    batches: Mutex<Vec<Vec<u64>>>,
+    num_refused: AtomicUsize,
+    /// Holds the answer of the next read of the sales.
+    sales_hold: Mutex<Option<oneshot::Receiver<()>>>,
+}
+
+impl FaultyLedger {
+    pub fn new(inner: Arc<dyn Ledger>) -> Self {
+        Self {
+            inner,
+            fault: watch::Sender::new(Fault::None),
+            batches: Mutex::default(),
+            num_refused: AtomicUsize::new(0),
+            sales_hold: Mutex::default(),
+        }
+    }
+
+    pub fn set(&self, fault: Fault) {
+        self.fault.send_replace(fault);
+    }
+
+    /// Holds the answer of the next read of the sales until the sender is used or dropped.
+    pub fn hold_next_sales(&self) -> oneshot::Sender<()> {
+        let (release, hold) = oneshot::channel();
+        self.sales_hold.lock().replace(hold);
+        release
+    }
+
+    /// Whether the read of the sales whose answer is held has begun.
+    pub fn holds_sales(&self) -> bool {
+        self.sales_hold.lock().is_none()
+    }
+
+    /// The requests of every batch passed to `place`.
+    pub fn batches(&self) -> Vec<Vec<u64>> {
+        self.batches.lock().clone()
+    }
+
+    /// Number of calls that were refused as unreachable, or by [`Fault::RefusesAll`].
+    pub fn num_refused(&self) -> usize {
+        self.num_refused.load(Ordering::SeqCst)
+    }
+
+    /// Runs before every call.
+    pub(super) async fn begin(&self) -> Result<(), Error> {
+        let mut fault = self.fault.subscribe();
+        drop(fault.wait_for(|fault| *fault != Fault::Frozen).await);
+        let fault = *fault.borrow();
+        if fault == Fault::Down { Err(self.refuse()) } else { Ok(()) }
+    }
+
+    fn refuse(&self) -> Error {
+        self.num_refused.fetch_add(1, Ordering::SeqCst);
+        Error::NoConnection { reason: "down on purpose".to_owned() }
+    }
+
+    /// Runs before every write.
+    pub(super) async fn begin_write(&self) -> Result<(), Error> {
+        self.begin().await?;
+        let Fault::RefusesAll(class) = *self.fault.borrow() else { return Ok(()) };
+        self.num_refused.fetch_add(1, Ordering::SeqCst);
+        Err(match class {
+            ErrorClass::Retry => Error::Full,
+            ErrorClass::Down => Error::NoConnection { reason: "no write, on purpose".to_owned() },
+            ErrorClass::Unknown => Error::TimedOut { operation: "anything" },
+            ErrorClass::Bug => Error::Unstorable { what: "anything, on purpose".to_owned() },
+        })
+    }
+
+    /// Runs after a committed write.
+    pub(super) fn end(&self, operation: &'static str) -> Result<(), Error> {
+        let fault = *self.fault.borrow();
+        match fault {
+            Fault::AnswerLost => Err(Error::TimedOut { operation }),
+            Fault::AnswerLostThenDown => {
+                self.set(Fault::Down);
+                Err(Error::TimedOut { operation })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[async_trait]
+impl OrderWriter for FaultyLedger {
+    async fn place(&self, batch: Vec<OrderIntent>) -> Result<Option<i64>, Error> {
+        self.begin_write().await?;
+        let fault = *self.fault.borrow();
+        self.batches.lock().push(batch.iter().map(|intent| intent.request.get()).collect());
+        let holds = |request| batch.iter().any(|intent| intent.request == request);
+        match fault {
+            Fault::NeverAnswers(request) if holds(request) => {
+                return Err(Error::TimedOut { operation: "place" });
+            }
+            Fault::Refuses(request) if holds(request) => {
+                return Err(Error::Unstorable { what: "an order, on purpose".to_owned() });
+            }
+            Fault::Kills(request) if holds(request) => {
+                panic!("a panic on purpose, before the write")
+            }
+            _ => {}
+        }
+        let panics = matches!(fault, Fault::WritesAndPanics(request) if holds(request));
+        let inserted = self.inner.place(batch).await?;
+        assert!(!panics, "a panic on purpose, after the write");
+        self.end("place").map(|()| inserted)
+    }
+
+    async fn examine(&self, batch: Vec<OrderIntent>) -> Result<Examination, Error> {
+        self.begin().await?;
+        let examination = self.inner.examine(batch).await?;
+        self.end("examine").map(|()| examination)
+    }
+
+    async fn record_failures(&self, failures: Vec<Failure>) -> Result<(), Error> {
+        self.begin_write().await?;
+        if *self.fault.borrow() == Fault::RecordsNothing {
+            return Err(self.refuse());
+        }
+        self.inner.record_failures(failures).await?;
+        self.end("record failures")
+    }
+}
+
+#[async_trait]
+impl OrderReader for FaultyLedger {
+    async fn ledger_size(&self, sku: SkuNo) -> Result<LedgerSize, Error> {
+        self.begin().await?;
+        self.inner.ledger_size(sku).await
+    }
+
+    async fn scan_orders(&self, sku: SkuNo, visit: Visitor<Order>) -> Result<(), Error> {
+        self.begin().await?;
+        self.inner.scan_orders(sku, visit).await
+    }
+
+    async fn scan_failures(&self, sku: SkuNo, visit: Visitor<Failure>) -> Result<(), Error> {
+        self.begin().await?;
+        self.inner.scan_failures(sku, visit).await
+    }
+
+    async fn order_timeline(&self, request: RequestId) -> Result<Option<OrderTimeline>, Error> {
+        self.begin().await?;
+        self.inner.order_timeline(request).await
+    }
+
+    async fn failure(&self, request: RequestId) -> Result<Option<Failure>, Error> {
+        self.begin().await?;
+        self.inner.failure(request).await
+    }
+
+    async fn orders_of(
+        &self,
+        buyer: BuyerId,
+        cursor: Option<OrderCursor>,
+        limit: u32,
+    ) -> Result<Vec<Order>, Error> {
+        self.begin().await?;
+        self.inner.orders_of(buyer, cursor, limit).await
+    }
+
+    async fn payments_of(&self, orders: Vec<OrderKey>) -> Result<Vec<Payment>, Error> {
+        self.inner.payments_of(orders).await
+    }
+
+    async fn scan_audit(&self, sku: SkuNo, visit: Visitor<AuditRow>) -> Result<(), Error> {
+        self.begin().await?;
+        self.inner.scan_audit(sku, visit).await
+    }
+
+    async fn anomalies(&self, sku: SkuNo) -> Result<Anomalies, Error> {
+        self.begin().await?;
+        self.inner.anomalies(sku).await
+    }
+
+    async fn anomalies_across_skus(&self) -> Result<CrossSkuAnomalies, Error> {
+        self.begin().await?;
+        self.inner.anomalies_across_skus().await
+    }
+}
+
+#[async_trait]
+impl SaleStore for FaultyLedger {
+    async fn create_sale(&self, draft: SaleDraft, now_ms: i64) -> Result<Option<Sale>, Error> {
+        self.begin_write().await?;
+        self.inner.create_sale(draft, now_ms).await
+    }
+
+    async fn set_sale_phase(
+        &self,
+        id: SaleId,
+        epoch: Epoch,
+        to: Phase,
+        now_ms: i64,
+        by: Option<ByOperator>,
+    ) -> Result<Option<Sale>, Error> {
+        self.begin_write().await?;
+        self.inner.set_sale_phase(id, epoch, to, now_ms, by).await
+    }
+
+    async fn pause_above(
+        &self,
+        id: SaleId,
+        epoch: Epoch,
+        above: Epoch,
+    ) -> Result<Option<Sale>, Error> {
+        self.begin_write().await?;
+        self.inner.pause_above(id, epoch, above).await
+    }
+
+    async fn change_sale(
+        &self,
+        id: SaleId,
+        change: SaleChange,
+        now_ms: i64,
+    ) -> Result<SaleChanged, Error> {
+        self.begin_write().await?;
+        self.inner.change_sale(id, change, now_ms).await
+    }
+
+    async fn begin_load(&self, sku: SkuNo) -> Result<LoaderToken, Error> {
+        self.begin_write().await?;
+        self.inner.begin_load(sku).await
+    }
+
+    async fn change_stock(&self, request: StockChangeRequest) -> Result<StockChangeOutcome, Error> {
+        self.begin_write().await?;
+        let outcome = self.inner.change_stock(request).await?;
+        self.end("changing a stock").map(|()| outcome)
+    }
+
+    async fn stock_change(&self, id: String) -> Result<Option<StockChange>, Error> {
+        self.begin().await?;
+        self.inner.stock_change(id).await
+    }
+
+    async fn stock_changes(&self, sku: SkuNo, after: i32) -> Result<Vec<StockChange>, Error> {
+        self.begin().await?;
+        self.inner.stock_changes(sku, after).await
+    }
+
+    async fn phase_applied(&self, sale: &Sale, now_ms: i64) -> Result<(), Error> {
+        self.begin_write().await?;
+        self.inner.phase_applied(sale, now_ms).await
+    }
+
+    async fn sales(&self) -> Result<Vec<Sale>, Error> {
+        self.begin().await?;
+        let sales = self.inner.sales().await;
+        let hold = self.sales_hold.lock().take();
+        if let Some(hold) = hold {
+            hold.await.ok();
+        }
+        sales
+    }
+
+    async fn available(&self, sku: SkuNo) -> Result<u32, Error> {
+        self.begin().await?;
+        self.inner.available(sku).await
+    }
+}
+
+#[async_trait]
+impl Ledger for FaultyLedger {
+    async fn secret(&self, name: &'static str) -> Result<Vec<u8>, Error> {
+        self.begin().await?;
+        self.inner.secret(name).await
+    }
+
+    async fn next_token(&self, name: &'static str) -> Result<i64, Error> {
+        self.begin_write().await?;
+        self.inner.next_token(name).await
+    }
+
+    async fn time_ms(&self) -> Result<i64, Error> {
+        self.begin().await?;
+        self.inner.time_ms().await
+    }
+
+    async fn ping(&self) -> Result<(), Error> {
+        self.begin().await?;
+        self.inner.ping().await
+    }
+
+    async fn close(&self) {
+        self.inner.close().await;
+    }
+}

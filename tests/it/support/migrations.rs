@@ -1,0 +1,21 @@
+//! The migrations of the repository, by the folders that have them.
+
+use std::path::Path;
+
+/// The migrations of `sqlite` or `mysql`, in their order.
+pub fn all(database: &str) -> Vec<String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations").join(database);
+    let name = |entry: std::io::Result<std::fs::DirEntry>| {
+        entry.unwrap().file_name().into_string().unwrap()
+    };
+    let mut names: Vec<String> = std::fs::read_dir(folder).unwrap().map(name).collect();
+    names.sort();
+    names
+}
+
+/// Those from a number on, such as `0007`.
+pub fn from(database: &str, number: &str) -> Vec<String> {
+    let mut names = all(database);
+    names.retain(|name| name.as_str() >= number);
+    names
+}

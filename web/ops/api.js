@@ -1,0 +1,64 @@
+// Calls of the internal listener. Every path is relative to the page, so that the page works below
+// any prefix of a reverse proxy.
+
+const BASE = new URL("../admin/v1/", document.baseURI);
+const TOKEN = "floodgate-admin-token";
+
+/** A refusal or a failure: `code` of the problem document, or `unreachable`. */
+export class CallError extends Error {
+  constructor(code, message, { status = 0, trace = "", answer = {} } = {}) {
+    super(message);
+    Object.assign(this, { code, status, trace, answer });
+  }
+}
+
+/** The token lives as long as the tab. */
+export const token = {
+  get: () => sessionStorage.getItem(TOKEN) ?? "",
+  set: (text) => (text ? sessionStorage.setItem(TOKEN, text) : sessionStorage.removeItem(TOKEN)),
+};
+
+/** What the token permits, as the server says; the server refuses the rest by itself. */
+export const access = { scope: "read" };
+
+async function call(method, path, body, signal) {
+  const headers = { accept: "application/json" };
+  if (token.get()) headers.authorization = `Bearer ${token.get()}`;
+  if (body !== undefined) headers["content-type"] = "application/json";
+  let response;
+  try {
+    const sent = body === undefined ? undefined : JSON.stringify(body);
+    response = await fetch(new URL(path, BASE), { method, headers, body: sent, signal });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new CallError("unreachable", "The server does not answer.");
+  }
+  const answer = await response.json().catch(() => ({}));
+  const trace = (response.headers.get("traceparent") ?? "").split("-")[1] ?? "";
+  if (!response.ok) {
+    const text = answer.detail ?? answer.title ?? `The server answered ${response.status}.`;
+    throw new CallError(answer.code ?? "failed", text, {
+      status: response.status,
+      trace,
+      answer,
+    });
+  }
+  return { ...answer, trace };
+}
+
+export const get = (path, signal) => call("GET", path, undefined, signal);
+export const post = (path, body = {}) => call("POST", path, body);
+
+/** The checks of the readiness probe, also where it says that this process is not ready. */
+export const probe = (signal) =>
+  get("../../readyz?verbose", signal).catch((error) => {
+    if (error.status === 503 && error.answer.checks) return error.answer;
+    throw error;
+  });
+
+/** `path` with the query of what is set in `values`. */
+export function withQuery(path, values) {
+  const set = Object.entries(values).filter(([, value]) => value !== "" && value !== undefined);
+  const query = new URLSearchParams(set).toString();
+  return query ? `${path}?${query}` : path;
+}

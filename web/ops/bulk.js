@@ -1,0 +1,61 @@
+// One verb on every dead letter that the filter matches, in steps of the server.
+
+import { html } from "./htm-preact.min.js";
+import { CallError, post, withQuery } from "./api.js";
+import { Verb, count } from "./parts.js";
+
+const STEP = 50;
+
+/** Runs the steps until none is left; each tells how many the next one has to find. */
+async function steps(verb, query, matching, reason) {
+  let [expected, cursor, trace] = [matching, "", ""];
+  const sums = { done: 0, already: 0, refused: 0 };
+  do {
+    const path = withQuery(`dead-letters/${verb}`, { ...query, limit: STEP, cursor });
+    const step = await post(path, { expected, reason });
+    for (const { done, refused } of step.dead_letters) {
+      sums[refused ? "refused" : done === "already" ? "already" : "done"] += 1;
+    }
+    if (step.stopped) {
+      const text = `Stopped after ${count(sums.done)}: ${step.stopped}`;
+      throw new CallError("stopped", text, { trace: step.trace });
+    }
+    [expected, cursor, trace] = [step.num_left, step.next_cursor ?? "", step.trace];
+  } while (cursor);
+  const words = Object.entries(sums).filter(([, num]) => num > 0);
+  return { says: words.map(([name, num]) => `${count(num)} ${name}`).join(", "), trace };
+}
+
+const EFFECTS = {
+  replay: "Their messages are published once more; requests that are orders stay as they are.",
+  park: "They stay as they are and no longer count as open.",
+  discard: "Their requests fail for good: buyers read failed, the units are on sale again.",
+};
+
+/** The filter as a person reads it. */
+const words = (query) =>
+  Object.entries(query)
+    .map(([name, value]) => `${name.replace("_id", "")} ${value}`)
+    .join(", ");
+
+/** Stays while nothing is offered: so does the answer of the last verb. */
+export function Bulk({ query, matching, isOffered, reload }) {
+  const offered = { open: ["replay", "park", "discard"], parked: ["replay", "discard"] };
+  const names = isOffered && matching > 0 ? (offered[query.state] ?? []) : [];
+  const verbs = ["replay", "park", "discard"].map((verb) => {
+    const name = `${verb[0].toUpperCase()}${verb.slice(1)} all ${count(matching)}`;
+    return html`<${Verb}
+      key=${verb}
+      isOffered=${names.includes(verb)}
+      name=${name}
+      tone=${verb === "discard" ? "bad" : null}
+      title=${`${name}?`}
+      effect=${`All dead letters with ${words(query)}. ${EFFECTS[verb]}`}
+      phrase=${`${verb} ${matching}`}
+      withReason=${true}
+      onDone=${reload}
+      run=${(reason) => steps(verb, query, matching, reason)}
+    />`;
+  });
+  return html`<p class="verbs">${verbs}</p>`;
+}

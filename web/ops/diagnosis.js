@@ -1,0 +1,99 @@
+// Why is nothing landing? What the stores, the actors and the sale itself say, in plain words. A
+// pure function: the overview gives it what it has read.
+
+import { age, count } from "./parts.js";
+
+/** An accepted request that waits longer than this is late, as the audit judges it. */
+const LATE_MS = 30_000;
+/** An entry that waits longer than this in the outbox is not being published. */
+const UNPUBLISHED_MS = 10_000;
+/** The store that a stage without a count could not read. */
+const STORE = {
+  left: "The ledger",
+  unsettled: "The stock of the gates",
+  outbox: "The outbox",
+  broker: "The broker",
+};
+
+const queues = (num) =>
+  num === 1 ? "1 queue of orders has" : `${count(num)} queues of orders have`;
+
+function ofSale(sale, now) {
+  const to = { view: "sales", sale: sale.sale_id };
+  if (sale.phase === "draft") return [{ text: "The sale was never opened.", to }];
+  if (sale.phase === "paused") return [{ text: "The sale is paused: it accepts nothing.", to }];
+  if (sale.phase === "closed") return [{ text: "The sale is closed: it accepts nothing.", to }];
+  if (Date.parse(sale.starts_at) > now) {
+    return [{ text: `The sale starts in ${age(Date.parse(sale.starts_at) - now)}.`, to }];
+  }
+  if (Date.parse(sale.ends_at) <= now) return [{ text: "The sale has ended.", to }];
+  return [];
+}
+
+function ofStages(stages, growing) {
+  const by = Object.fromEntries(stages.map((stage) => [stage.stage, stage]));
+  const found = [];
+  const add = (text, rest) => found.push({ text, tone: "bad", ...rest });
+  for (const [stage, store] of Object.entries(STORE)) {
+    if (by[stage] && by[stage].count === null) add(`${store} does not answer.`);
+  }
+  const unconsumed = by.broker?.unconsumed_queues ?? 0;
+  if (unconsumed > 0) {
+    add(
+      `${queues(unconsumed)} no consumer: what is in them does not land. ` +
+        "Start a process of role consumer; if one runs, its actors tell what it waits for.",
+      { to: { view: "actors" } },
+    );
+  }
+  if ((by.outbox?.oldest_age_ms ?? 0) > UNPUBLISHED_MS) {
+    add(
+      `Accepted requests wait for ${age(by.outbox.oldest_age_ms)} to be published: ` +
+        "no relay runs, or the broker takes no messages.",
+      { to: { view: "actors" } },
+    );
+  }
+  const waits = by.unsettled?.oldest_age_ms ?? 0;
+  if (waits > LATE_MS || growing.includes("unsettled")) {
+    add(`The oldest accepted request has no result for ${age(waits)}.`);
+  }
+  if (by.left?.count === 0) found.push({ text: "Every unit is ordered or reserved." });
+  return found;
+}
+
+function ofActors(actors) {
+  const down = (actors ?? []).filter((actor) => actor.state !== "up");
+  if (down.length === 0) return [];
+  const names = down.map((actor) => actor.name).join(", ");
+  const subject = down.length === 1 ? "1 actor does" : `${down.length} actors do`;
+  return [{ text: `${subject} not run: ${names}.`, to: { view: "actors" }, tone: "bad" }];
+}
+
+function ofLetters(counts) {
+  const open = counts?.open ?? 0;
+  if (open === 0) return [];
+  const subject = open === 1 ? "1 dead letter waits" : `${count(open)} dead letters wait`;
+  const to = { view: "letters", state: "open" };
+  return [{ text: `${subject} for an operator.`, to, tone: "bad" }];
+}
+
+function ofChecks(checks) {
+  const words = { ledger: "The ledger", stock: "The stock of the gates" };
+  const failed = (checks ?? []).filter((check) => !check.ok && words[check.name]);
+  return failed.map((check) => ({
+    text: `${words[check.name]} does not answer this process.`,
+    tone: "bad",
+  }));
+}
+
+/** What stands between a click and its order: `[{text, to?, tone?}]`, the gravest first. */
+export function obstacles({ sale, stages, growing, actors, counts, checks, now }) {
+  const all = [
+    ...ofChecks(checks),
+    ...ofStages(stages ?? [], growing ?? []),
+    ...ofActors(actors),
+    ...ofLetters(counts),
+    ...(sale ? ofSale(sale, now) : []),
+  ];
+  const grave = (one) => Number(one.tone === "bad");
+  return all.sort((one, other) => grave(other) - grave(one));
+}

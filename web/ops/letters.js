@@ -1,0 +1,231 @@
+// Dead letters: messages with accepted requests that nobody could turn into orders.
+
+import { html } from "./htm-preact.min.js";
+import { get, post, withQuery } from "./api.js";
+import { Bulk } from "./bulk.js";
+import { History } from "./history.js";
+import { Fault, Link, State, Table, Time, Verb, count, since } from "./parts.js";
+import { go, usePolled } from "./state.js";
+
+const STATES = ["", "open", "parked", "replayed", "discarded"];
+const ORIGINS = ["", "relay", "consumer", "broker"];
+const TONES = { open: "bad", parked: "warn" };
+
+const AGES = [
+  ["", "any time"],
+  ["<3600", "within 1 h"],
+  [">600", "over 10 min"],
+  [">3600", "over 1 h"],
+  [">86400", "over 1 day"],
+];
+
+function Choice({ label, name, options, values }) {
+  const choose = (event) => go({ ...values, cursor: "", [name]: event.target.value });
+  return html`<label
+    >${label}
+    <select onChange=${choose} value=${values[name] ?? ""}>
+      ${options.map(([id, text]) => html`<option key=${id} value=${id}>${text}</option>`)}
+    </select></label
+  >`;
+}
+
+const named = (names) => names.map((name) => [name, name || "all"]);
+
+/** The conditions of the address, as the server takes them. */
+function queryOf({ state, origin, reason, sale, sku, request, buyer, age }) {
+  const at = age ? new Date(Date.now() - Number(age.slice(1)) * 1000).toISOString() : "";
+  const query = {
+    state,
+    origin,
+    reason,
+    sale_id: sale,
+    sku_id: sale ? sku : "",
+    request_id: request,
+    buyer_id: buyer,
+    since: age?.startsWith("<") ? at : "",
+    until: age?.startsWith(">") ? at : "",
+  };
+  return Object.fromEntries(Object.entries(query).filter(([, value]) => value));
+}
+
+const TEXTS = [
+  ["reason", "Reason has"],
+  ["request", "Request"],
+  ["buyer", "Buyer"],
+];
+
+function Filters({ values, sales }) {
+  const search = (event) => {
+    event.preventDefault();
+    const typed = new FormData(event.target);
+    const texts = TEXTS.map(([name]) => [name, (typed.get(name) ?? "").trim()]);
+    go({ ...values, cursor: "", ...Object.fromEntries(texts) });
+  };
+  const sale = sales.find((one) => one.sale_id === values.sale);
+  const skus = [["", "all"], ...(sale?.skus ?? []).map((sku) => [sku.sku_id, sku.sku_id])];
+  const ids = [["", "all"], ...sales.map((one) => [one.sale_id, one.sale_id])];
+  return html`<form class="filters" onSubmit=${search}>
+    <${Choice} label="State" name="state" options=${named(STATES)} values=${values} />
+    <${Choice} label="From" name="origin" options=${named(ORIGINS)} values=${values} />
+    <${Choice} label="Sale" name="sale" options=${ids} values=${values} />
+    ${sale && html`<${Choice} label="SKU" name="sku" options=${skus} values=${values} />`}
+    <${Choice} label="Dead" name="age" options=${AGES} values=${values} />
+    ${TEXTS.map(
+      ([name, label]) =>
+        html`<label key=${`${name} ${values[name] ?? ""}`}
+          >${label} <input name=${name} size="12" defaultValue=${values[name] ?? ""}
+        /></label>`,
+    )}
+    <button class="plain">Search</button>
+  </form>`;
+}
+
+function List({ values, sales }) {
+  const { cursor } = values;
+  const read = async (signal) => {
+    const query = queryOf(values);
+    const page = await get(withQuery("dead-letters", { ...query, cursor, limit: 50 }), signal);
+    return { ...page, query };
+  };
+  const { answer, error, reload } = usePolled(read, `letters ${JSON.stringify(values)}`);
+  const rows = (answer?.dead_letters ?? []).map(
+    (letter) =>
+      html`<tr key=${letter.id}>
+        <th scope="row"><${Link} to=${{ view: "letters", id: letter.id }}>${letter.id}<//></th>
+        <td><${State} name=${letter.state} tone=${TONES[letter.state]} /></td>
+        <td>${letter.origin}</td>
+        <td class="reason" title=${letter.reason}>${letter.reason}</td>
+        <td class="number">${letter.attempts}</td>
+        <td class="number">${letter.arrivals}</td>
+        <td class="nowrap">${since(letter.dead_at)} ago</td>
+      </tr>`,
+  );
+  const counts = Object.entries(answer?.counts ?? {}).map(([name, n]) => `${count(n)} ${name}`);
+  const older = answer?.next_cursor;
+  return html`<${Filters} values=${values} sales=${sales} />
+    <${Fault} error=${error} />
+    ${
+      answer &&
+      html`<p class="quiet">
+          ${`${count(answer.num_matching)} ${cursor ? "from here on" : "match"}; `}
+          ${`of all: ${counts.join(", ")}`}
+        </p>
+        <${Bulk}
+          query=${answer.query}
+          matching=${answer.num_matching}
+          isOffered=${!cursor}
+          reload=${reload}
+        />
+        <${Table}
+          caption="dead letters, newest first"
+          rows=${rows}
+          empty="No dead letter here."
+          head=${["Letter", "State", "From", "Reason", "#Attempts", "#Arrivals", "Dead since"]}
+        />`
+    }
+    <p class="pages">
+      ${cursor && html`<${Link} to=${{ ...values, cursor: "" }}>newest<//>`}
+      ${older && html`<${Link} to=${{ ...values, cursor: older }}>older<//>`}
+    </p>`;
+}
+
+function Verbs({ letter, reload }) {
+  const isWaiting = letter.state === "open" || letter.state === "parked";
+  const path = `dead-letters/${letter.id}`;
+  const says = ({ done, trace }) => ({ says: done, trace });
+  const num = letter.requests.length;
+  const requests = `${num} accepted ${num === 1 ? "request" : "requests"}`;
+  return html`<p class="verbs">
+    <${Verb}
+      isOffered=${isWaiting && letter.replayable}
+      name="Replay"
+      title=${`Replay letter ${letter.id}?`}
+      onDone=${reload}
+      effect=${
+        `Its message with ${requests} is published once more. ` +
+        "A request that is an order already stays as it is."
+      }
+      run=${() => post(`${path}/replay`).then(says)}
+    />
+    <${Verb}
+      isOffered=${letter.state === "open"}
+      name="Park"
+      title=${`Park letter ${letter.id}?`}
+      withReason=${true}
+      effect="It stays as it is and no longer counts as open."
+      onDone=${reload}
+      run=${(note) => post(`${path}/park`, { note }).then(says)}
+    />
+    <${Verb}
+      isOffered=${isWaiting}
+      name="Discard"
+      tone="bad"
+      title=${`Discard letter ${letter.id}?`}
+      phrase=${letter.id}
+      withReason=${true}
+      effect=${
+        `Its ${requests} fail for good: the buyers read failed, ` +
+        "and the units are on sale again."
+      }
+      onDone=${reload}
+      run=${(reason) => post(`${path}/discard`, { reason }).then(says)}
+    />
+  </p>`;
+}
+
+function One({ id }) {
+  const read = (signal) => get(`dead-letters/${encodeURIComponent(id)}`, signal);
+  const { answer: letter, error, reload } = usePolled(read, `letter ${id}`);
+  const back = html`<p><${Link} to=${{ view: "letters" }}>all dead letters<//></p>`;
+  if (!letter) return html`${back}<${Fault} error=${error} />`;
+  const rows = letter.intents.map(
+    (intent) =>
+      html`<tr key=${intent.request}>
+        <th scope="row">
+          <${Link} to=${{ view: "trace", id: intent.request }}>${intent.request}<//>
+        </th>
+        <td>${intent.sale_id ?? "not in the catalog"}</td>
+        <td>${intent.sku_id ?? intent.sku_no}</td>
+        <td>${intent.buyer_id}</td>
+        <td class="number">${intent.quantity}</td>
+        <td class="number">${count(intent.amount)}</td>
+        <td><${Time} at=${intent.asked_at} /></td>
+      </tr>`,
+  );
+  return html`${back}<${Fault} error=${error} />
+    <article class="card">
+      <header>
+        <h2>
+          Dead letter ${letter.id} <${State} name=${letter.state} tone=${TONES[letter.state]} />
+        </h2>
+        <p><b>${letter.reason}</b></p>
+        <p class="quiet">
+          ${`from the ${letter.origin}, ${letter.attempts} attempts, `}
+          ${`arrived ${letter.arrivals} times, last `}
+          <${Time} at=${letter.dead_at} />${` UTC, message ${letter.message_id}`}
+        </p>
+        ${letter.note && html`<p>${letter.note}</p>`}
+        ${letter.why_not && html`<p>It cannot be replayed: ${letter.why_not}</p>`}
+      </header>
+      <${Verbs} letter=${letter} reload=${reload} />
+      <${Table}
+        caption="requests in the message"
+        rows=${rows}
+        empty="No readable request is in the message."
+        head=${["Request", "Sale", "SKU", "Buyer", "#Quantity", "#Amount", "Placed"]}
+      />
+      <h3>Who decided</h3>
+      <${History} subject=${`letter:${letter.id}`} />
+      <details>
+        <summary>Headers and body</summary>
+        <pre>${JSON.stringify(letter.headers, null, 2)}</pre>
+        <pre>
+${letter.preview}${letter.body_bytes > 64 ? " ..." : ""} (${count(letter.body_bytes)} bytes)</pre>
+      </details>
+    </article>`;
+}
+
+export const Letters = ({ values, sales }) =>
+  values.id
+    ? html`<${One} key=${values.id} id=${values.id} />`
+    : html`<${List} values=${values} sales=${sales} />`;

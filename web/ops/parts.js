@@ -1,0 +1,159 @@
+// Small parts that all views use. Text is never markup.
+
+import { html, useEffect, useLayoutEffect, useRef, useState } from "./htm-preact.min.js";
+import { access } from "./api.js";
+import { go } from "./state.js";
+
+const NUMBER = new Intl.NumberFormat("en");
+
+/** A count, or that it is not known: never a zero that nobody counted. */
+export const count = (value) =>
+  value === null || value === undefined ? "not known" : NUMBER.format(value);
+
+/** A duration in the two largest units. */
+export function age(ms) {
+  if (ms === null || ms === undefined) return "";
+  const s = Math.floor(ms / 1000);
+  if (s < 1) return `${Math.max(0, Math.round(ms))} ms`;
+  if (s < 120) return `${s} s`;
+  if (s < 7200) return `${Math.floor(s / 60)} min ${s % 60} s`;
+  if (s < 172800) return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
+  return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
+}
+
+export const since = (iso) => (iso ? age(Date.now() - Date.parse(iso)) : "");
+
+export const Time = ({ at }) =>
+  at ? html`<time datetime=${at} title=${at}>${at.slice(0, 19).replace("T", " ")}</time>` : "";
+
+/** A link of this page. */
+export function Link({ to, children, ...rest }) {
+  const href = `?${new URLSearchParams(to)}`;
+  const follow = (event) => {
+    if (event.ctrlKey || event.metaKey || event.shiftKey || event.button > 0) return;
+    event.preventDefault();
+    go(to);
+  };
+  return html`<a href=${href} onClick=${follow} ...${rest}>${children}</a>`;
+}
+
+export const State = ({ name, tone }) => html`<span class="state" data-tone=${tone}>${name}</span>`;
+
+/** What a poll failed with. The last answer stays on the page. */
+export function Fault({ error }) {
+  if (!error) return null;
+  const trace = error.trace ? html` <code>${error.trace}</code>` : null;
+  return html`<p class="fault" role="alert">${error.message} (${error.code})${trace}</p>`;
+}
+
+/** A table in a box that scrolls. A head that begins with `#` stands over numbers. */
+export function Table({ caption, head, rows, empty }) {
+  if (rows.length === 0) return html`<p class="quiet">${empty}</p>`;
+  return html`<div class="scroll" tabindex="0" role="region" aria-label=${caption}>
+    <table>
+      <caption class="visually-hidden">
+        ${caption}
+      </caption>
+      <thead>
+        <tr>
+          ${head.map(
+            (name) =>
+              html`<th scope="col" key=${name} class=${name.startsWith("#") ? "number" : null}>
+                ${name.replace("#", "")}
+              </th>`,
+          )}
+        </tr>
+      </thead>
+      <tbody>
+        ${rows}
+      </tbody>
+    </table>
+  </div>`;
+}
+
+/**
+ * Asks before a verb. `phrase` is what has to be typed before an irreversible one, `withReason`
+ * asks for a reason. The answer stays until it is dismissed.
+ */
+export function Verb(verb) {
+  const { isOffered = true, onDone, ...asked } = verb;
+  const [isOpen, setOpen] = useState(false);
+  const [said, setSaid] = useState(null);
+  if (access.scope !== "operate") return null;
+  return html`<span class="verb">
+    ${
+      isOffered &&
+      html`<button class="plain" data-tone=${asked.tone} onClick=${() => setOpen(true)}>
+        ${asked.name}
+      </button>`
+    }
+    ${
+      isOpen &&
+      html`<${Confirm}
+        ...${asked}
+        close=${(outcome) => {
+          setOpen(false);
+          if (outcome) setSaid(outcome);
+          if (outcome) onDone?.();
+        }}
+      />`
+    }
+    ${
+      said &&
+      html`<span class="said" role="status"
+        >${said} <button class="plain" onClick=${() => setSaid(null)}>dismiss</button></span
+      >`
+    }
+  </span>`;
+}
+
+function Confirm({ name, title, effect, phrase, withReason, run, tone, close }) {
+  const box = useRef(null);
+  const [typed, setTyped] = useState("");
+  const [reason, setReason] = useState("");
+  const [state, setState] = useState({});
+  // Before anything can be typed: a space would press the button.
+  useLayoutEffect(() => {
+    box.current.showModal();
+    box.current.querySelector("button").focus();
+  }, []);
+  const isReady = (!phrase || typed === phrase) && (!withReason || reason.trim() !== "");
+  const send = async (event) => {
+    event.preventDefault();
+    if (!isReady || state.busy) return;
+    setState({ busy: true });
+    try {
+      const answer = await run(reason.trim());
+      close(`${answer.says ?? "done"}${answer.trace ? `, trace ${answer.trace}` : ""}`);
+    } catch (error) {
+      setState({ error });
+    }
+  };
+  return html`<dialog ref=${box} aria-labelledby="confirm-title" onClose=${() => close(null)}>
+    <form onSubmit=${send}>
+      <h2 id="confirm-title">${title}</h2>
+      <p>${effect}</p>
+      ${
+        phrase &&
+        html`<label
+          ><span>Type <code>${phrase}</code></span>
+          <input autocomplete="off" value=${typed} onInput=${(e) => setTyped(e.target.value)}
+        /></label>`
+      }
+      ${
+        withReason &&
+        html`<label
+          >Reason
+          <input maxlength="1000" value=${reason} onInput=${(e) => setReason(e.target.value)}
+        /></label>`
+      }
+      <${Fault} error=${state.error} />
+      <p class="acts">
+        <button type="button" class="plain" onClick=${() => close(null)}>Cancel</button>
+        <button class="primary" data-tone=${tone} aria-disabled=${!isReady || state.busy === true}>
+          ${state.busy ? "Working" : name}
+        </button>
+      </p>
+    </form>
+  </dialog>`;
+}

@@ -1,0 +1,211 @@
+// Sales and their verbs.
+
+import { html } from "./htm-preact.min.js";
+import { get, post } from "./api.js";
+import { History, Last } from "./history.js";
+import { Fault, Link, State, Table, Time, Verb, count } from "./parts.js";
+import { usePolled } from "./state.js";
+
+const HEAD = [
+  "SKU",
+  "Title",
+  "#Left",
+  "#Initial",
+  "#Price",
+  "Policy",
+  "#Buckets",
+  "#To pay within",
+];
+const TONES = { open: "good", paused: "warn", closed: "", draft: "" };
+const path = (sale, verb) => `sales/${encodeURIComponent(sale)}/${verb}`;
+
+function PhaseVerbs({ sale, reload }) {
+  const id = sale.sale_id;
+  const verb = (name) => (reason) =>
+    post(path(id, name), { reason }).then(({ phase, trace }) => ({
+      says: `the sale is ${phase}`,
+      trace,
+    }));
+  const shared = { onDone: reload, withReason: true };
+  return html`<p class="verbs">
+    <${Verb}
+      isOffered=${sale.phase !== "open" && sale.phase !== "closed"}
+      name="Open"
+      title=${`Open ${id}?`}
+      effect="The sale sells inside its window. It can be paused again."
+      run=${verb("open")}
+      ...${shared}
+    />
+    <${Verb}
+      isOffered=${sale.phase === "open"}
+      name="Pause"
+      title=${`Pause ${id}?`}
+      effect=${
+        "Buyers are told that the sale is paused. " +
+        "Accepted requests still become orders. It can be opened again."
+      }
+      run=${verb("pause")}
+      ...${shared}
+    />
+    <${Verb}
+      isOffered=${sale.phase !== "closed"}
+      name="Close"
+      tone="bad"
+      title=${`Close ${id} for good?`}
+      effect="A closed sale never opens again. Accepted requests still become orders."
+      phrase=${id}
+      run=${verb("close")}
+      ...${shared}
+    />
+    <${Verb}
+      isOffered=${sale.phase !== "draft"}
+      name="Rebuild"
+      tone="bad"
+      title=${`Rebuild the buckets of ${id}?`}
+      effect=${
+        "Its buckets are loaded from the ledger. " +
+        "Purchases are answered busy meanwhile; accepted requests stay accepted."
+      }
+      phrase=${id}
+      run=${(reason) =>
+        post(path(id, "rebuild"), { reason }).then(({ skus, trace }) => ({
+          says: `rebuilt: ${skus.join(", ")}`,
+          trace,
+        }))}
+      ...${shared}
+    />
+  </p>`;
+}
+
+function policyText({ kind, limit, max_quantity: max }) {
+  const most = max > 1 ? `, at most ${max} an order` : "";
+  if (kind === "quota") return `${limit} a buyer${most}`;
+  return kind === "one_per_buyer" ? `one order a buyer${most}` : `no limit${most}`;
+}
+
+const HEALTH = { ready: "good", other_phase: "warn", other_stock: "warn" };
+
+/** Whether the buckets of a sale are loaded, what they hold, and the gates of this process. */
+function Buckets({ sale }) {
+  const id = sale.sale_id;
+  const read = async (signal) => {
+    const [{ skus }, { actors }] = await Promise.all([
+      get(path(id, "buckets"), signal),
+      get("actors", signal),
+    ]);
+    return { skus, actors };
+  };
+  const { answer, error } = usePolled(read, `buckets ${id}`);
+  const gates = (no) =>
+    (answer?.actors ?? []).filter((actor) => actor.name.startsWith(`stock_gate/${no}/`));
+  const rows = (answer?.skus ?? []).map((sku) => {
+    const all = gates(sku.sku_no);
+    const up = all.filter((gate) => gate.state === "up").length;
+    const restarts = all.reduce((sum, gate) => sum + gate.restarts, 0);
+    return html`<tr key=${sku.sku_id}>
+      <th scope="row">${sku.sku_id}</th>
+      <td>
+        <${State} name=${sku.health.replace("_", " ")} tone=${HEALTH[sku.health] ?? "bad"} />
+        ${sku.why ? html` <span class="quiet">${sku.why}</span>` : ""}
+      </td>
+      <td class="number">${count(sku.free)}</td>
+      <td class="number">${count(sku.left_in_ledger)}</td>
+      <td class="number">${count(sku.unsettled)}</td>
+      <td>${sku.has_open_loan ? "open" : "none"}</td>
+      <td class="number">${`${up} of ${all.length}`}</td>
+      <td class="number">${count(restarts)}</td>
+    </tr>`;
+  });
+  const head = ["SKU", "Buckets", "#Free", "#Left, ledger", "#Unsettled", "Loan"];
+  return html`<${Fault} error=${error} />${
+    answer &&
+    html`<${Table}
+      caption=${`buckets and gates of ${id}`}
+      rows=${rows}
+      empty="no SKU"
+      head=${[...head, "#Gates up, here", "#Restarts"]}
+    />`
+  }`;
+}
+
+function One({ sale, reload, last, isAlone }) {
+  const rows = sale.skus.map(
+    (sku) =>
+      html`<tr key=${sku.sku_id}>
+        <th scope="row">${sku.sku_id}</th>
+        <td>${sku.title}</td>
+        <td class="number">${count(sku.stock_left)}</td>
+        <td class="number">${count(sku.initial_stock)}</td>
+        <td class="number">${count(sku.price)}</td>
+        <td>${policyText(sku.policy)}</td>
+        <td class="number">${sku.buckets}</td>
+        <td class="number">${sku.payment_window_s} s</td>
+      </tr>`,
+  );
+  return html`<article class="card">
+    <header>
+      <h2>${sale.sale_id} <${State} name=${sale.phase} tone=${TONES[sale.phase]} /></h2>
+      <p>${sale.title}</p>
+      <p class="quiet">
+        <${Time} at=${sale.starts_at} />${" to "}<${Time} at=${sale.ends_at} />
+        ${` UTC, opening ${sale.epoch}, ${sale.currency}`}
+      </p>
+      <${Last} verb=${last} />
+    </header>
+    <${Table} caption=${`SKUs of ${sale.sale_id}`} rows=${rows} empty="no SKU" head=${HEAD} />
+    <p class="pages">
+      <${Link} to=${{ view: "overview", sale: sale.sale_id }}>where its orders are<//>
+      ${
+        !isAlone &&
+        html`<${Link} to=${{ view: "sales", sale: sale.sale_id }}>buckets, gates, history<//>`
+      }
+      <${Link} to=${{ view: "letters", sale: sale.sale_id, state: "open" }}>dead letters<//>
+    </p>
+    <${PhaseVerbs} sale=${sale} reload=${reload} />
+    ${
+      isAlone &&
+      html`<h3>Buckets and gates</h3>
+        <${Buckets} sale=${sale} />
+        <h3>Who changed it</h3>
+        <${History} subject=${`sale:${sale.sale_id}`} />`
+    }
+  </article>`;
+}
+
+/** Every sale, or the one that the address names. */
+export function Sales({ values }) {
+  const read = async (signal) => {
+    const [{ sales }, { verbs }] = await Promise.all([
+      get("sales", signal),
+      get("verbs?limit=500", signal).catch((error) => {
+        if (error.name === "AbortError") throw error;
+        return { verbs: [] };
+      }),
+    ]);
+    return { sales, verbs };
+  };
+  const { answer, error, reload } = usePolled(read, "sales");
+  const all = answer?.sales ?? [];
+  const one = values.sale && all.filter((sale) => sale.sale_id === values.sale);
+  const shown = one || [...all].reverse();
+  const last = (sale) => answer.verbs.find((verb) => verb.subject === `sale:${sale.sale_id}`);
+  return html`<${Fault} error=${error} />${
+      answer &&
+      shown.length === 0 &&
+      html`<p>
+        ${one ? "There is no such sale." : "No sale yet. "}
+        ${!one && html`<code>floodgate sale create FILE</code> creates one.`}
+      </p>`
+    }
+    ${one && html`<p><${Link} to=${{ view: "sales" }}>all sales<//></p>`}
+    ${shown.map(
+      (sale) =>
+        html`<${One}
+          key=${sale.sale_id}
+          sale=${sale}
+          reload=${reload}
+          last=${last(sale)}
+          isAlone=${Boolean(one)}
+        />`,
+    )}`;
+}
