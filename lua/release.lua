@@ -49,8 +49,8 @@ for i = 1, size do
   else
     local quantity = unpack_bytes('>I4', stored, QUANTITY_AT)
     -- The new record keeps the time of the request from the old one.
-    local asked_at, reason = sub(stored, STAGE_AT + 1), sub(record, RECORD_BYTES + 1)
-    records[r] = sub(record, 1, STAGE_AT) .. asked_at .. reason
+    local placed_at, reason = sub(stored, STAGE_AT + 1), sub(record, RECORD_BYTES + 1)
+    records[r] = sub(record, 1, STAGE_AT) .. placed_at .. reason
     new_requests[r] = true
     failed, num_released = failed + 1, num_released + 1
     if is_returned == 1 then

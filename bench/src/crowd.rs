@@ -90,7 +90,7 @@ pub(crate) fn purchase(sku: &Sku, epoch: Epoch) -> anyhow::Result<Reservation> {
         terms: sku.terms(),
         buyer,
         quantity: 1,
-        asked_at_ms: clock::wall_ms(),
+        placed_at_ms: clock::wall_ms(),
         trace: TraceId(fastrand::u128(..)),
     })
 }

@@ -25,7 +25,7 @@ pub struct Reservation {
     /// Units, at least 1.
     pub quantity: u32,
     /// When the request arrived, epoch milliseconds.
-    pub asked_at_ms: i64,
+    pub placed_at_ms: i64,
     /// The trace of the HTTP request.
     pub trace: TraceId,
 }
@@ -43,7 +43,7 @@ impl Reservation {
             slot: sku.policy.slot(self.request),
             quota: self.terms.limit,
             amount: self.terms.price.saturating_mul(i64::from(self.quantity)),
-            placed_at_ms: self.asked_at_ms,
+            placed_at_ms: self.placed_at_ms,
             payment_window_s: self.terms.payment_window_s,
             trace: self.trace,
             published_at_ms: None,
@@ -143,7 +143,7 @@ pub struct OrderIntent {
     pub quota: Option<u32>,
     /// Price times quantity, in the currency's smallest unit.
     pub amount: i64,
-    /// When the request arrived, epoch milliseconds; `asked_at_ms` of the reservation.
+    /// When the request arrived, epoch milliseconds.
     pub placed_at_ms: i64,
     /// How long the order may stay unpaid, seconds from its commit; 0: no limit.
     pub payment_window_s: i32,

@@ -70,12 +70,12 @@ impl<No> Sku<No> {
         self.history.terms_in(epoch).unwrap_or_else(|| self.terms())
     }
 
-    /// The terms under which a request arrived at `asked_at_ms`, and an epoch with these terms, at
+    /// The terms under which a request arrived at `placed_at_ms`, and an epoch with these terms, at
     /// most `latest`: for a request whose intent was lost, because its record has no epoch.
-    pub fn terms_at(&self, asked_at_ms: i64, latest: Epoch) -> (Epoch, Terms) {
+    pub fn terms_at(&self, placed_at_ms: i64, latest: Epoch) -> (Epoch, Terms) {
         let mut next = latest;
         for since in self.history.terms.iter().rev().filter(|since| since.epoch <= latest) {
-            if since.since_ms <= asked_at_ms {
+            if since.since_ms <= placed_at_ms {
                 return (next, since.terms);
             }
             next = Epoch(since.epoch.0 - 1);
@@ -237,14 +237,14 @@ mod tests {
         let first = changed(&sale(2, Phase::Open), &priced(200), 1_000);
         let second = changed(&first, &priced(300), 2_000);
         let sku = &second.skus[0];
-        for (asked_at_ms, latest, epoch, price) in
+        for (placed_at_ms, latest, epoch, price) in
             [(999, 4, 2, 100), (1_000, 4, 3, 200), (1_999, 4, 3, 200), (2_000, 4, 4, 300)]
                 .into_iter()
                 // The bucket was opened again, or has not reached the last terms.
                 .chain([(2_500, 7, 7, 300), (1_500, 7, 3, 200), (2_500, 3, 3, 200)])
         {
-            let (found, terms) = sku.terms_at(asked_at_ms, Epoch(latest));
-            assert_eq!((found, terms.price), (Epoch(epoch), price), "{asked_at_ms} {latest}");
+            let (found, terms) = sku.terms_at(placed_at_ms, Epoch(latest));
+            assert_eq!((found, terms.price), (Epoch(epoch), price), "{placed_at_ms} {latest}");
         }
         assert_eq!(samples::sku().terms_at(5, Epoch(9)), (Epoch(9), samples::sku().terms()));
     }

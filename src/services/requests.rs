@@ -113,7 +113,7 @@ impl RequestService {
         buyer: BuyerId,
         stored: StoredRequest,
     ) -> Result<RequestStatus, db::Error> {
-        let StoredRequest { quantity, asked_at_ms, status } = stored;
+        let StoredRequest { quantity, placed_at_ms, status } = stored;
         if status != RequestStatus::Queued {
             return Ok(status);
         }
@@ -124,7 +124,7 @@ impl RequestService {
             epoch: Epoch(0),
             buyer,
             quantity,
-            asked_at_ms,
+            placed_at_ms,
             trace: TraceId(0),
             terms: sku.terms(),
         }

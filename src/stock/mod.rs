@@ -129,13 +129,13 @@ pub trait Loading: Send {
 pub struct StoredRequest {
     pub quantity: u32,
     /// Epoch milliseconds.
-    pub asked_at_ms: i64,
+    pub placed_at_ms: i64,
     pub status: RequestStatus,
 }
 
 impl From<(u32, i64, RequestStatus)> for StoredRequest {
-    fn from((quantity, asked_at_ms, status): (u32, i64, RequestStatus)) -> Self {
-        Self { quantity, asked_at_ms, status }
+    fn from((quantity, placed_at_ms, status): (u32, i64, RequestStatus)) -> Self {
+        Self { quantity, placed_at_ms, status }
     }
 }
 
@@ -228,12 +228,12 @@ pub trait Stock: Send + Sync {
     /// units, requests that it decided are deleted.
     async fn release(&self, bucket: BucketKey, refused: Vec<Failure>) -> Result<(), Error>;
 
-    /// Intents requested before `asked_before_ms` without a ledger decision, accepted by any
+    /// Intents placed before `placed_before_ms` without a ledger decision, accepted by any
     /// process. Submitting one twice is harmless.
     async fn unsettled(
         &self,
         bucket: BucketKey,
-        asked_before_ms: i64,
+        placed_before_ms: i64,
     ) -> Result<Vec<OrderIntent>, Error>;
 
     /// A part of [`Self::unsettled`], read from the request records from `page` on. The time that

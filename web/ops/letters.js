@@ -189,7 +189,7 @@ function One({ id }) {
         <td>${intent.buyer_id}</td>
         <td class="number">${intent.quantity}</td>
         <td class="number">${count(intent.amount)}</td>
-        <td><${Time} at=${intent.asked_at} /></td>
+        <td><${Time} at=${intent.placed_at} /></td>
       </tr>`,
   );
   return html`${back}<${Fault} error=${error} />

@@ -26,7 +26,7 @@ fn intent(sku: &Sku, request: u64, buyer: u64, quantity: u32) -> OrderIntent {
         terms: sku.terms(),
         buyer,
         quantity,
-        asked_at_ms: 1_800_000_000_000,
+        placed_at_ms: 1_800_000_000_000,
         trace: TraceId(9),
     };
     reservation.intent(sku)

@@ -58,7 +58,7 @@ impl Repurchase for GateRepurchase {
             epoch: listed.sale.epoch,
             buyer: order.buyer,
             quantity: order.quantity,
-            asked_at_ms: now_ms,
+            placed_at_ms: now_ms,
             trace: TraceId(0),
             terms: sku.terms(),
         };

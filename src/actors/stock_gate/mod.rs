@@ -325,8 +325,8 @@ impl Actor for StockGate {
         let every = Duration::from_millis(self.deps.settings.resubmit_every_ms);
         ctx.run_interval(every, |gate, ctx| {
             let after_ms = i64::try_from(gate.deps.settings.resubmit_after_ms).unwrap_or(i64::MAX);
-            let asked_before_ms = gate.deps.clock.wall_ms().saturating_sub(after_ms);
-            gate.resubmit_unsettled(ctx, asked_before_ms);
+            let placed_before_ms = gate.deps.clock.wall_ms().saturating_sub(after_ms);
+            gate.resubmit_unsettled(ctx, placed_before_ms);
         });
     }
 }

@@ -75,14 +75,14 @@ impl StockGate {
         }
     }
 
-    /// Reads the intents accepted before `asked_before_ms` that have no outcome, and submits those
+    /// Reads the intents placed before `placed_before_ms` that have no outcome, and submits those
     /// that this gate is not submitting already. They were left by a gate or process that crashed,
     /// by a lost answer, or by a ledger that was unavailable. Those that were queued for longer
     /// than the SKU allows are ended instead. With an outbox, relays and the orphan rescuer do
     /// this, and the reconciler ends requests.
     ///
     /// `i64::MAX` is the first pass of a gate, which also finishes transfers to its bucket.
-    pub(super) fn resubmit_unsettled(&mut self, ctx: &mut Context<Self>, asked_before_ms: i64) {
+    pub(super) fn resubmit_unsettled(&mut self, ctx: &mut Context<Self>, placed_before_ms: i64) {
         if self.in_progress.resubmitting || self.is_quiet {
             return;
         }
@@ -97,10 +97,14 @@ impl StockGate {
         let (stock, key) = (Arc::clone(&self.deps.stock), self.deps.key());
         let has_no_outbox = matches!(self.deps.dispatch, Dispatch::LedgerWriter(_));
         let work = async move {
-            if asked_before_ms == i64::MAX {
+            if placed_before_ms == i64::MAX {
                 stock.finish_transfers(key).await?;
             }
-            if has_no_outbox { stock.unsettled(key, asked_before_ms).await } else { Ok(Vec::new()) }
+            if has_no_outbox {
+                stock.unsettled(key, placed_before_ms).await
+            } else {
+                Ok(Vec::new())
+            }
         };
         spawn_step(self, ctx, work, |gate, ctx, unsettled| {
             gate.in_progress.resubmitting = false;

@@ -51,9 +51,9 @@ pub(super) fn render_dead_letter(dead_letter: &Json) -> String {
     }
     let intents = list(dead_letter, "intents");
     if !intents.is_empty() {
-        let names = ["request", "sale_id", "sku_id", "buyer_id", "quantity", "amount", "asked_at"];
+        let names = ["request", "sale_id", "sku_id", "buyer_id", "quantity", "amount", "placed_at"];
         let rows = intents.iter().map(|intent| cells(intent, &names));
-        let heading = ["REQUEST", "SALE", "SKU", "BUYER", "UNITS", "AMOUNT", "ACCEPTED"];
+        let heading = ["REQUEST", "SALE", "SKU", "BUYER", "UNITS", "AMOUNT", "PLACED"];
         shown.push_str(&format!("\n{}", table(&heading, rows)));
     }
     let next = match dead_letter.get("why_not").and_then(Json::as_str) {

@@ -109,7 +109,7 @@ async fn decide(
         terms: sku.terms(),
         buyer,
         quantity: purchase.quantity,
-        asked_at_ms: now_ms,
+        placed_at_ms: now_ms,
         trace: trace.trace,
     };
     let refusal = deps.gates.refuse(&listed, &reservation, now_ms).await?;

@@ -87,8 +87,8 @@ pub struct IntentView {
     buyer_id: String,
     quantity: u32,
     amount: i64,
-    /// When the request was accepted.
-    asked_at: String,
+    /// When the request arrived.
+    placed_at: String,
     trace_id: String,
 }
 
@@ -173,7 +173,7 @@ fn view_of_intent(state: &HttpState, intent: &OrderIntent) -> IntentView {
         buyer_id: intent.buyer.to_string(),
         quantity: intent.quantity,
         amount: intent.amount,
-        asked_at: rfc3339(intent.placed_at_ms),
+        placed_at: rfc3339(intent.placed_at_ms),
         trace_id: intent.trace.to_string(),
     }
 }

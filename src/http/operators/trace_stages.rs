@@ -136,8 +136,8 @@ impl TraceFindings {
                 StageView::new("gate", "failed", "failed").with_reason(refusal.code())
             }
         };
-        self.gate = Some(stage.with_units_at(stored.quantity, stored.asked_at_ms));
-        self.accepted_at_ms = Some(stored.asked_at_ms);
+        self.gate = Some(stage.with_units_at(stored.quantity, stored.placed_at_ms));
+        self.accepted_at_ms = Some(stored.placed_at_ms);
     }
 
     /// Adds the dead letters of the request. `dead_letters` is sorted newest first.

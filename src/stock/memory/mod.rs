@@ -232,10 +232,10 @@ impl Stock for MemoryStock {
     async fn unsettled(
         &self,
         bucket: BucketKey,
-        asked_before_ms: i64,
+        placed_before_ms: i64,
     ) -> Result<Vec<OrderIntent>, Error> {
         let mut intents = self.books(bucket.sku)?.lock(bucket.bucket)?.unsettled();
-        intents.retain(|intent| intent.placed_at_ms < asked_before_ms);
+        intents.retain(|intent| intent.placed_at_ms < placed_before_ms);
         Ok(intents)
     }
 

@@ -282,10 +282,10 @@ impl Stock for RedisStock {
     async fn unsettled(
         &self,
         bucket: BucketKey,
-        asked_before_ms: i64,
+        placed_before_ms: i64,
     ) -> Result<Vec<OrderIntent>, Error> {
         let mut intents = unsettled::all(&*self.buckets(bucket.sku)?, bucket.bucket).await?;
-        intents.retain(|intent| intent.placed_at_ms < asked_before_ms);
+        intents.retain(|intent| intent.placed_at_ms < placed_before_ms);
         Ok(intents)
     }
 

@@ -151,7 +151,7 @@ async fn read(
                     terms,
                     buyer: record.buyer,
                     quantity: record.quantity,
-                    asked_at_ms: record.placed_at_ms,
+                    placed_at_ms: record.placed_at_ms,
                     trace: TraceId(0),
                 };
                 to.intents.push(reservation.intent(&sku));

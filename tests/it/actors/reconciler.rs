@@ -273,7 +273,7 @@ pub(super) async fn reserve(simulation: &Simulation, sku: &Sku, request: u64) ->
         terms: sku.terms(),
         buyer: offers::buyer(request),
         quantity: 2,
-        asked_at_ms: simulation.clock.wall_ms(),
+        placed_at_ms: simulation.clock.wall_ms(),
         trace: TraceId(0),
     };
     let key = BucketKey { sku: sku.no, bucket: BucketNo(0) };

@@ -103,7 +103,7 @@ impl Shop {
             epoch: floodgate::domain::Epoch(1),
             buyer,
             quantity: 1,
-            asked_at_ms: START_MS,
+            placed_at_ms: START_MS,
             trace: TraceId(0),
             terms: self.sku.terms(),
         };

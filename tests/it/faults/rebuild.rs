@@ -299,7 +299,7 @@ fn a_bucket_with_more_units_than_the_ledger_sells_what_is_left() {
         );
         let stock = &harness.backends.stock;
         stock
-            .settle(vec![(lost.bucket, lost.intent(&sku_of(&harness)).order(lost.asked_at_ms))])
+            .settle(vec![(lost.bucket, lost.intent(&sku_of(&harness)).order(lost.placed_at_ms))])
             .await
             .unwrap();
         assert_eq!(harness.free().await, [0], "the bucket is empty, the ledger has one unit");

@@ -88,7 +88,7 @@ fn after_a_loader_crash_the_next_one_starts_over() {
 
 fn order(harness: &Harness, request: u64, buyer: u64) -> Order {
     let reservation = harness.ask(request, buyer, 1);
-    reservation.intent(&sku_of(harness)).order(reservation.asked_at_ms)
+    reservation.intent(&sku_of(harness)).order(reservation.placed_at_ms)
 }
 
 #[test]

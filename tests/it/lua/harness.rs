@@ -311,13 +311,13 @@ impl Fixture {
             terms: self.sku.terms(),
             buyer: buyer(buyer_no),
             quantity,
-            asked_at_ms: 1_790_000_000_000,
+            placed_at_ms: 1_790_000_000_000,
             trace: TraceId(u128::from(request_no)),
         }
     }
 
     pub fn order(&self, reservation: &Reservation) -> Order {
-        reservation.intent(&self.sku).order(reservation.asked_at_ms)
+        reservation.intent(&self.sku).order(reservation.placed_at_ms)
     }
 }
 
@@ -343,6 +343,6 @@ pub fn opening(loader: LoaderToken, stock: u32) -> OpenBucket {
 
 /// A ledger refusal of this reservation, recorded 5 ms after the request.
 pub fn refused(reservation: &Reservation, reason: Refusal) -> Failure {
-    let Reservation { request, sku, buyer, quantity, asked_at_ms, .. } = *reservation;
-    Failure { request, sku, buyer, quantity, reason, recorded_at_ms: asked_at_ms + 5 }
+    let Reservation { request, sku, buyer, quantity, placed_at_ms, .. } = *reservation;
+    Failure { request, sku, buyer, quantity, reason, recorded_at_ms: placed_at_ms + 5 }
 }

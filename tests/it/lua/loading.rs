@@ -190,7 +190,7 @@ fn what_the_ledger_decided_of_requests_that_were_lost_is_entered() {
     let found = fixture.run(&mut client, &find).unwrap();
     assert_eq!(
         found[0].unwrap().placed_at_ms,
-        b.asked_at_ms + 5,
+        b.placed_at_ms + 5,
         "the time of the refusal in the ledger"
     );
 }

@@ -56,7 +56,7 @@ fn reservation(policy: Policy, request: u64, buyer: u64, quantity: u32) -> Reser
         terms: sku(policy, 0).terms(),
         buyer: BuyerId::new(buyer).unwrap(),
         quantity,
-        asked_at_ms: 0,
+        placed_at_ms: 0,
         trace: TraceId(0),
     }
 }
@@ -114,7 +114,7 @@ proptest! {
             prop_assert_eq!(answer_of(verdict), expected);
             if num_versions > 0 && verdict == Verdict::Reserved {
                 let intent = reservation.intent(&sku(policy, initial));
-                let order = intent.order(reservation.asked_at_ms);
+                let order = intent.order(reservation.placed_at_ms);
                 for version in 0..num_versions {
                     let is_end = version == 2;
                     let (state, counts_for_limit) =

@@ -157,7 +157,7 @@ impl Harness {
             terms: sku.terms(),
             buyer,
             quantity,
-            asked_at_ms: self.clock.wall_ms(),
+            placed_at_ms: self.clock.wall_ms(),
             trace: TraceId(0),
         }
     }

@@ -124,7 +124,7 @@ fn on_redis(url: &str, namespace: &str, outbox: OutboxArgs) -> Arc<dyn Stock> {
 
 const FIRST_LOAD: LoaderToken = LoaderToken(1);
 const OPENING: Epoch = Epoch(1);
-const ASKED_AT_MS: i64 = 1_790_000_000_000;
+const PLACED_AT_MS: i64 = 1_790_000_000_000;
 
 /// One SKU and the stock of one process.
 struct Shop {
@@ -184,7 +184,7 @@ impl Shop {
             terms: self.sku.terms(),
             buyer,
             quantity,
-            asked_at_ms: ASKED_AT_MS,
+            placed_at_ms: PLACED_AT_MS,
             trace: TraceId(u128::from(request_no) << 64 | 7),
         }
     }
@@ -205,7 +205,7 @@ impl Shop {
     }
 
     fn order(&self, reservation: &Reservation) -> Order {
-        reservation.intent(&self.sku).order(reservation.asked_at_ms)
+        reservation.intent(&self.sku).order(reservation.placed_at_ms)
     }
 
     async fn settle(&self, reservations: &[Reservation]) {

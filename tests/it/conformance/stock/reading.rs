@@ -12,7 +12,7 @@ pub async fn a_request_is_shown_to_its_owner_only(backend: &dyn Backend) {
     shop.take(&[reservation]).await;
     let found = StoredRequest {
         quantity: 3,
-        asked_at_ms: reservation.asked_at_ms,
+        placed_at_ms: reservation.placed_at_ms,
         status: RequestStatus::Queued,
     };
     let read = |owner| shop.stock.status(shop.key(0), reservation.request, Some(buyer(owner)));
@@ -206,7 +206,7 @@ pub async fn the_facts_are_the_sum_of_the_buckets(backend: &dyn Backend) {
         sum.num_buyers = Some(sum.num_buyers.unwrap_or(0) + counts.num_buyers as u64);
         failed += counts.num_failed;
     }
-    (sum.counts_units, sum.oldest_unsettled_ms) = (true, Some(reservations[0].asked_at_ms));
+    (sum.counts_units, sum.oldest_unsettled_ms) = (true, Some(reservations[0].placed_at_ms));
     let (lender, loan) = facts.open_loan.expect("bucket 0 has lent a unit");
     assert_eq!((lender, loan.units), (floodgate::domain::BucketNo(0), 3));
     sum.open_loan = facts.open_loan;

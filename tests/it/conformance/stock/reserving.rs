@@ -45,7 +45,7 @@ pub async fn a_repeat_reads_the_status_of_its_request(backend: &dyn Backend) {
     shop.release(&b, Refusal::Ended).await;
     // A repeat may arrive much later.
     let late = |reservation: Reservation| Reservation {
-        asked_at_ms: reservation.asked_at_ms + 9_000,
+        placed_at_ms: reservation.placed_at_ms + 9_000,
         ..reservation
     };
     for _ in 0..2 {

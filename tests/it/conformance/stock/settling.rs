@@ -4,7 +4,7 @@ use floodgate::domain::{
     BuyerId, Failure, Order, OrderState, Refusal, RequestStatus, Reservation, Verdict,
 };
 
-use super::{ASKED_AT_MS, Backend, FIRST_LOAD, Shop, sku};
+use super::{Backend, FIRST_LOAD, PLACED_AT_MS, Shop, sku};
 use crate::support::offers::{ANY, ONE, quota, request};
 
 pub async fn an_order_settles_its_request_once(backend: &dyn Backend) {
@@ -173,7 +173,7 @@ pub async fn unsettled_intents_come_back_word_for_word(backend: &dyn Backend) {
         .map(|no| {
             let quantity = 1 + u32::try_from(no % 3).unwrap();
             let of = here.reservation(no << 40 | 5, no, quantity);
-            Reservation { asked_at_ms: ASKED_AT_MS + i64::try_from(no).unwrap(), ..of }
+            Reservation { placed_at_ms: PLACED_AT_MS + i64::try_from(no).unwrap(), ..of }
         })
         .filter(|reservation| reservation.bucket.0 == 1)
         .take(300)
@@ -208,7 +208,7 @@ pub async fn a_request_accepted_after_a_read_is_unsettled(backend: &dyn Backend)
 pub async fn young_intents_are_left_to_their_own_process(backend: &dyn Backend) {
     let shop = Shop::open(backend, ONE, 10, 1).await;
     let at = |no: u64, after_ms| Reservation {
-        asked_at_ms: ASKED_AT_MS + after_ms,
+        placed_at_ms: PLACED_AT_MS + after_ms,
         ..shop.reservation(no, no, 1)
     };
     shop.take(&[at(1, 0), at(2, 10), at(3, 20)]).await;
@@ -219,28 +219,28 @@ pub async fn young_intents_are_left_to_their_own_process(backend: &dyn Backend) 
         buyers.sort();
         buyers.into_iter().map(BuyerId::get).collect::<Vec<_>>()
     };
-    assert_eq!(buyers(ASKED_AT_MS).await, [0; 0]);
-    assert_eq!(buyers(ASKED_AT_MS + 10).await, [1]);
-    assert_eq!(buyers(ASKED_AT_MS + 11).await, [1, 2]);
+    assert_eq!(buyers(PLACED_AT_MS).await, [0; 0]);
+    assert_eq!(buyers(PLACED_AT_MS + 10).await, [1]);
+    assert_eq!(buyers(PLACED_AT_MS + 11).await, [1, 2]);
     assert_eq!(buyers(i64::MAX).await, [1, 2, 3]);
     shop.settle(&[at(1, 0)]).await;
-    assert_eq!(buyers(ASKED_AT_MS + 11).await, [2]);
+    assert_eq!(buyers(PLACED_AT_MS + 11).await, [2]);
     shop.settle(&[at(2, 10), at(3, 20)]).await;
     shop.refresh().await;
-    assert_eq!(buyers(ASKED_AT_MS + 1_000).await, [0; 0]);
+    assert_eq!(buyers(PLACED_AT_MS + 1_000).await, [0; 0]);
     // Accepted after the last poll.
     shop.take(&[at(4, 0)]).await;
     assert_eq!(buyers(i64::MAX).await, [4]);
     shop.refresh().await;
-    assert_eq!(buyers(ASKED_AT_MS + 1).await, [4]);
+    assert_eq!(buyers(PLACED_AT_MS + 1).await, [4]);
 }
 
 pub(super) fn ordered(reservation: &Reservation) -> RequestStatus {
     RequestStatus::Ordered {
         quantity: reservation.quantity,
-        placed_at_ms: reservation.asked_at_ms,
+        placed_at_ms: reservation.placed_at_ms,
         state: OrderState::PendingPayment,
-        pay_by_ms: Some(reservation.asked_at_ms + 900_000),
+        pay_by_ms: Some(reservation.placed_at_ms + 900_000),
     }
 }
 
@@ -252,6 +252,6 @@ pub(super) fn failure(reservation: &Reservation, reason: Refusal) -> Failure {
         buyer: reservation.buyer,
         quantity: reservation.quantity,
         reason,
-        recorded_at_ms: reservation.asked_at_ms + 5,
+        recorded_at_ms: reservation.placed_at_ms + 5,
     }
 }

@@ -119,7 +119,7 @@ impl<'a> Play<'a> {
         let request = if derives { buyer } else { request };
         let mut reservation =
             self.fixture.reservation(FIRST_ID + request, FIRST_ID + buyer, quantity);
-        reservation.asked_at_ms += i64::try_from(self.steps.len()).unwrap();
+        reservation.placed_at_ms += i64::try_from(self.steps.len()).unwrap();
         reservation
     }
 

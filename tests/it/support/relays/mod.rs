@@ -303,7 +303,7 @@ impl Simulation {
                 terms: self.catalog.of_sku(SKU).unwrap().1.terms(),
                 buyer: intent.buyer,
                 quantity: 1,
-                asked_at_ms: self.clock.wall_ms(),
+                placed_at_ms: self.clock.wall_ms(),
                 trace: TraceId(0),
             };
             self.stock.reserve(self.bucket_of(request), vec![reservation]).await.unwrap();
