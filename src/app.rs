@@ -21,7 +21,7 @@ use crate::actors::payment_timer::repurchase::NextRequest;
 use crate::actors::supervisor::ComponentDown;
 use crate::config::Settings;
 use crate::http;
-use crate::http::buyers::request_tokens::RequestTokens;
+use crate::http::buyers::request_ids::RequestIds;
 use crate::observe::metrics::Metrics;
 use crate::runtime::clock::{SharedClock, SystemClock};
 use crate::runtime::shutdown::Shutdown;
@@ -155,10 +155,10 @@ async fn start(settings: Settings) -> Result<Running, Error> {
     let order_feed = OrderFeed::new(ledger, of_sales, Arc::clone(&clock), installation);
     actors.start_payment_timer(&orders);
     actors.start_payment_consumer(&orders, payments.as_ref());
-    let tokens = http::state::tokens(&settings, backends.ledger.as_ref()).await;
-    let (signer, tokens) = tokens.map_err(tier::Error::from)?;
-    let tokens = Arc::new(tokens);
-    actors.start_retaker(next_request(&tokens), changed);
+    let signers = http::state::signers(&settings, backends.ledger.as_ref()).await;
+    let (signer, request_ids) = signers.map_err(tier::Error::from)?;
+    let request_ids = Arc::new(request_ids);
+    actors.start_retaker(next_request(&request_ids), changed);
     let demo = payments.as_ref().and_then(|payments| payments.demo.clone());
     let state = http::state::HttpDeps {
         catalog,
@@ -175,7 +175,7 @@ async fn start(settings: Settings) -> Result<Running, Error> {
         pipeline: backends.pipeline.clone(),
         actors: Arc::clone(&actors),
         signer,
-        tokens,
+        request_ids,
         shutdown: shutdown.clone(),
         metrics,
         clock,
@@ -211,9 +211,9 @@ fn orders_changed(actors: &Arc<ActorSystem>) -> OrdersChanged {
 }
 
 /// The request with which a buyer buys again.
-fn next_request(tokens: &Arc<RequestTokens>) -> NextRequest {
-    let tokens = Arc::clone(tokens);
-    Arc::new(move |ended, sale: &_, sku, buyer| tokens.next(ended, sale, sku, buyer))
+fn next_request(request_ids: &Arc<RequestIds>) -> NextRequest {
+    let request_ids = Arc::clone(request_ids);
+    Arc::new(move |ended, sale: &_, sku, buyer| request_ids.next(ended, sale, sku, buyer))
 }
 
 impl Running {

@@ -18,7 +18,7 @@ use super::exit::{CommandFailure, Exit};
 use crate::config::Settings;
 use crate::db::{Ledger, Visitor};
 use crate::domain::{BuyerId, DeadLetterNo, Failure, Order, RequestId, Sale, Sku, SkuNo};
-use crate::http::buyers::request_tokens::RequestTokens;
+use crate::http::buyers::request_ids::RequestIds;
 use crate::services::audit::answers::{
     AnswerCase, AnswerRule, Attempt, Bought, Record, RecordedAs, RequestKey, compare,
 };
@@ -172,7 +172,7 @@ fn describe((rule, case): &(AnswerRule, AnswerCase<'_>)) -> Json {
 /// Reads the ledger's records of the buyers in the file.
 struct RecordReader<'a> {
     ledger: &'a dyn Ledger,
-    tokens: RequestTokens,
+    request_ids: RequestIds,
     /// By sale.
     buyers: HashMap<String, HashSet<u64>>,
     records: Vec<Record>,
@@ -191,8 +191,8 @@ async fn records_of(
     for Attempt { request, .. } in attempts {
         buyers.entry(request.sale.to_string()).or_default().insert(request.buyer);
     }
-    let tokens = RequestTokens::new(&key, 0, 1);
-    let mut reader = RecordReader { ledger, tokens, buyers, records: Vec::new() };
+    let request_ids = RequestIds::new(&key, 0, 1);
+    let mut reader = RecordReader { ledger, request_ids, buyers, records: Vec::new() };
     let sales = ledger.sales().await?;
     for sale in &sales {
         for sku in &sale.skus {
@@ -209,7 +209,7 @@ impl RecordReader<'_> {
         self.records.push(Record {
             sale: sale.id.to_string(),
             buyer: buyer.get(),
-            request_id: self.tokens.sign(request, &sale.id, sku, buyer),
+            request_id: self.request_ids.sign(request, &sale.id, sku, buyer),
             outcome,
         });
     }

@@ -87,7 +87,7 @@ number_id! {
 }
 number_id! {
     /// The number of one purchase request; a repeat has the same. Buyers send it signed, as a text
-    /// that `http/buyers/request_tokens.rs` defines.
+    /// that `http/buyers/request_ids.rs` defines.
     RequestId
 }
 

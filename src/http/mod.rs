@@ -22,7 +22,7 @@ pub mod buyers {
     pub(super) mod orders;
     pub(super) mod payments;
     mod poll_interval;
-    pub mod request_tokens;
+    pub mod request_ids;
     pub(super) mod requests;
     pub(super) mod sales;
     pub mod storefront;

@@ -17,7 +17,7 @@ use crate::http::admission::challenge::Challenges;
 use crate::http::admission::{Admission, LimitedCall};
 use crate::http::buyers::auth::BuyerAuth;
 use crate::http::buyers::meter::BuyMeter;
-use crate::http::buyers::request_tokens::RequestTokens;
+use crate::http::buyers::request_ids::RequestIds;
 use crate::http::buyers::sales::SalePages;
 use crate::http::middleware::problem::Problem;
 use crate::http::operators::auth::AdminAuth;
@@ -59,7 +59,7 @@ pub struct HttpDeps {
     pub pipeline: Option<Pipeline>,
     pub actors: Arc<ActorSystem>,
     pub signer: Signer,
-    pub tokens: Arc<RequestTokens>,
+    pub request_ids: Arc<RequestIds>,
     pub shutdown: Shutdown,
     pub metrics: Arc<Metrics>,
     pub clock: SharedClock,
@@ -75,7 +75,7 @@ pub struct HttpState {
     pub dead_letters: DeadLetterService,
     pub audits: AuditService,
     pub signer: Signer,
-    pub tokens: Arc<RequestTokens>,
+    pub request_ids: Arc<RequestIds>,
     pub challenges: Challenges,
     pub admission: Admission,
     pub buyer_auth: ArcSwap<BuyerAuth>,
@@ -109,7 +109,7 @@ impl HttpState {
         Self {
             dead_letters,
             audits,
-            tokens: Arc::clone(&deps.tokens),
+            request_ids: Arc::clone(&deps.request_ids),
             challenges: Challenges::new(deps.signer.clone(), settings.tickets.clone()),
             signer: deps.signer.clone(),
             admission: Admission::new(
@@ -193,14 +193,14 @@ async fn signing_key(settings: &Settings, ledger: &dyn Ledger) -> Result<Vec<u8>
 ///
 /// # Errors
 /// The ledger's.
-pub async fn tokens(
+pub async fn signers(
     settings: &Settings,
     ledger: &dyn Ledger,
-) -> Result<(Signer, RequestTokens), db::Error> {
+) -> Result<(Signer, RequestIds), db::Error> {
     let key = signing_key(settings, ledger).await?;
     // A counter in the ledger: concurrent processes get different numbers.
     let process = ledger.next_token("process").await?.rem_euclid(1 << 16);
     let process = u16::try_from(process).unwrap_or_default();
     let ttl_ms = settings.auth.request_id_ttl_s.saturating_mul(1000);
-    Ok((Signer::new(&key), RequestTokens::new(&key, process, ttl_ms)))
+    Ok((Signer::new(&key), RequestIds::new(&key, process, ttl_ms)))
 }

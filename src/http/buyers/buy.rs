@@ -23,7 +23,7 @@ use crate::domain::{
 };
 use crate::http::admission::LimitedCall;
 use crate::http::admission::tickets::{Ticket, UnverifiedTicket, is_ticket};
-use crate::http::buyers::request_tokens::RequestTokens;
+use crate::http::buyers::request_ids::RequestIds;
 use crate::http::connection::Working;
 use crate::http::middleware::body;
 use crate::http::middleware::problem::{IDEMPOTENT_REPLAYED, Problem, ProblemCode};
@@ -124,14 +124,14 @@ async fn decide(
         deps.gates.buy(reservation).await
     };
     if let BuyAnswer::Known { status: RequestStatus::Failed(refusal), replayed } = answer {
-        let first_id = |first| state.tokens.sign(first, &listed.sale.id, sku.no, buyer);
+        let first_id = |first| state.request_ids.sign(first, &listed.sale.id, sku.no, buyer);
         let problem = refused(&refusal, &listed.sale, first_id).replayed(replayed);
-        let again = state.tokens.again(number, &refusal, &listed.sale.id, &sku, buyer);
+        let again = state.request_ids.again(number, &refusal, &listed.sale.id, &sku, buyer);
         return Err(again.into_iter().fold(problem, |problem, id| problem.with("again", id)));
     }
     let id = match purchase.request_id {
         Some(sent_id) => sent_id.into_owned(),
-        None => state.tokens.sign(number, &listed.sale.id, sku.no, buyer),
+        None => state.request_ids.sign(number, &listed.sale.id, sku.no, buyer),
     };
     let (mut view, replayed) = match answer {
         BuyAnswer::Known { status, replayed } => {
@@ -209,18 +209,18 @@ async fn identify(
     let derives = sku.policy.derives_request_id();
     let Some(sent_id) = &purchase.request_id else {
         if derives {
-            return Ok(state.tokens.derive(sale, sku.no, buyer));
+            return Ok(state.request_ids.derive(sale, sku.no, buyer));
         }
         let path = "POST /v1/sales/{sale_id}/request-ids";
         return Err(Problem::invalid(format!("request_id is missing; get one from {path}")));
     };
-    let id = RequestTokens::read(sent_id).ok_or(ProblemCode::RequestIdInvalid)?;
-    if !state.tokens.verify(&id, sale, sku.no, buyer) {
+    let id = RequestIds::read(sent_id).ok_or(ProblemCode::RequestIdInvalid)?;
+    if !state.request_ids.verify(&id, sale, sku.no, buyer) {
         return Err(ProblemCode::RequestIdInvalid.into());
     }
     // A derived number is signed only for a buyer who may use it, and never expires.
     let is_valid = derives
-        || now_ms < state.tokens.expires_at_ms(id.number)
+        || now_ms < state.request_ids.expires_at_ms(id.number)
         || deps.gates.status(sku, id.number, buyer).await?.is_some();
     if is_valid { Ok(id.number) } else { Err(ProblemCode::RequestIdInvalid.into()) }
 }

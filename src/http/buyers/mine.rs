@@ -74,16 +74,16 @@ async fn of_sku(
         return Ok(none);
     }
     let sale = &listed.sale.id;
-    let mut number = state.tokens.derive(sale, sku.no, buyer);
+    let mut number = state.request_ids.derive(sale, sku.no, buyer);
     let mut num_ended = 0;
     loop {
-        let request_id = Some(state.tokens.sign(number, sale, sku.no, buyer));
+        let request_id = Some(state.request_ids.sign(number, sale, sku.no, buyer));
         let stored = state.deps.gates.status(sku, number, buyer).await?;
         let Some(stored) = stored else {
             return Ok(MySkuView { owned: Some(0), request_id, ..none });
         };
         if may_buy_again(sku, stored.status, num_ended) {
-            number = state.tokens.next(number, sale, sku.no, buyer);
+            number = state.request_ids.next(number, sale, sku.no, buyer);
             num_ended += 1;
             continue;
         }

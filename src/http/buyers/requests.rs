@@ -14,7 +14,7 @@ use super::mine::add_quota;
 use super::views::{RequestView, no_store, no_store_json, rfc3339};
 use crate::domain::{BuyerId, Refusal, RequestId, RequestStatus, Sku};
 use crate::http::admission::LimitedCall;
-use crate::http::buyers::request_tokens::RequestTokens;
+use crate::http::buyers::request_ids::RequestIds;
 use crate::http::middleware::body;
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
 use crate::http::state::{HttpState, State};
@@ -65,13 +65,13 @@ pub async fn create(
     state.admit_shared(&request, LimitedCall::RequestId, buyer, skus).await?;
     let sale = &listed.sale;
     let (number, expires_at_ms) = if sku.policy.derives_request_id() {
-        (state.tokens.derive(&sale.id, sku.no, buyer), sale.ends_at_ms)
+        (state.request_ids.derive(&sale.id, sku.no, buyer), sale.ends_at_ms)
     } else {
-        let number = state.tokens.issue(now_ms);
-        (number, state.tokens.expires_at_ms(number))
+        let number = state.request_ids.issue(now_ms);
+        (number, state.request_ids.expires_at_ms(number))
     };
     Ok(no_store_json(RequestIdView {
-        request_id: state.tokens.sign(number, &sale.id, sku.no, buyer),
+        request_id: state.request_ids.sign(number, &sale.id, sku.no, buyer),
         expires_at: rfc3339(expires_at_ms),
     }))
 }
@@ -97,9 +97,9 @@ impl BuyerRequest {
         let deps = &state.deps;
         let buyer = state.buyer(request)?;
         let found = || {
-            let id = RequestTokens::read(sent_id)?;
+            let id = RequestIds::read(sent_id)?;
             let (listed, sku) = deps.catalog.of_sku(id.sku_no)?;
-            let ours = state.tokens.verify(&id, &listed.sale.id, sku.no, buyer);
+            let ours = state.request_ids.verify(&id, &listed.sale.id, sku.no, buyer);
             ours.then(|| Self { id: sent_id.to_owned(), number: id.number, listed, sku, buyer })
         };
         found().ok_or_else(|| not_found(sent_id))
@@ -122,7 +122,7 @@ impl BuyerRequest {
         let Self { id, number, listed, sku, buyer } = self;
         let again = match &status {
             RequestStatus::Failed(reason) => {
-                state.tokens.again(*number, reason, &listed.sale.id, sku, *buyer)
+                state.request_ids.again(*number, reason, &listed.sale.id, sku, *buyer)
             }
             RequestStatus::Queued | RequestStatus::Ordered { .. } => None,
         };

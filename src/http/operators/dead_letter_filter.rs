@@ -6,7 +6,7 @@ use serde::Deserialize;
 use crate::domain::{
     BuyerId, DeadLetterFilter, DeadLetterNo, DeadLetterOrigin, DeadLetterState, RequestId, SkuNo,
 };
-use crate::http::buyers::request_tokens::RequestTokens;
+use crate::http::buyers::request_ids::RequestIds;
 use crate::http::buyers::views::{page_cursor, page_limit};
 use crate::http::middleware::problem::{Problem, ProblemCode};
 use crate::http::state::HttpState;
@@ -118,7 +118,7 @@ impl DeadLettersQuery {
 /// # Errors
 /// `invalid-request`.
 pub(super) fn request_number(id: &str) -> Result<RequestId, Problem> {
-    let number = RequestTokens::read(id).map_or_else(|| id.parse().ok(), |id| Some(id.number));
+    let number = RequestIds::read(id).map_or_else(|| id.parse().ok(), |id| Some(id.number));
     number.ok_or_else(|| Problem::invalid("request_id must be a request id or its number"))
 }
 

@@ -6,7 +6,7 @@ use crate::db;
 use crate::domain::{
     BucketKey, DeadLetterFilter, DeadLetterNo, Phase, RequestId, RequestStatus, TraceId,
 };
-use crate::http::buyers::request_tokens::RequestTokens;
+use crate::http::buyers::request_ids::RequestIds;
 use crate::http::middleware::problem::{Problem, ProblemCode};
 use crate::http::state::HttpDeps;
 use crate::messages::envelope;
@@ -20,9 +20,9 @@ use crate::tier::Pipeline;
 /// # Errors
 /// `invalid-request` if `id` is malformed, `not-found` if every store was read and has no record.
 pub async fn trace(deps: &HttpDeps, id: &str) -> Result<TraceView, Problem> {
-    let token = RequestTokens::read(id);
+    let sent = RequestIds::read(id);
     let request = request_number(id)?;
-    let mut findings = TraceFindings { sku: token.map(|id| id.sku_no), ..TraceFindings::default() };
+    let mut findings = TraceFindings { sku: sent.map(|id| id.sku_no), ..TraceFindings::default() };
     let query = read_ledger(deps, request, &mut findings);
     let ledger = db::with_timeout("a trace", query).await;
     let gates = read_gates(deps, request, &mut findings).await;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::db::{Ledger, OrderWriter};
-use floodgate::http::buyers::request_tokens::RequestTokens;
+use floodgate::http::buyers::request_ids::RequestIds;
 use floodgate::runtime::clock::rfc3339;
 use serde_json::{Value as Json, json};
 
@@ -22,9 +22,9 @@ fn ledger_in(directory: &Path) -> (Json, String) {
         let order = intent(&sku, 1, 1, 2);
         ledger.place(vec![order]).await.unwrap().unwrap();
         let key = ledger.secret("request-ids").await.unwrap();
-        let tokens = RequestTokens::new(&key, 0, 1);
+        let request_ids = RequestIds::new(&key, 0, 1);
         let sale = "spring".parse().unwrap();
-        let [own, lost] = [1, 2].map(|no| tokens.sign(request(no), &sale, sku.no, buyer(no)));
+        let [own, lost] = [1, 2].map(|no| request_ids.sign(request(no), &sale, sku.no, buyer(no)));
         ledger.close().await;
         let placed_at = rfc3339(order.placed_at_ms);
         let order = json!({ "quantity": 2, "placed_at": placed_at });

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use floodgate::config::Settings;
 use floodgate::db::{Ledger, Visitor};
 use floodgate::domain::{BuyerId, DeadLetterFilter, Failure, Order, OrderIntent, SkuNo};
-use floodgate::http::buyers::request_tokens::RequestTokens;
+use floodgate::http::buyers::request_ids::RequestIds;
 use floodgate::messages::envelope::intents_in;
 use floodgate::tier::open_ledger_for_reading;
 use parking_lot::Mutex;
@@ -50,13 +50,13 @@ pub async fn orders_in(settings: &Settings) -> Orders {
         Some(key) => key.expose_secret().as_bytes().to_vec(),
         None => ledger.secret("request-ids").await.unwrap(),
     };
-    let tokens = RequestTokens::new(&key, 0, 1);
+    let request_ids = RequestIds::new(&key, 0, 1);
     let mut orders = Orders::default();
     let dead = all_dead(ledger.as_ref()).await;
     for sale in ledger.sales().await.unwrap() {
         for sku in &sale.skus {
             let mut add = |request, buyer: BuyerId, outcome| {
-                let request_id = tokens.sign(request, &sale.id, sku.no, buyer);
+                let request_id = request_ids.sign(request, &sale.id, sku.no, buyer);
                 let (sale, buyer) = (sale.id.to_string(), buyer.get());
                 orders.add(Record { sale, buyer, request_id, outcome });
             };

@@ -43,7 +43,7 @@ pub struct UnverifiedRequestId {
 
 /// Issues, signs and verifies request ids. One per process.
 #[derive(Debug)]
-pub struct RequestTokens {
+pub struct RequestIds {
     signer: Signer,
     process: u64,
     ttl_ms: i64,
@@ -51,7 +51,7 @@ pub struct RequestTokens {
     last_tick: AtomicU64,
 }
 
-impl RequestTokens {
+impl RequestIds {
     /// Ids are signed with `key` (any length; at least 32 bytes recommended), numbered for
     /// `process` (incremented at every start) and valid for `ttl_ms` after their issue.
     ///
@@ -198,5 +198,5 @@ impl RequestTokens {
 }
 
 #[cfg(test)]
-#[path = "request_tokens_tests.rs"]
+#[path = "request_ids_tests.rs"]
 mod tests;
