@@ -2,7 +2,7 @@
 //!
 //! A relay worker takes over the entries of its predecessors, claims entries of every bucket,
 //! publishes them on a channel of its own, waits for the confirms, and acknowledges the entries
-//! that were confirmed or given up. A worker runs these steps one after the other (`relay.rs`);
+//! that were confirmed or given up. A worker runs these steps one after the other (`worker.rs`);
 //! throughput comes from large rounds and several workers. `plan` decides the next step,
 //! `round_outcome` interprets the publish outcomes.
 //!
@@ -40,12 +40,12 @@ use crate::services::catalog::Catalog;
 mod plan;
 #[cfg(test)]
 mod plan_tests;
-mod relay;
 mod relay_metrics;
 mod round_outcome;
+mod worker;
 mod worker_names;
 
-use relay::Relay;
+use worker::RelayWorker;
 use worker_names::WorkerNames;
 
 /// Mailbox slots: room for `Quiet` and `Stop`.
@@ -155,9 +155,9 @@ pub struct OutboxRelay {
 
 impl OutboxRelay {
     /// Starts the next round, or gives the entries back when the worker is quiet.
-    fn start_round(&mut self, ctx: &mut Context<Self>, mut relay: Box<Relay>) {
+    fn start_round(&mut self, ctx: &mut Context<Self>, mut worker: Box<RelayWorker>) {
         if self.is_quiet {
-            let work = async move { relay.give_back().await };
+            let work = async move { worker.give_back().await };
             spawn_step(self, ctx, work, |actor, _, ()| {
                 actor.has_given_back = true;
                 actor.report_if_given_back();
@@ -165,17 +165,17 @@ impl OutboxRelay {
             return;
         }
         let work = async move {
-            relay.round().await;
-            relay
+            worker.round().await;
+            worker
         };
         spawn_step(self, ctx, work, Self::wait_for_work);
     }
 
-    fn wait_for_work(&mut self, ctx: &mut Context<Self>, mut relay: Box<Relay>) {
+    fn wait_for_work(&mut self, ctx: &mut Context<Self>, mut worker: Box<RelayWorker>) {
         let quieted = Arc::clone(&self.quieted);
         let waited = async move {
-            relay.wait(&quieted).await;
-            relay
+            worker.wait(&quieted).await;
+            worker
         };
         spawn_wait(self, ctx, waited, Self::start_round);
     }
@@ -215,8 +215,8 @@ impl Actor for OutboxRelay {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         step(self, ctx, |actor, ctx| {
-            let relay = Relay::new(actor.deps.clone(), actor.names.clone());
-            actor.start_round(ctx, Box::new(relay));
+            let worker = RelayWorker::new(actor.deps.clone(), actor.names.clone());
+            actor.start_round(ctx, Box::new(worker));
             actor.renew_heartbeat(ctx);
         });
     }

@@ -22,7 +22,7 @@ use crate::runtime::clock::now_monotonic;
 const RECLAIMS_IN_PARALLEL: usize = 32;
 
 /// One relay worker, without its actor.
-pub(super) struct Relay {
+pub(super) struct RelayWorker {
     deps: RelayDeps,
     names: WorkerNames,
     name: String,
@@ -41,7 +41,7 @@ pub(super) struct Relay {
     broker_retry: Option<(Instant, Backoff)>,
 }
 
-impl Relay {
+impl RelayWorker {
     /// A worker with a new name and no claimed entries.
     pub(super) fn new(deps: RelayDeps, names: WorkerNames) -> Self {
         let name = names.renew();
@@ -317,7 +317,7 @@ impl Relay {
     }
 }
 
-impl Drop for Relay {
+impl Drop for RelayWorker {
     fn drop(&mut self) {
         self.report_in_flight(0);
     }
