@@ -33,7 +33,7 @@ for at = 4, 3 + pages do
     local rows = call('HGETALL', page)
     for i = 1, #rows, 2 do
       local request, record = rows[i], rows[i + 1]
-      if is_record(record) and sub(record, STAGE_AT, STAGE_AT) == 'Q' then
+      if is_record(record) and sub(record, STATE_AT, STATE_AT) == 'Q' then
         answer[n + 1], answer[n + 2] = request, record
         n = n + 2
       else

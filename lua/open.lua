@@ -14,8 +14,8 @@ local bad, is_open = check_loader(server, installation, loader)
 if bad then return bad end
 if is_open then return {OK, 0} end
 local found = call('HMGET', bucket, 'epoch', 'phase')
-local opened, stage = epoch_and_phase(found[1], found[2])
-if comes_before(tonumber(epoch), tonumber(phase), opened, stage) then
+local stored_epoch, stored_phase = epoch_and_phase(found[1], found[2])
+if comes_before(tonumber(epoch), tonumber(phase), stored_epoch, stored_phase) then
   epoch, phase = sub(found[1], 10), found[2]
 end
 local tag = installation .. '.'

@@ -20,15 +20,15 @@ end
 
 -- Parses the fields of epoch and phase; nil for an invalid one.
 local function epoch_and_phase(epoch, phase)
-  local opened, stage = epoch and tag_number(epoch), to_number(phase)
-  return opened, stage and stage <= PHASE_MAX and stage
+  local epoch_no, phase_no = epoch and tag_number(epoch), to_number(phase)
+  return epoch_no, phase_no and phase_no <= PHASE_MAX and phase_no
 end
 
 -- Whether a pair of epoch and phase comes before the bucket's pair. An opening raises the epoch;
 -- within an epoch the phase only grows. No pair comes before an invalid one.
-local function comes_before(epoch, phase, opened, stage)
-  if not opened or not stage then return false end
-  return epoch < opened or epoch == opened and phase < stage
+local function comes_before(epoch, phase, stored_epoch, stored_phase)
+  if not stored_epoch or not stored_phase then return false end
+  return epoch < stored_epoch or epoch == stored_epoch and phase < stored_phase
 end
 
 -- Reads the bucket (KEYS[1]). Returns first the answer of the script if the bucket must not be
@@ -132,15 +132,15 @@ end
 
 -- Whether a value on a page of requests has the form of a record.
 local function is_record(value)
-  local stage = sub(value, STAGE_AT, STAGE_AT)
-  if stage == 'Q' then return #value == RECORD_BYTES end
-  if stage == 'F' then return #value > RECORD_BYTES end
-  return #value == ORDERED_BYTES and find(stage, '[0-5]')
+  local state = sub(value, STATE_AT, STATE_AT)
+  if state == 'Q' then return #value == RECORD_BYTES end
+  if state == 'F' then return #value > RECORD_BYTES end
+  return #value == ORDERED_BYTES and find(state, '[0-5]')
 end
 
 -- Whether an order in this state holds its units.
-local function is_live(stage)
-  return stage and find(stage, '[015]')
+local function is_live(state)
+  return state and find(state, '[015]')
 end
 
 -- The number of intents that the outbox can still take. Dead letters that are not collected yet

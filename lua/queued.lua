@@ -15,7 +15,7 @@ local answer, n = {OK, opened}, 2
 for page = 2, #KEYS do
   local rows = call('HGETALL', KEYS[page])
   for i = 1, #rows, 2 do
-    if sub(rows[i + 1], STAGE_AT, STAGE_AT) == 'Q' then
+    if sub(rows[i + 1], STATE_AT, STATE_AT) == 'Q' then
       answer[n + 1], answer[n + 2] = rows[i], rows[i + 1]
       n = n + 2
     end

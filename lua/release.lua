@@ -34,7 +34,7 @@ for i = 1, size do
   local r, b, is_returned
   r, b, is_returned, at = unpack_bytes('>HHI4', plan, at)
   local record, stored, item = ARGV[records_at + i], records[r], RELEASED
-  local stage = stored and sub(stored, STAGE_AT, STAGE_AT)
+  local state = stored and sub(stored, STATE_AT, STATE_AT)
   if not stored then
     item = UNKNOWN
     records[r], new_requests[r] = record, true
@@ -44,13 +44,13 @@ for i = 1, size do
     return {CORRUPT, 'requests'}
   elseif sub(stored, 1, CONTENT_BYTES) ~= sub(record, 1, CONTENT_BYTES) then
     item = MISMATCH
-  elseif stage ~= 'Q' then
-    item = stage == 'F' and REPEAT or IS_ORDERED
+  elseif state ~= 'Q' then
+    item = state == 'F' and REPEAT or IS_ORDERED
   else
     local quantity = unpack_bytes('>I4', stored, QUANTITY_AT)
     -- The new record keeps the time of the request from the old one.
-    local placed_at, reason = sub(stored, STAGE_AT + 1), sub(record, RECORD_BYTES + 1)
-    records[r] = sub(record, 1, STAGE_AT) .. placed_at .. reason
+    local placed_at, reason = sub(stored, STATE_AT + 1), sub(record, RECORD_BYTES + 1)
+    records[r] = sub(record, 1, STATE_AT) .. placed_at .. reason
     new_requests[r] = true
     failed, num_released = failed + 1, num_released + 1
     if is_returned == 1 then

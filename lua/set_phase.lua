@@ -13,9 +13,9 @@ local holder = found[3]
 local owner = holder or found[1]
 if not owner then return {NOT_READY} end
 if sub(owner, 1, 8) ~= installation then return {FOREIGN} end
-local opened, stage = epoch_and_phase(found[1], found[2])
-if not holder and not opened then return {CORRUPT, 'epoch'} end
-if not holder and not stage then return {CORRUPT, 'phase'} end
-if comes_before(epoch, phase, opened, stage) then return {OK, 0} end
+local stored_epoch, stored_phase = epoch_and_phase(found[1], found[2])
+if not holder and not stored_epoch then return {CORRUPT, 'epoch'} end
+if not holder and not stored_phase then return {CORRUPT, 'phase'} end
+if comes_before(epoch, phase, stored_epoch, stored_phase) then return {OK, 0} end
 call('HSET', bucket, 'epoch', installation .. '.' .. ARGV[3], 'phase', ARGV[4])
 return {OK, 1}

@@ -36,7 +36,7 @@ for i = 1, size do
   r, b, counted, at = unpack_bytes('>HHI4', plan, at)
   local record, stored, item = ARGV[records_at + i], records[r], SETTLED
   local quantity = unpack_bytes('>I4', record, QUANTITY_AT)
-  local stage = stored and sub(stored, STAGE_AT, STAGE_AT)
+  local state = stored and sub(stored, STATE_AT, STATE_AT)
   if not stored then
     -- The order was committed while the bucket was loaded from the ledger: its units are not free.
     item = ADOPTED
@@ -44,18 +44,18 @@ for i = 1, size do
     return {CORRUPT, 'requests'}
   elseif sub(stored, 1, CONTENT_BYTES) ~= sub(record, 1, CONTENT_BYTES) then
     item = MISMATCH
-  elseif stage == 'F' then
+  elseif state == 'F' then
     item = IS_FAILED
-  elseif stage ~= 'Q' then
+  elseif state ~= 'Q' then
     local is_later = unpack_bytes('>H', record, VERSION_AT) > unpack_bytes('>H', stored, VERSION_AT)
     item = is_later and ADVANCED or REPEAT
   end
   if item == SETTLED or item == ADOPTED or item == ADVANCED then
-    local takes, took = is_live(sub(record, STAGE_AT, STAGE_AT)), stage == 'Q' or is_live(stage)
+    local takes, took = is_live(sub(record, STATE_AT, STATE_AT)), state == 'Q' or is_live(state)
     if not stored and takes then
       stock, least = math.max(stock - quantity, 0), math.max(least - quantity, 0)
     elseif not takes and (took or not stored) then
-      -- The units of an order that ended before the bucket heard of it are free already.
+      -- The units of an order that ended before the bucket learned of it are free already.
       stock, returned = took and stock + quantity or stock, returned + quantity
     end
     is_moved = is_moved or not stored or took and not takes

@@ -17,7 +17,7 @@ impl ConfigFault {
     }
 }
 
-/// Why the configuration could not be loaded: every fault of one stage. Unusable sources, unknown
+/// Why the configuration could not be loaded: every fault of one step. Unusable sources, unknown
 /// keys and wrong types are the first, secrets and broken rules the second.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", list(.0))]

@@ -1,5 +1,5 @@
-//! Reads the sources and merges them into settings in two stages: unknown keys and wrong types,
-//! then secrets and rules between keys. Each stage reports all of its faults.
+//! Reads the sources and merges them into settings in two steps: unknown keys and wrong types,
+//! then secrets and rules between keys. Each step reports all of its faults.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

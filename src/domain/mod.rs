@@ -20,12 +20,12 @@ pub mod phase_history;
 pub mod placing;
 pub mod policy;
 pub mod repair;
+pub mod request_record;
 pub mod retake;
 pub mod retention;
 pub mod sale;
 pub mod sale_change;
 pub(crate) mod samples;
-pub mod stage;
 pub mod stock_change;
 pub mod violation;
 
@@ -54,6 +54,7 @@ pub use phase_history::{PhaseChange, PhaseHistory};
 pub use placing::Examination;
 pub use policy::Policy;
 pub use repair::{AuditVerdict, Repair, RepairAction, RepairOutcome};
+pub use request_record::{PayBy, RecordState, RecordedOrder, RequestRecord};
 pub use retake::{DueRetake, RetakeEnd, RetakeOutcome};
 pub use retention::{
     ArchiveCursor, ArchiveDigest, ArchivePage, ArchiveTable, OpenEnd, Retention, RetentionChange,
@@ -61,7 +62,6 @@ pub use retention::{
 };
 pub use sale::{BucketKey, Phase, Sale, SaleDraft, Sku, SkuDraft};
 pub use sale_change::{SaleChange, SaleChanged, SkuChange, SkuHistory, Terms, TermsSince};
-pub use stage::{OrderStage, PayBy};
 pub use stock_change::{
     StockChange, StockChangeOutcome, StockChangeRequest, Withdrawal, withdrawn_from,
 };

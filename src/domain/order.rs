@@ -1,12 +1,12 @@
-//! What a purchase is at each stage: a reservation, the gate's verdict, an order intent, the
+//! What a purchase becomes: a reservation, the gate's verdict, an order intent, the
 //! ledger's outcome, and an order or a recorded failure. Refusals are values: counted, never logged
 //! as errors.
 
 use super::ids::{BucketNo, BuyerId, Epoch, RequestId, SkuNo, TraceId};
 use super::named::{ledger_numbers, named_enum};
+use super::request_record::RecordedOrder;
 use super::sale::Sku;
 use super::sale_change::Terms;
-use super::stage::OrderStage;
 
 /// One request for units, with all that a gate backend needs to decide it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -333,9 +333,9 @@ pub enum RequestStatus {
 }
 
 impl RequestStatus {
-    /// The status of an order in this stage.
-    pub fn ordered(quantity: u32, placed_at_ms: i64, stage: OrderStage) -> Self {
-        let (state, pay_by_ms) = (stage.state, stage.pay_by.ms());
+    /// The status of a request with this order.
+    pub fn ordered(quantity: u32, placed_at_ms: i64, order: RecordedOrder) -> Self {
+        let (state, pay_by_ms) = (order.state, order.pay_by.ms());
         Self::Ordered { quantity, placed_at_ms, state, pay_by_ms }
     }
 }
@@ -346,7 +346,7 @@ impl From<&Order> for RequestStatus {
     }
 }
 
-/// An order with the times of its stages from the HTTP request to the ledger.
+/// An order with its times from the HTTP request to the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OrderTimeline {
     /// `placed_at_ms` is the start of the timeline.

@@ -16,13 +16,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::db::{self, Ledger};
 use crate::domain::{
-    BucketKey, BucketNo, BuyerId, Epoch, Examination, Failure, OrderIntent, Refusal, RequestId,
-    RequestStatus, Reservation, Sku, TraceId,
+    BucketKey, BucketNo, Epoch, Examination, Failure, OrderIntent, Refusal, RequestId,
+    RequestRecord, RequestStatus, Reservation, Sku, TraceId,
 };
 use crate::observe::metrics::{Metrics, ReasonLabel};
 use crate::runtime::clock::SharedClock;
 use crate::runtime::clock_guard::ClockGuard;
-use crate::stock::{Stock, StoredRequest};
+use crate::stock::Stock;
 
 /// Requests that one transaction ends.
 const BATCH: usize = 500;
@@ -100,7 +100,7 @@ impl RequestService {
         Ok(examined)
     }
 
-    /// Cancels a request of this buyer, if it is queued; `stored` is what the stock has of it.
+    /// Cancels a request, if it is queued; `record` is what the stock has of it.
     /// Returns its status then: failed with [`Refusal::CancelledByBuyer`] if it was cancelled, now
     /// or before.
     ///
@@ -110,10 +110,10 @@ impl RequestService {
         &self,
         sku: &Sku,
         request: RequestId,
-        buyer: BuyerId,
-        stored: StoredRequest,
+        record: &RequestRecord,
     ) -> Result<RequestStatus, db::Error> {
-        let StoredRequest { quantity, placed_at_ms, status } = stored;
+        let RequestRecord { buyer, quantity, placed_at_ms, .. } = *record;
+        let status = record.status();
         if status != RequestStatus::Queued {
             return Ok(status);
         }

@@ -16,8 +16,8 @@ use async_trait::async_trait;
 use crate::domain::invariants::GateFacts;
 use crate::domain::{
     BookSnapshot, BucketKey, BucketNo, BuyerId, Epoch, Failure, LoaderToken, Loan, Order,
-    OrderIntent, Phase, Policy, RequestId, RequestStatus, Reservation, Sku, SkuNo, StockChange,
-    Verdict, Withdrawal,
+    OrderIntent, Phase, Policy, RequestId, RequestRecord, RequestStatus, Reservation, Sku, SkuNo,
+    StockChange, Verdict, Withdrawal,
 };
 use crate::redis::executor::CallError;
 use crate::redis::scripts::Error as ScriptError;
@@ -122,21 +122,6 @@ pub trait Loading: Send {
         phase: Phase,
         epoch: Epoch,
     ) -> Result<(), Error>;
-}
-
-/// A request's status, as its buyer may read it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StoredRequest {
-    pub quantity: u32,
-    /// Epoch milliseconds.
-    pub placed_at_ms: i64,
-    pub status: RequestStatus,
-}
-
-impl From<(u32, i64, RequestStatus)> for StoredRequest {
-    fn from((quantity, placed_at_ms, status): (u32, i64, RequestStatus)) -> Self {
-        Self { quantity, placed_at_ms, status }
-    }
 }
 
 /// The queued requests on some pages of a bucket: accepted, without a ledger decision.
@@ -251,14 +236,14 @@ pub trait Stock: Send + Sync {
     /// Finishes every interrupted transfer to this bucket. Returns the units added.
     async fn finish_transfers(&self, to: BucketKey) -> Result<u32, Error>;
 
-    /// A request's status; `None` if it belongs to another buyer. Without a buyer, for operators:
-    /// the request of any buyer.
-    async fn status(
+    /// The record of a request; `None` if it belongs to another buyer. Without a buyer, for
+    /// operators: the request of any buyer.
+    async fn record(
         &self,
         bucket: BucketKey,
         request: RequestId,
         buyer: Option<BuyerId>,
-    ) -> Result<Option<StoredRequest>, Error>;
+    ) -> Result<Option<RequestRecord>, Error>;
 
     /// The units of a buyer's accepted requests and live orders, in the buyer's home bucket; 0
     /// without a quota.

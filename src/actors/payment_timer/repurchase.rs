@@ -41,8 +41,8 @@ impl Repurchase for GateRepurchase {
         if sku.terms().price.saturating_mul(order.quantity.into()) != order.amount {
             return Purchase::Refused("the price has changed".to_owned());
         }
-        match self.gates.status(&sku, successor, order.buyer).await {
-            Ok(Some(stored)) => return purchase(stored.status),
+        match self.gates.record(&sku, successor, order.buyer).await {
+            Ok(Some(record)) => return purchase(record.status()),
             Ok(None) => {}
             Err(_) => return Purchase::NotAccepted,
         }

@@ -14,12 +14,12 @@ use super::StockGate;
 use crate::actors::supervisor::supervised::Address;
 use crate::config::Settings;
 use crate::domain::{
-    BucketKey, BucketNo, BuyerId, Phase, Refusal, RequestId, Reservation, Sku, SkuNo,
+    BucketKey, BucketNo, BuyerId, Phase, Refusal, RequestId, RequestRecord, Reservation, Sku, SkuNo,
 };
 use crate::messages::{BuyAnswer, Reserve};
 use crate::runtime::permits::Permits;
 use crate::services::catalog::{Catalog, CatalogSale};
-use crate::stock::{self, BucketHealth, Stock, StoredRequest};
+use crate::stock::{self, BucketHealth, Stock};
 
 /// Address of one gate, and the permits to send it requests.
 #[derive(Debug, Clone)]
@@ -127,7 +127,7 @@ impl GateHandle {
         }
         // A gate does not check the window, and would sell to a new request. So the stock is read
         // here, and a request that it does not have is refused.
-        let accepted = match self.status(sku, reservation.request, reservation.buyer).await {
+        let accepted = match self.record(sku, reservation.request, reservation.buyer).await {
             // Before the first opening nothing was accepted. Later, buckets that are being loaded
             // do not tell what was accepted.
             Err(stock::Error::NotLoaded(_)) if now_ms < listed.sale.starts_at_ms => None,
@@ -191,22 +191,22 @@ impl GateHandle {
         if may_be_accepted { BuyAnswer::Unknown } else { BuyAnswer::Busy }
     }
 
-    /// The status of a request of `buyer`; `None`: it was not accepted, or the sale is purged.
+    /// The record of a request of `buyer`; `None`: it was not accepted, or the sale is purged.
     ///
     /// # Errors
     /// The stock's error when it cannot be read. `NotLoaded` when this process has no gates of a
     /// sale that another process may sell.
-    pub async fn status(
+    pub async fn record(
         &self,
         sku: &Arc<Sku>,
         request: RequestId,
         buyer: BuyerId,
-    ) -> Result<Option<StoredRequest>, stock::Error> {
+    ) -> Result<Option<RequestRecord>, stock::Error> {
         if self.is_purged(sku) || !self.directory.has(sku.no) && self.is_unsold(sku).await? {
             return Ok(None);
         }
         let bucket = BucketNo::home_of(buyer, sku.buckets);
-        self.stock.status(BucketKey { sku: sku.no, bucket }, request, Some(buyer)).await
+        self.stock.record(BucketKey { sku: sku.no, bucket }, request, Some(buyer)).await
     }
 
     /// The units of the buyer's accepted requests and live orders, under a quota.

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use super::ids::{BucketNo, BuyerId, Epoch, RequestId};
 use super::loans::{Loan, Loans};
-use super::order::{Failure, Order, OrderIntent, Refusal, RequestStatus, Reservation, Verdict};
+use super::order::{Failure, Order, OrderIntent, Refusal, Reservation, Verdict};
+use super::request_record::{BookRecord, RecordState, RequestRecord};
 use super::sale::{Phase, Sku};
-use super::stage::BookRecord;
 
 mod stock_changes;
 
@@ -140,7 +140,7 @@ impl Book {
         if record.buyer != reservation.buyer || record.quantity != reservation.quantity {
             return Some(Verdict::Refused(Refusal::RequestIdReused));
         }
-        Some(Verdict::Repeat(self.status_of(reservation.request, record)))
+        Some(Verdict::Repeat(self.record_of(reservation.request, record).status()))
     }
 
     fn quota_refusal(&self, reservation: &Reservation) -> Option<Refusal> {
@@ -275,24 +275,21 @@ impl Book {
         self.requests.contains_key(&request)
     }
 
-    /// Quantity, time of the request (epoch milliseconds) and status. With an `owner`, `None` for
-    /// the request of another buyer.
-    pub fn status(
-        &self,
-        request: RequestId,
-        owner: Option<BuyerId>,
-    ) -> Option<(u32, i64, RequestStatus)> {
+    /// The record of a request. With an `owner`, `None` for the request of another buyer.
+    pub fn record(&self, request: RequestId, owner: Option<BuyerId>) -> Option<RequestRecord> {
         let record = self.requests.get(&request)?;
         let is_visible = owner.is_none_or(|owner| owner == record.buyer);
-        is_visible.then(|| (record.quantity, record.placed_at_ms, self.status_of(request, record)))
+        is_visible.then(|| self.record_of(request, record))
     }
 
-    fn status_of(&self, request: RequestId, record: &BookRecord) -> RequestStatus {
-        match (record.order, self.failures.get(&request)) {
-            (Some(stage), _) => RequestStatus::ordered(record.quantity, record.placed_at_ms, stage),
-            (None, Some(reason)) => RequestStatus::Failed(*reason),
-            (None, None) => RequestStatus::Queued,
-        }
+    fn record_of(&self, request: RequestId, record: &BookRecord) -> RequestRecord {
+        let state = match (record.order, self.failures.get(&request)) {
+            (Some(order), _) => RecordState::Ordered(order),
+            (None, Some(reason)) => RecordState::Failed(*reason),
+            (None, None) => RecordState::Queued,
+        };
+        let BookRecord { buyer, placed_at_ms, quantity, .. } = *record;
+        RequestRecord { buyer, quantity, placed_at_ms, state }
     }
 
     /// The intents without a result of the ledger.

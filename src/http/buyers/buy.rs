@@ -183,7 +183,7 @@ async fn use_ticket(
 ) -> Result<(), Problem> {
     let Reservation { request, buyer, .. } = *reservation;
     if ticket.is_expired(now_ms) {
-        let known = state.deps.gates.status(sku, request, buyer).await?;
+        let known = state.deps.gates.record(sku, request, buyer).await?;
         return known.map(drop).ok_or_else(|| ProblemCode::TicketInvalid.into());
     }
     // The policy allows this buyer one request in the whole sale: there is no other to bind.
@@ -221,7 +221,7 @@ async fn identify(
     // A derived number is signed only for a buyer who may use it, and never expires.
     let is_valid = derives
         || now_ms < state.request_ids.expires_at_ms(id.number)
-        || deps.gates.status(sku, id.number, buyer).await?.is_some();
+        || deps.gates.record(sku, id.number, buyer).await?.is_some();
     if is_valid { Ok(id.number) } else { Err(ProblemCode::RequestIdInvalid.into()) }
 }
 

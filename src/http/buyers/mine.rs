@@ -78,18 +78,18 @@ async fn of_sku(
     let mut num_ended = 0;
     loop {
         let request_id = Some(state.request_ids.sign(number, sale, sku.no, buyer));
-        let stored = state.deps.gates.status(sku, number, buyer).await?;
-        let Some(stored) = stored else {
+        let record = state.deps.gates.record(sku, number, buyer).await?;
+        let Some(record) = record else {
             return Ok(MySkuView { owned: Some(0), request_id, ..none });
         };
-        if may_buy_again(sku, stored.status, num_ended) {
+        if may_buy_again(sku, record.status(), num_ended) {
             number = state.request_ids.next(number, sale, sku.no, buyer);
             num_ended += 1;
             continue;
         }
-        let owned = Some(if holds_units(stored.status) { stored.quantity } else { 0 });
+        let owned = Some(if holds_units(record.status()) { record.quantity } else { 0 });
         let id = request_id.clone().unwrap_or_default();
-        let view = RequestView::new(id, listed, sku, buyer, stored.status);
+        let view = RequestView::new(id, listed, sku, buyer, record.status());
         return Ok(MySkuView { owned, request_id, state: Some(view.state), ..none });
     }
 }

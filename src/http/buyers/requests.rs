@@ -110,9 +110,9 @@ impl BuyerRequest {
     /// # Errors
     /// `not-found` if it was never accepted; the stock's.
     pub async fn poll(&self, state: &HttpState) -> Result<RequestView, Problem> {
-        let stored = state.deps.gates.status(&self.sku, self.number, self.buyer).await?;
-        let stored = stored.ok_or_else(|| not_found(&self.id))?;
-        let mut view = self.view(state, stored.status);
+        let record = state.deps.gates.record(&self.sku, self.number, self.buyer).await?;
+        let record = record.ok_or_else(|| not_found(&self.id))?;
+        let mut view = self.view(state, record.status());
         add_quota(&mut view, state, &self.sku, self.buyer).await;
         Ok(view)
     }
@@ -161,9 +161,9 @@ pub async fn show(request: HttpRequest, request_id: web::Path<String>, state: St
 pub async fn cancel(request: HttpRequest, request_id: web::Path<String>, state: State) -> Handled {
     let owned = BuyerRequest::verified(&request_id, &request, &state)?;
     let BuyerRequest { sku, number, buyer, .. } = &owned;
-    let stored = state.deps.gates.status(sku, *number, *buyer).await?;
-    let stored = stored.ok_or_else(|| not_found(&owned.id))?;
-    let cancelled = state.deps.requests.cancel(sku, *number, *buyer, stored).await;
+    let record = state.deps.gates.record(sku, *number, *buyer).await?;
+    let record = record.ok_or_else(|| not_found(&owned.id))?;
+    let cancelled = state.deps.requests.cancel(sku, *number, &record).await;
     let status = cancelled.map_err(|error| {
         Problem::from(error)
             .with_detail("The ledger did not answer: the request may be cancelled. Ask again.")

@@ -4,7 +4,7 @@ use super::dead_letter_filter::request_number;
 use super::trace_stages::{StageView, TraceFindings, TraceView};
 use crate::db;
 use crate::domain::{
-    BucketKey, DeadLetterFilter, DeadLetterNo, Phase, RequestId, RequestStatus, TraceId,
+    BucketKey, DeadLetterFilter, DeadLetterNo, Phase, RecordState, RequestId, TraceId,
 };
 use crate::http::buyers::request_ids::RequestIds;
 use crate::http::middleware::problem::{Problem, ProblemCode};
@@ -109,7 +109,7 @@ async fn read_gates(
     let (mut is_found, mut not_loaded) = (false, None);
     while !is_found && let Some(sku) = candidates.next() {
         for key in BucketKey::all_of(sku) {
-            let found = match deps.stock.status(key, request, None).await {
+            let found = match deps.stock.record(key, request, None).await {
                 Err(error @ stock::Error::NotLoaded(_)) => {
                     not_loaded = not_loaded.or(Some(error));
                     continue;
@@ -120,7 +120,7 @@ async fn read_gates(
             is_found = true;
             findings.sku = Some(sku.no);
             findings.add_gate_record(&found);
-            if found.status == RequestStatus::Queued && findings.ledger.is_none() {
+            if found.state == RecordState::Queued && findings.ledger.is_none() {
                 findings.queued_in = Some(key);
                 let open = deps.stock.unsettled(key, i64::MAX).await?;
                 if let Some(intent) = open.iter().find(|intent| intent.request == request) {

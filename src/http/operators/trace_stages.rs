@@ -4,11 +4,10 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::domain::{
-    BucketKey, BuyerId, DeadLetter, DeadLetterState, Failure, OrderTimeline, RequestStatus, SkuNo,
-    TraceId,
+    BucketKey, BuyerId, DeadLetter, DeadLetterState, Failure, OrderTimeline, RequestRecord,
+    RequestStatus, SkuNo, TraceId,
 };
 use crate::http::buyers::views::rfc3339;
-use crate::stock::StoredRequest;
 
 /// Stages of one request.
 #[derive(Debug, Serialize, ToSchema)]
@@ -126,8 +125,8 @@ impl TraceFindings {
     }
 
     /// Adds the record of a gate.
-    pub(super) fn add_gate_record(&mut self, stored: &StoredRequest) {
-        let stage = match stored.status {
+    pub(super) fn add_gate_record(&mut self, record: &RequestRecord) {
+        let stage = match record.status() {
             RequestStatus::Queued => StageView::new("gate", "waits for the ledger", "queued"),
             RequestStatus::Ordered { state, .. } => {
                 StageView::new("gate", "has the order", state.name())
@@ -136,8 +135,8 @@ impl TraceFindings {
                 StageView::new("gate", "failed", "failed").with_reason(refusal.code())
             }
         };
-        self.gate = Some(stage.with_units_at(stored.quantity, stored.placed_at_ms));
-        self.accepted_at_ms = Some(stored.placed_at_ms);
+        self.gate = Some(stage.with_units_at(record.quantity, record.placed_at_ms));
+        self.accepted_at_ms = Some(record.placed_at_ms);
     }
 
     /// Adds the dead letters of the request. `dead_letters` is sorted newest first.

@@ -2,7 +2,7 @@ use serde_json::{Value as Json, json};
 
 use super::*;
 use crate::domain::{
-    DeadLetterNo, DeadLetterOrigin, Order, OrderState, Refusal, RequestId, samples,
+    DeadLetterNo, DeadLetterOrigin, Order, OrderState, RecordState, Refusal, RequestId, samples,
 };
 
 const ACCEPTED_MS: i64 = 1_800_000_000_000;
@@ -10,6 +10,11 @@ const ACCEPTED_MS: i64 = 1_800_000_000_000;
 fn timeline(published_at_ms: Option<i64>, recorded_at_ms: Option<i64>) -> OrderTimeline {
     let order = Order { state: OrderState::Paid, ..samples::intent(9).order(1_800_000_000_000) };
     OrderTimeline { order, trace: TraceId(5), published_at_ms, recorded_at_ms }
+}
+
+fn record(state: RecordState) -> RequestRecord {
+    let buyer = BuyerId::new(7).unwrap();
+    RequestRecord { buyer, quantity: 2, placed_at_ms: ACCEPTED_MS, state }
 }
 
 fn dead_letter(no: i64, state: DeadLetterState, dead_at_ms: i64) -> DeadLetter {
@@ -61,7 +66,7 @@ fn a_stage_without_a_record_is_omitted() {
 fn a_gate_without_the_result_is_queued_beside_the_order() {
     let mut findings = TraceFindings::default();
     findings.add_order(&timeline(None, Some(ACCEPTED_MS + 41)));
-    findings.add_gate_record(&StoredRequest::from((2, ACCEPTED_MS, RequestStatus::Queued)));
+    findings.add_gate_record(&record(RecordState::Queued));
     assert_eq!(
         rendered(findings),
         [stage("gate", "queued", Some(0)), stage("ledger", "paid", Some(41))]
@@ -115,8 +120,7 @@ fn a_failure_has_its_reason_and_its_duration() {
         recorded_at_ms: ACCEPTED_MS + 41,
     });
     assert_eq!(findings.took_ms(), None, "the time of the purchase is unknown");
-    let status = RequestStatus::Failed(Refusal::SoldOut);
-    findings.add_gate_record(&StoredRequest::from((2, ACCEPTED_MS, status)));
+    findings.add_gate_record(&record(RecordState::Failed(Refusal::SoldOut)));
     assert_eq!(findings.took_ms(), Some(41));
     let stages = serde_json::to_value(findings.stages()).unwrap();
     assert_eq!(stages[1]["reason"], json!("sold-out"));

@@ -1,9 +1,9 @@
 //! The read-only calls: `*_status.lua`, `list_read.lua` and `stream_read.lua`.
 
 use crate::config::OutboxKind;
+use crate::domain::RequestRecord;
 use crate::outbox::OutboxStatus;
 use crate::redis::scripts::call::Reply;
-use crate::redis::scripts::record::RequestRecord;
 use crate::redis::scripts::{BucketKeys, Script, ScriptCall};
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,8 +6,8 @@ use std::vec::IntoIter;
 
 use redis::{Cmd, Value};
 
-use super::record::RequestRecord;
 use super::{BucketFence, BucketKeys, Error, Script, codes};
+use crate::domain::RequestRecord;
 
 /// Most characters of an unexpected answer in its error.
 const QUOTED_CHARS: usize = 200;

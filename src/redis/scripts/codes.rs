@@ -87,8 +87,8 @@ codes! {
     CONTENT_BYTES = 12;
     /// Position of the units in a record, from 1.
     QUANTITY_AT = 9;
-    /// Position of the stage in a record, from 1.
-    STAGE_AT = CONTENT_BYTES + 1;
+    /// Position of the state in a record, from 1.
+    STATE_AT = CONTENT_BYTES + 1;
     /// Bytes of the record of a queued request.
     RECORD_BYTES = 19;
     /// Position of the version in the record of an order, from 1.

@@ -4,12 +4,13 @@
 use redis::Value;
 
 use crate::domain::book::gives_back;
-use crate::domain::{Epoch, Failure, Order, Refusal, RequestId, Reservation, Sku, Verdict};
+use crate::domain::{
+    Epoch, Failure, Order, Refusal, RequestId, RequestRecord, Reservation, Sku, Verdict,
+};
 
 use super::call::Reply;
 use super::column::add_batch;
 use super::intent::IntentKey;
-use super::record::RequestRecord;
 use super::{BucketKeys, Error, Leveled, Script, ScriptCall, codes, intent, leveled};
 
 /// Where accepted intents are stored until the ledger has decided them.

@@ -26,8 +26,10 @@ use std::slice::Chunks;
 
 use hmac::Mac;
 
-use super::record::{BrokenRecord, Cursor, RECORD_BYTES, RequestRecord, RequestStage};
-use crate::domain::{BucketNo, Epoch, OrderIntent, RequestId, SkuNo, TraceId};
+use super::record::{BrokenRecord, Cursor, RECORD_BYTES};
+use crate::domain::{
+    BucketNo, Epoch, OrderIntent, RecordState, RequestId, RequestRecord, SkuNo, TraceId,
+};
 use crate::runtime::mac::{HmacSha256, MAC_BYTES, keyed};
 
 /// Bytes of one intent.
@@ -140,7 +142,7 @@ pub fn bytes_of(version: i64) -> usize {
 pub fn unpack(bytes: &[u8]) -> Result<OrderIntent, BrokenRecord> {
     let (record, rest) = bytes.split_at_checked(RECORD_BYTES).ok_or(BrokenRecord("too short"))?;
     let record = RequestRecord::unpack(record)?;
-    if record.stage != RequestStage::Queued {
+    if record.state != RecordState::Queued {
         return Err(BrokenRecord("not queued"));
     }
     let mut rest = Cursor(rest);

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::super::record::tests::numbers;
 use super::*;
-use crate::domain::BuyerId;
+use crate::domain::{BuyerId, RequestRecord};
 
 fn key() -> IntentKey {
     IntentKey::new(&[7; 32])

@@ -7,11 +7,10 @@
 
 use std::ops::Range;
 
-use crate::domain::{BuyerId, Epoch, LoaderToken, Phase, RequestId, Sku};
+use crate::domain::{BuyerId, Epoch, LoaderToken, Phase, RequestId, RequestRecord, Sku};
 
 use super::call::Reply;
 use super::lookup::{QueuedRecord, queued};
-use super::record::RequestRecord;
 use super::{BucketKeys, Pages, Script, ScriptCall};
 
 /// One field of a page.

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use redis::Value;
 
-use crate::domain::{BuyerId, Epoch, RequestId, Sku};
+use crate::domain::{BuyerId, Epoch, RequestId, RequestRecord, Sku};
 
 use super::call::Reply;
 use super::column::IdColumn;
-use super::record::{BrokenRecord, RequestRecord};
+use super::record::BrokenRecord;
 use super::{BucketKeys, Error, Pages, Script, ScriptCall};
 
 /// A queued request and its record, or why its record is invalid.

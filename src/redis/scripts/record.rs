@@ -1,20 +1,19 @@
-//! The record of an accepted request in its bucket: 19 bytes, and a few more of its decision.
+//! The record of an accepted request in its bucket: 19 bytes, and a few more of its result.
 //!
 //! | bytes | holds |
 //! |---|---|
 //! | 0..8 | buyer, big-endian |
 //! | 8..12 | units, big-endian |
-//! | 12 | stage: `Q` queued, `0` to `5` the order's state, `F` failed |
+//! | 12 | state: `Q` queued, `0` to `5` the order's state, `F` failed |
 //! | 13..19 | time of the request, epoch milliseconds, big-endian |
 //! | 19..21 | order only: its version, big-endian |
 //! | 21..25 | order only: its payment deadline, [`PayBy`], big-endian |
 //! | 19.. | failed only: one byte for the reason, and its details |
 //!
-//! Scripts compare the first 12 bytes, and read stage and version; they never decode an id.
+//! Scripts compare the first 12 bytes, and read state and version; they never decode an id.
 
 use crate::domain::{
-    BuyerId, Failure, Order, OrderIntent, OrderStage, OrderState, PayBy, Refusal, RequestId,
-    RequestStatus,
+    BuyerId, OrderState, PayBy, RecordState, RecordedOrder, Refusal, RequestId, RequestRecord,
 };
 
 /// Bytes of buyer and units, which must be equal in a repeat of the request.
@@ -34,81 +33,25 @@ const PLACED_AT_MS_MAX: i64 = (1 << 48) - 1;
 #[error("{0}")]
 pub struct BrokenRecord(pub &'static str);
 
-/// The ledger's decision of a request, if there is one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RequestStage {
-    /// The ledger has not decided.
-    Queued,
-    Ordered(OrderStage),
-    Failed(Refusal),
-}
-
-/// An accepted request, as its bucket stores it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RequestRecord {
-    pub buyer: BuyerId,
-    pub quantity: u32,
-    /// Time of the request, epoch milliseconds; clamped to 0..2^48 when stored.
-    pub placed_at_ms: i64,
-    pub stage: RequestStage,
-}
-
 impl RequestRecord {
-    /// The record of a newly accepted request.
-    pub fn queued(intent: &OrderIntent) -> Self {
-        Self {
-            buyer: intent.buyer,
-            quantity: intent.quantity,
-            placed_at_ms: intent.placed_at_ms,
-            stage: RequestStage::Queued,
-        }
-    }
-
-    pub fn ordered(order: &Order) -> Self {
-        Self {
-            buyer: order.buyer,
-            quantity: order.quantity,
-            placed_at_ms: order.placed_at_ms,
-            stage: RequestStage::Ordered(order.into()),
-        }
-    }
-
-    pub fn failed(failure: &Failure) -> Self {
-        Self {
-            buyer: failure.buyer,
-            quantity: failure.quantity,
-            placed_at_ms: failure.recorded_at_ms,
-            stage: RequestStage::Failed(failure.reason),
-        }
-    }
-
-    pub fn status(&self) -> RequestStatus {
-        match self.stage {
-            RequestStage::Queued => RequestStatus::Queued,
-            RequestStage::Ordered(stage) => {
-                RequestStatus::ordered(self.quantity, self.placed_at_ms, stage)
-            }
-            RequestStage::Failed(reason) => RequestStatus::Failed(reason),
-        }
-    }
-
+    /// Appends the record's bytes.
     pub fn pack_into(&self, bytes: &mut Vec<u8>) {
         bytes.extend(self.buyer.get().to_be_bytes());
         bytes.extend(self.quantity.to_be_bytes());
-        bytes.push(match self.stage {
-            RequestStage::Queued => b'Q',
-            RequestStage::Ordered(stage) => code_of(stage.state),
-            RequestStage::Failed(_) => b'F',
+        bytes.push(match self.state {
+            RecordState::Queued => b'Q',
+            RecordState::Ordered(order) => code_of(order.state),
+            RecordState::Failed(_) => b'F',
         });
         let [_, _, placed_at @ ..] = self.placed_at_ms.clamp(0, PLACED_AT_MS_MAX).to_be_bytes();
         bytes.extend(placed_at);
-        match self.stage {
-            RequestStage::Queued => {}
-            RequestStage::Ordered(OrderStage { version, pay_by, .. }) => {
+        match self.state {
+            RecordState::Queued => {}
+            RecordState::Ordered(RecordedOrder { version, pay_by, .. }) => {
                 bytes.extend(version.to_be_bytes());
                 bytes.extend(pay_by.0.to_be_bytes());
             }
-            RequestStage::Failed(reason) => pack_reason(reason, bytes),
+            RecordState::Failed(reason) => pack_reason(reason, bytes),
         }
     }
 
@@ -127,17 +70,17 @@ impl RequestRecord {
         let [code] = rest.take()?;
         let placed_at_ms =
             rest.take::<6>()?.into_iter().fold(0, |ms, byte| ms << 8 | i64::from(byte));
-        let stage = match code {
-            b'Q' => RequestStage::Queued,
-            b'F' => RequestStage::Failed(unpack_reason(&mut rest)?),
-            _ => RequestStage::Ordered(OrderStage {
-                state: state_of(code).ok_or(BrokenRecord("an unknown stage"))?,
+        let state = match code {
+            b'Q' => RecordState::Queued,
+            b'F' => RecordState::Failed(unpack_reason(&mut rest)?),
+            _ => RecordState::Ordered(RecordedOrder {
+                state: state_of(code).ok_or(BrokenRecord("an unknown state"))?,
                 version: u16::from_be_bytes(rest.take()?),
                 pay_by: PayBy(u32::from_be_bytes(rest.take()?)),
             }),
         };
         rest.end()?;
-        Ok(Self { buyer, quantity, placed_at_ms, stage })
+        Ok(Self { buyer, quantity, placed_at_ms, state })
     }
 }
 
@@ -253,15 +196,15 @@ pub(super) mod tests {
         ]
     }
 
-    fn stages() -> impl Strategy<Value = RequestStage> {
+    fn states() -> impl Strategy<Value = RecordState> {
         prop_oneof![
-            Just(RequestStage::Queued),
+            Just(RecordState::Queued),
             (prop::sample::select(OrderState::ALL.to_vec()), any::<(u16, u32)>()).prop_map(
                 |(state, (version, pay_by))| {
-                    RequestStage::Ordered(OrderStage { state, version, pay_by: PayBy(pay_by) })
+                    RecordState::Ordered(RecordedOrder { state, version, pay_by: PayBy(pay_by) })
                 }
             ),
-            refusals().prop_map(RequestStage::Failed),
+            refusals().prop_map(RecordState::Failed),
         ]
     }
 
@@ -270,9 +213,9 @@ pub(super) mod tests {
             buyer in numbers(),
             quantity in 1..=u32::MAX,
             placed_at_ms in 0..=PLACED_AT_MS_MAX,
-            stage in stages(),
+            state in states(),
         ) -> RequestRecord {
-            RequestRecord { buyer: BuyerId::new(buyer).unwrap(), quantity, placed_at_ms, stage }
+            RequestRecord { buyer: BuyerId::new(buyer).unwrap(), quantity, placed_at_ms, state }
         }
     }
 
@@ -280,10 +223,10 @@ pub(super) mod tests {
         #[test]
         fn a_packed_record_unpacks_to_itself(record in records()) {
             let bytes = record.pack();
-            match record.stage {
-                RequestStage::Queued => prop_assert_eq!(bytes.len(), RECORD_BYTES),
-                RequestStage::Ordered(_) => prop_assert_eq!(bytes.len(), ORDERED_BYTES),
-                RequestStage::Failed(_) => prop_assert!(bytes.len() > RECORD_BYTES),
+            match record.state {
+                RecordState::Queued => prop_assert_eq!(bytes.len(), RECORD_BYTES),
+                RecordState::Ordered(_) => prop_assert_eq!(bytes.len(), ORDERED_BYTES),
+                RecordState::Failed(_) => prop_assert!(bytes.len() > RECORD_BYTES),
             }
             prop_assert_eq!(RequestRecord::unpack(&bytes), Ok(record));
         }
@@ -312,7 +255,7 @@ pub(super) mod tests {
             buyer: BuyerId::new(7).unwrap(),
             quantity: 1,
             placed_at_ms: 1,
-            stage: RequestStage::Queued,
+            state: RecordState::Queued,
         }
         .pack();
         let with = |at: usize, byte: u8| {
@@ -323,7 +266,7 @@ pub(super) mod tests {
         assert_eq!(with(7, 0), "no buyer");
         assert_eq!(with(0, 0x80), "no buyer");
         assert_eq!(with(11, 0), "no units");
-        assert_eq!(with(12, b'6'), "an unknown stage");
+        assert_eq!(with(12, b'6'), "an unknown state");
         assert_eq!(with(12, b'5'), "too short");
         assert_eq!(with(12, b'F'), "too short");
     }
@@ -331,9 +274,9 @@ pub(super) mod tests {
     #[test]
     fn a_time_outside_the_range_is_clamped() {
         for (placed_at_ms, clamped) in [(-1, 0), (i64::MAX, PLACED_AT_MS_MAX)] {
-            let stage = RequestStage::Queued;
+            let state = RecordState::Queued;
             let buyer = BuyerId::new(1).unwrap();
-            let record = RequestRecord { buyer, quantity: 1, placed_at_ms, stage };
+            let record = RequestRecord { buyer, quantity: 1, placed_at_ms, state };
             assert_eq!(RequestRecord::unpack(&record.pack()).unwrap().placed_at_ms, clamped);
         }
     }

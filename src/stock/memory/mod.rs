@@ -18,12 +18,12 @@ use async_trait::async_trait;
 
 use loading::MemoryLoader;
 
-use super::{BucketHealth, Error, Loading, QueuedPage, SkuIndex, Stock, StoredRequest, sum_facts};
+use super::{BucketHealth, Error, Loading, QueuedPage, SkuIndex, Stock, sum_facts};
 use crate::domain::invariants::GateFacts;
 use crate::domain::{
     Book, BookSnapshot, BucketKey, BucketNo, BuyerId, Counting, Epoch, Failure, LoaderToken, Loan,
-    Order, OrderIntent, Phase, RequestId, RequestStatus, Reservation, Sku, SkuNo, StockChange,
-    Verdict, Withdrawal, withdrawn_from,
+    Order, OrderIntent, Phase, RequestId, RequestRecord, RequestStatus, Reservation, Sku, SkuNo,
+    StockChange, Verdict, Withdrawal, withdrawn_from,
 };
 
 #[derive(Debug)]
@@ -280,15 +280,15 @@ impl Stock for MemoryStock {
         Ok(total)
     }
 
-    async fn status(
+    async fn record(
         &self,
         bucket: BucketKey,
         request: RequestId,
         buyer: Option<BuyerId>,
-    ) -> Result<Option<StoredRequest>, Error> {
+    ) -> Result<Option<RequestRecord>, Error> {
         let sku_books = self.books(bucket.sku)?;
         let book = sku_books.lock(bucket.bucket)?;
-        Ok(book.status(request, buyer).map(StoredRequest::from))
+        Ok(book.record(request, buyer))
     }
 
     async fn owned(&self, bucket: BucketKey, buyer: BuyerId) -> Result<u32, Error> {
@@ -303,7 +303,7 @@ impl Stock for MemoryStock {
         let sku_books = self.books(sku)?;
         let find = |(request, buyer): (RequestId, BuyerId)| {
             let book = sku_books.lock(BucketNo::home_of(buyer, sku_books.sku.buckets))?;
-            Ok(book.status(request, Some(buyer)).map(|(_, _, status)| status))
+            Ok(book.record(request, Some(buyer)).map(|record| record.status()))
         };
         requests.into_iter().map(find).collect()
     }

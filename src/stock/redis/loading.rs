@@ -12,9 +12,9 @@ use super::unsettled::{log_unreadable, pages_at_once};
 use crate::domain::book::gives_back;
 use crate::domain::{
     BucketNo, BuyerId, Epoch, Failure, LoaderToken, Order, OrderIntent, Phase, Policy, RequestId,
+    RequestRecord,
 };
 use crate::redis::scripts::load::{self, LoadRow};
-use crate::redis::scripts::record::RequestRecord;
 use crate::redis::scripts::{BucketKeys, OpenBucket, codes};
 
 /// Buckets whose pages are cleared at once; bounds the memory for their queued requests.

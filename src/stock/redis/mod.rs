@@ -16,15 +16,12 @@ use futures_util::future::{join_all, try_join_all};
 
 use self::hints::HintChannel;
 use self::sku_buckets::SkuBuckets;
-use super::{
-    BucketHealth, Error, Loading, QueuedPage, ResultHints, SkuIndex, Stock, StoredRequest,
-    sum_facts,
-};
+use super::{BucketHealth, Error, Loading, QueuedPage, ResultHints, SkuIndex, Stock, sum_facts};
 use crate::domain::invariants::GateFacts;
 use crate::domain::{
     BookSnapshot, BucketKey, BucketNo, BuyerId, Epoch, Failure, LoaderToken, Loan, Order,
-    OrderIntent, Phase, RequestId, RequestStatus, Reservation, Sku, SkuNo, StockChange, Verdict,
-    Withdrawal,
+    OrderIntent, Phase, RequestId, RequestRecord, RequestStatus, Reservation, Sku, SkuNo,
+    StockChange, Verdict, Withdrawal,
 };
 use crate::redis::executor::ScriptExecutor;
 use crate::redis::scripts::decisions::{SettleOutcome, release, reserve, settle};
@@ -305,13 +302,13 @@ impl Stock for RedisStock {
         transfers::finish(&*self.buckets(to.sku)?, to.bucket).await
     }
 
-    async fn status(
+    async fn record(
         &self,
         bucket: BucketKey,
         request: RequestId,
         buyer: Option<BuyerId>,
-    ) -> Result<Option<StoredRequest>, Error> {
-        records::status(&*self.buckets(bucket.sku)?, bucket.bucket, request, buyer).await
+    ) -> Result<Option<RequestRecord>, Error> {
+        records::of_request(&*self.buckets(bucket.sku)?, bucket.bucket, request, buyer).await
     }
 
     async fn owned(&self, bucket: BucketKey, buyer: BuyerId) -> Result<u32, Error> {

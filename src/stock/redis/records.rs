@@ -1,21 +1,19 @@
-//! The statuses of requests, read from their records.
+//! The records of requests.
 
-use super::super::{Error, StoredRequest};
+use super::super::Error;
 use super::sku_buckets::SkuBuckets;
-use crate::domain::{BucketNo, BuyerId, RequestId, RequestStatus};
-use crate::redis::scripts::record::RequestRecord;
+use crate::domain::{BucketNo, BuyerId, RequestId, RequestRecord, RequestStatus};
 use crate::redis::scripts::{codes, lookup};
 
-/// A request's status; `None` if it belongs to another buyer than the given one.
-pub(super) async fn status(
+/// A request's record; `None` if it belongs to another buyer than the given one.
+pub(super) async fn of_request(
     buckets: &SkuBuckets,
     bucket: BucketNo,
     request: RequestId,
     buyer: Option<BuyerId>,
-) -> Result<Option<StoredRequest>, Error> {
+) -> Result<Option<RequestRecord>, Error> {
     let found = find(buckets, bucket, &[request]).await?.pop().flatten();
-    let found = found.filter(|record| buyer.is_none_or(|buyer| record.buyer == buyer));
-    Ok(found.map(|record| (record.quantity, record.placed_at_ms, record.status()).into()))
+    Ok(found.filter(|record| buyer.is_none_or(|buyer| record.buyer == buyer)))
 }
 
 /// The units of a buyer under a quota.

@@ -77,8 +77,8 @@ impl Failing {
 
     pub async fn find(&self, reservation: &Reservation) -> Option<RequestStatus> {
         let found =
-            self.stock.status(key_of(reservation), reservation.request, None).await.unwrap();
-        found.map(|request| request.status)
+            self.stock.record(key_of(reservation), reservation.request, None).await.unwrap();
+        found.map(|record| record.status())
     }
 
     /// Waits until the gates have accepted one request of each buyer, under the buyer's number.
@@ -374,8 +374,8 @@ fn a_process_without_gates_denies_nothing() {
             );
             assert_eq!(gates.buy(reservation).await, BuyAnswer::Busy);
             let request =
-                gates.status(sku, reservation.request, reservation.buyer).await.unwrap().unwrap();
-            assert!(matches!(request.status, RequestStatus::Ordered { .. }), "{request:?}");
+                gates.record(sku, reservation.request, reservation.buyer).await.unwrap().unwrap();
+            assert!(matches!(request.status(), RequestStatus::Ordered { .. }), "{request:?}");
 
             // No bucket can be read; a draft has none.
             let empty = Arc::new(MemoryStock::new(Counting::InStock));
@@ -390,7 +390,7 @@ fn a_process_without_gates_denies_nothing() {
                 refusal,
                 "{phase:?}"
             );
-            let unknown = gates.status(sku, reservation.request, reservation.buyer).await;
+            let unknown = gates.record(sku, reservation.request, reservation.buyer).await;
             assert_eq!(unknown, if is_draft { Ok(None) } else { Err(Error::NotLoaded(sku.no)) });
         }
     });

@@ -309,7 +309,7 @@ fn what_has_ended_in_the_ledger_is_written_to_its_bucket_without_any_consumer() 
         until("results", settled).await;
         let key = BucketKey { sku: sku.no, bucket: BucketNo(0) };
         let status = async |request| {
-            simulation.stock.status(key, request, None).await.unwrap().map(|found| found.status)
+            simulation.stock.record(key, request, None).await.unwrap().map(|found| found.status())
         };
         assert!(matches!(status(ordered.request).await, Some(RequestStatus::Ordered { .. })));
         assert!(matches!(

@@ -241,8 +241,8 @@ fn a_lost_request_becomes_an_order_or_a_recorded_failure() {
                 let outcomes: Vec<_> = repairs.iter().map(|one| one.outcome).collect();
                 assert_eq!(outcomes, [Some(outcome)], "{repairs:#?}");
                 let key = BucketKey { sku: shop.sku.no, bucket: intent.bucket };
-                let stored = shop.backends.stock.status(key, intent.request, None).await.unwrap();
-                let is_ordered = matches!(stored.unwrap().status, RequestStatus::Ordered { .. });
+                let stored = shop.backends.stock.record(key, intent.request, None).await.unwrap();
+                let is_ordered = matches!(stored.unwrap().status(), RequestStatus::Ordered { .. });
                 assert_eq!(is_ordered, outcome == RepairOutcome::Compensated);
                 let failure = shop.backends.ledger.failure(intent.request).await.unwrap();
                 assert_eq!(failure.is_some(), !is_ordered);

@@ -105,17 +105,17 @@ impl Queue {
         let intent = self.intent(buyer, buyer);
         let key = BucketKey { sku: intent.sku, bucket: intent.bucket };
         let stock = &self.harness.backends.stock;
-        let found = stock.status(key, intent.request, Some(intent.buyer)).await.unwrap();
-        found.map(|found| found.status)
+        let found = stock.record(key, intent.request, Some(intent.buyer)).await.unwrap();
+        found.map(|found| found.status())
     }
 
     /// Cancels the request of buyer `of` in the name of `buyer`.
     async fn cancel_as(&self, of: u64, buyer: u64) -> Option<RequestStatus> {
         let (sku, request) = (self.sku(), self.intent(of, of).request);
         let buyer = BuyerId::new(buyer).unwrap();
-        let stored = self.harness.gates.status(&sku, request, buyer).await.unwrap()?;
+        let stored = self.harness.gates.record(&sku, request, buyer).await.unwrap()?;
         let requests = &self.harness.actors.requests;
-        Some(requests.cancel(&sku, request, buyer, stored).await.unwrap())
+        Some(requests.cancel(&sku, request, &stored).await.unwrap())
     }
 
     async fn cancel(&self, buyer: u64) -> Option<RequestStatus> {
@@ -208,9 +208,9 @@ fn while_the_ledger_is_away_nothing_is_cancelled() {
         queue.queue(&[1]).await;
         queue.ledger.set(Fault::Down);
         let (sku, intent) = (queue.sku(), queue.intent(1, 1));
-        let stored = queue.harness.gates.status(&sku, intent.request, intent.buyer).await.unwrap();
+        let stored = queue.harness.gates.record(&sku, intent.request, intent.buyer).await.unwrap();
         let requests = &queue.harness.actors.requests;
-        requests.cancel(&sku, intent.request, intent.buyer, stored.unwrap()).await.unwrap_err();
+        requests.cancel(&sku, intent.request, &stored.unwrap()).await.unwrap_err();
         assert_eq!(
             (queue.status(1).await, queue.left().await),
             (Some(RequestStatus::Queued), STOCK - 1)

@@ -49,7 +49,7 @@ async fn buy_until_decided(harness: &Harness, buyer: u64) -> Option<BuyAnswer> {
     tokio::select! {
         answer = harness.gates.buy(reservation) => Some(answer),
         () = until("units", async || {
-            stock.status(key_of(&reservation), reservation.request, None).await.unwrap().map(drop)
+            stock.record(key_of(&reservation), reservation.request, None).await.unwrap().map(drop)
         }) => None,
     }
 }

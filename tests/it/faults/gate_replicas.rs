@@ -128,7 +128,7 @@ fn a_master_that_was_demoted_and_promoted_again_is_filled_from_the_ledger() {
         let request = RequestId::new(7).unwrap();
         until("the order in its bucket", async || {
             drop(harness.sync().await);
-            harness.backends.stock.status(key, request, None).await.ok().flatten().map(drop)
+            harness.backends.stock.record(key, request, None).await.ok().flatten().map(drop)
         })
         .await;
         assert_eq!(harness.free().await, [9]);

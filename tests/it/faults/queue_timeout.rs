@@ -111,7 +111,7 @@ async fn waiting(consumers: Consumers) -> (Simulation, Process) {
 
 async fn status(simulation: &Simulation, request: u64) -> Option<RequestStatus> {
     let (key, id) = (simulation.bucket_of(request), simulation.intent(request).request);
-    simulation.stock.status(key, id, None).await.unwrap().map(|found| found.status)
+    simulation.stock.record(key, id, None).await.unwrap().map(|found| found.status())
 }
 
 #[test]

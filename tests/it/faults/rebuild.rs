@@ -78,7 +78,7 @@ fn what_the_ledger_decides_while_buckets_are_loaded_is_entered() {
         assert_eq!(stock.reserve(home(&ended), vec![ended]).await, Ok(failed.clone()));
         ledger.place(vec![ordered.intent(&sku)]).await.unwrap();
         ledger.record_failures(vec![failure(&refused)]).await.unwrap();
-        assert_eq!(stock.status(home(&ordered), ordered.request, None).await, Ok(None));
+        assert_eq!(stock.record(home(&ordered), ordered.request, None).await, Ok(None));
 
         assert_eq!(loaded.catch_up(&*ledger, &*stock, &sku).await.unwrap(), 2);
         harness.assert_holds().await;
@@ -86,10 +86,10 @@ fn what_the_ledger_decides_while_buckets_are_loaded_is_entered() {
         assert_eq!(stock.reserve(home(&refused), vec![refused]).await, Ok(failed));
         assert_eq!(
             stock
-                .status(home(&ordered), ordered.request, Some(ordered.buyer))
+                .record(home(&ordered), ordered.request, Some(ordered.buyer))
                 .await
                 .unwrap()
-                .map(|found| matches!(found.status, RequestStatus::Ordered { .. })),
+                .map(|found| matches!(found.status(), RequestStatus::Ordered { .. })),
             Some(true)
         );
         // Later orders do not belong to the load, and no order is entered twice.
@@ -139,7 +139,7 @@ fn requests_in_dead_letters_are_entered_where_redis_lost_them() {
             if loss == "everything" {
                 fixture.redis.cmd(&["FLUSHALL"]);
                 // The query detects the loss.
-                let found = stock.status(home(&dead[0]), dead[0].request, None).await;
+                let found = stock.record(home(&dead[0]), dead[0].request, None).await;
                 assert_eq!(found, Err(Error::NotLoaded(sku.no)));
             } else {
                 harness.sales.rebuild(&"sale".parse().unwrap(), None).await.unwrap();
@@ -152,8 +152,8 @@ fn requests_in_dead_letters_are_entered_where_redis_lost_them() {
                 Ok(vec![Verdict::Repeat(RequestStatus::Queued)]),
                 "{loss} was lost"
             );
-            let found = stock.status(home(&dead[1]), dead[1].request, None).await.unwrap().unwrap();
-            assert!(matches!(found.status, RequestStatus::Ordered { .. }), "{loss}: {found:?}");
+            let found = stock.record(home(&dead[1]), dead[1].request, None).await.unwrap().unwrap();
+            assert!(matches!(found.status(), RequestStatus::Ordered { .. }), "{loss}: {found:?}");
         }
     });
 }
@@ -177,14 +177,14 @@ fn a_sku_held_by_an_operator_is_loaded_by_any_process() {
             fixture.redis.cmd(&["DEL", &name]);
         }
         let reservation = harness.ask(1, 1, 1);
-        assert_eq!(stock.status(home(&reservation), reservation.request, None).await, Ok(None));
+        assert_eq!(stock.record(home(&reservation), reservation.request, None).await, Ok(None));
         let sale = "sale".parse().unwrap();
         for _ in 0..2 {
             let rebuilt = harness.sales.rebuild(&sale, Some(&sku.id)).await.unwrap();
             assert_eq!(rebuilt.len(), 1);
             assert!(
                 stock
-                    .status(home(&reservation), reservation.request, None)
+                    .record(home(&reservation), reservation.request, None)
                     .await
                     .unwrap()
                     .is_some()

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use floodgate::domain::{
-    BucketNo, Epoch, Failure, LoaderToken, Loan, Order, OrderStage, OrderState, PayBy, Phase,
+    BucketNo, Epoch, Failure, LoaderToken, Loan, Order, OrderState, PayBy, Phase, RecordedOrder,
     Refusal, Reservation, Sku, TraceId, Verdict,
 };
 use floodgate::redis::scripts::decisions::{SettleOutcome, release, reserve, settle};
@@ -322,8 +322,8 @@ impl Fixture {
 }
 
 /// A paid order without changes before.
-pub const PAID: OrderStage =
-    OrderStage { state: OrderState::Paid, version: 0, pay_by: PayBy::NONE };
+pub const PAID: RecordedOrder =
+    RecordedOrder { state: OrderState::Paid, version: 0, pay_by: PayBy::NONE };
 
 /// Opens a bucket that was loaded without rows.
 pub fn opening(loader: LoaderToken, stock: u32) -> OpenBucket {

@@ -1,10 +1,11 @@
 //! Loaders build a bucket from the ledger, one loader at a time.
 
-use floodgate::domain::{Epoch, LoaderToken, Phase, Refusal, RequestStatus, Verdict};
+use floodgate::domain::{
+    Epoch, LoaderToken, Phase, RecordState, Refusal, RequestRecord, RequestStatus, Verdict,
+};
 use floodgate::redis::scripts::decisions::SettleOutcome;
 use floodgate::redis::scripts::load::LoadRow;
 use floodgate::redis::scripts::lookup;
-use floodgate::redis::scripts::record::{RequestRecord, RequestStage};
 use floodgate::redis::scripts::{BucketFence, Error, OpenBucket};
 
 use super::harness::{Fixture, KINDS, PAID, ScriptClient, opening, refused, sku};
@@ -14,12 +15,12 @@ use crate::support::servers::redis::Redis;
 const FIRST: LoaderToken = LoaderToken(1);
 const SECOND: LoaderToken = LoaderToken(2);
 
-fn record(buyer_no: u64, stage: RequestStage) -> RequestRecord {
-    RequestRecord { buyer: buyer(buyer_no), quantity: 2, placed_at_ms: 5, stage }
+fn record(buyer_no: u64, state: RecordState) -> RequestRecord {
+    RequestRecord { buyer: buyer(buyer_no), quantity: 2, placed_at_ms: 5, state }
 }
 
 fn ordered(request_no: u64, buyer_no: u64) -> LoadRow {
-    LoadRow::Request(request(request_no), record(buyer_no, RequestStage::Ordered(PAID)))
+    LoadRow::Request(request(request_no), record(buyer_no, RecordState::Ordered(PAID)))
 }
 
 /// Opens bucket 0.
@@ -39,7 +40,7 @@ fn what_was_loaded_is_what_is_answered() {
     let mut client = ScriptClient::new(&redis);
     let fixture = Fixture::new(&redis, sku(1, quota(5), 2_000));
     fixture.load_begin(&mut client, 0, FIRST).unwrap();
-    let failed = RequestStage::Failed(Refusal::QuotaExceeded { owned: 4, limit: 5 });
+    let failed = RecordState::Failed(Refusal::QuotaExceeded { owned: 4, limit: 5 });
     let mut rows: Vec<LoadRow> = (1..=500).map(|no| ordered(no, no)).collect();
     rows.extend((1..=500).map(|no| LoadRow::Units(buyer(no), 4)));
     rows.push(LoadRow::Request(request(501), record(501, failed)));
@@ -62,9 +63,9 @@ fn what_was_loaded_is_what_is_answered() {
     let wanted = [request(601), request(999), request(1), request(601)];
     let find = lookup::find(&fixture.buckets[0], &fixture.sku, &wanted);
     let found = fixture.run(&mut client, &find).unwrap();
-    let stages: Vec<_> = found.iter().map(|record| record.map(|record| record.stage)).collect();
-    let paid = Some(RequestStage::Ordered(PAID));
-    assert_eq!(stages, [Some(RequestStage::Queued), None, paid, Some(RequestStage::Queued)]);
+    let states: Vec<_> = found.iter().map(|record| record.map(|record| record.state)).collect();
+    let paid = Some(RecordState::Ordered(PAID));
+    assert_eq!(states, [Some(RecordState::Queued), None, paid, Some(RecordState::Queued)]);
 }
 
 #[test]
@@ -259,7 +260,7 @@ fn an_intent_whose_answer_was_loaded_goes_with_its_repeat() {
     fixture.reserve(&mut client, 0, &[a, b]);
     // The bucket is loaded after the ledger decided and before the results reach Redis.
     fixture.load_begin(&mut client, 0, FIRST).unwrap();
-    let failed = record(2, RequestStage::Failed(Refusal::Ended));
+    let failed = record(2, RecordState::Failed(Refusal::Ended));
     let rows = [
         LoadRow::Request(a.request, RequestRecord::ordered(&fixture.order(&a))),
         LoadRow::Request(b.request, failed),

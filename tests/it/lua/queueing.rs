@@ -1,12 +1,11 @@
 //! Accepted intents in list and stream outboxes, and the count of queued requests.
 
 use floodgate::domain::{
-    Epoch, LoaderToken, Order, OrderIntent, OrderState, Phase, Refusal, RequestStatus, Reservation,
-    Verdict,
+    Epoch, LoaderToken, Order, OrderIntent, OrderState, Phase, Refusal, RequestRecord,
+    RequestStatus, Reservation, Verdict,
 };
 use floodgate::redis::scripts::decisions::{SettleOutcome, release, settle};
 use floodgate::redis::scripts::lookup::read_queued;
-use floodgate::redis::scripts::record::RequestRecord;
 use floodgate::redis::scripts::{BucketFence, EntryLimits, Error, OpenBucket, OutboxArgs};
 
 use super::harness::{Fixture, KINDS, LOADER, OUTBOXES, ScriptClient, opening, refused, sku};

@@ -1,12 +1,12 @@
 //! One accepted call per script, with the bucket state that the call needs.
 
 use floodgate::domain::{
-    BucketNo, Epoch, LoaderToken, Loan, Order, OrderState, Phase, Policy, Refusal, Reservation,
+    BucketNo, Epoch, LoaderToken, Loan, Order, OrderState, Phase, Policy, RecordState, Refusal,
+    RequestRecord, Reservation,
 };
 use floodgate::redis::scripts::load::{LoadRow, clear, hold, load_rows};
 use floodgate::redis::scripts::lookup;
 use floodgate::redis::scripts::moves::{borrow, change_stock, clear_loan, lend, withdraw};
-use floodgate::redis::scripts::record::{RequestRecord, RequestStage};
 use floodgate::redis::scripts::{Error, OutboxArgs, Script, ScriptCall, decisions, load, snapshot};
 use redis::{RedisResult, Value};
 
@@ -85,8 +85,8 @@ fn loan(no: u64) -> Loan {
 }
 
 fn paid(buyer_no: u64) -> RequestRecord {
-    let stage = RequestStage::Ordered(PAID);
-    RequestRecord { buyer: buyer(buyer_no), quantity: 1, placed_at_ms: 1, stage }
+    let state = RecordState::Ordered(PAID);
+    RequestRecord { buyer: buyer(buyer_no), quantity: 1, placed_at_ms: 1, state }
 }
 
 /// All scripts; `reserve` with every kind of outbox.

@@ -132,8 +132,8 @@ proptest! {
             prop_assert_eq!(book.snapshot().available, model.available());
         }
         for (request, buyer, quantity) in model.orders() {
-            let (units, ..) = book.status(request, Some(buyer)).unwrap();
-            prop_assert_eq!(units, quantity);
+            let record = book.record(request, Some(buyer)).unwrap();
+            prop_assert_eq!(record.quantity, quantity);
         }
         let counted = model.orders().filter(|_| policy.quota().is_some());
         let buyers: HashSet<_> = counted.map(|(_, buyer, _)| buyer).collect();

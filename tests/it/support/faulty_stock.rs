@@ -8,9 +8,10 @@ use floodgate::domain::book::BookSnapshot;
 use floodgate::domain::invariants::GateFacts;
 use floodgate::domain::{
     BucketKey, BucketNo, BuyerId, Epoch, Failure, LoaderToken, Loan, Order, OrderIntent, Phase,
-    RequestId, RequestStatus, Reservation, Sku, SkuNo, StockChange, Verdict, Withdrawal,
+    RequestId, RequestRecord, RequestStatus, Reservation, Sku, SkuNo, StockChange, Verdict,
+    Withdrawal,
 };
-use floodgate::stock::{BucketHealth, Error, Loading, QueuedPage, Stock, StoredRequest};
+use floodgate::stock::{BucketHealth, Error, Loading, QueuedPage, Stock};
 use tokio::sync::watch;
 
 /// How the stock fails.
@@ -206,13 +207,13 @@ impl Stock for FaultyStock {
         self.inner.finish_transfers(to).await
     }
 
-    async fn status(
+    async fn record(
         &self,
         bucket: BucketKey,
         request: RequestId,
         buyer: Option<BuyerId>,
-    ) -> Result<Option<StoredRequest>, Error> {
-        self.inner.status(bucket, request, buyer).await
+    ) -> Result<Option<RequestRecord>, Error> {
+        self.inner.record(bucket, request, buyer).await
     }
 
     async fn owned(&self, bucket: BucketKey, buyer: BuyerId) -> Result<u32, Error> {

@@ -1,11 +1,10 @@
 //! Packed intents: of a known key, of the key of a real ledger, and of version 1.
 
 use floodgate::config::Settings;
-use floodgate::domain::OrderIntent;
+use floodgate::domain::{OrderIntent, RequestRecord};
 use floodgate::messages::envelope::EnvelopeReader;
 use floodgate::redis::scripts::intent;
 pub use floodgate::redis::scripts::intent::{INTENT_BYTES, IntentKey, UNSIGNED_BYTES};
-use floodgate::redis::scripts::record::RequestRecord;
 use floodgate::tier;
 
 /// The key of simulated installations.

@@ -227,8 +227,8 @@ impl ConsumerHarness {
         let reservation = self.harness.ask(request, request, 1);
         let key = BucketKey { sku: reservation.sku, bucket: reservation.bucket };
         let found =
-            self.harness.backends.stock.status(key, reservation.request, None).await.unwrap();
-        matches!(found.map(|stored| stored.status), Some(RequestStatus::Ordered { .. }))
+            self.harness.backends.stock.record(key, reservation.request, None).await.unwrap();
+        matches!(found.map(|record| record.status()), Some(RequestStatus::Ordered { .. }))
     }
 
     /// Waits until exactly these requests are orders, in ledger and stock, then asserts that the

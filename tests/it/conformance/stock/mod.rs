@@ -12,7 +12,7 @@ use floodgate::domain::{
 };
 use floodgate::redis::scripts::{Installation, OutboxArgs};
 use floodgate::stock::redis::RedisOptions;
-use floodgate::stock::{MemoryStock, RedisStock, Stock, StoredRequest};
+use floodgate::stock::{MemoryStock, RedisStock, Stock};
 use floodgate::tier::connection_pool;
 
 use crate::support::intents;
@@ -256,10 +256,10 @@ impl Shop {
     async fn status(&self, reservation: &Reservation) -> Option<RequestStatus> {
         let found = self
             .stock
-            .status(self.key_of(reservation), reservation.request, Some(reservation.buyer))
+            .record(self.key_of(reservation), reservation.request, Some(reservation.buyer))
             .await
             .unwrap();
-        found.map(|StoredRequest { status, .. }| status)
+        found.map(|record| record.status())
     }
 }
 

@@ -1,7 +1,8 @@
 //! Reading requests and units, from the store and from the cache of a process.
 
-use floodgate::domain::{LoaderToken, Phase, Refusal, RequestStatus, Reservation, Verdict};
-use floodgate::stock::StoredRequest;
+use floodgate::domain::{
+    LoaderToken, Phase, Refusal, RequestRecord, RequestStatus, Reservation, Verdict,
+};
 
 use super::{Backend, OPENING, Shop, ordered};
 use crate::support::offers::{ANY, ONE, buyer, quota, request};
@@ -10,20 +11,16 @@ pub async fn a_request_is_shown_to_its_owner_only(backend: &dyn Backend) {
     let shop = Shop::open(backend, ANY, 10, 1).await;
     let reservation = shop.reservation(7, 1, 3);
     shop.take(&[reservation]).await;
-    let found = StoredRequest {
-        quantity: 3,
-        placed_at_ms: reservation.placed_at_ms,
-        status: RequestStatus::Queued,
-    };
-    let read = |owner| shop.stock.status(shop.key(0), reservation.request, Some(buyer(owner)));
+    let found = RequestRecord::queued(&reservation.intent(&shop.sku));
+    let read = |owner| shop.stock.record(shop.key(0), reservation.request, Some(buyer(owner)));
     assert_eq!(read(1).await.unwrap(), Some(found));
     assert_eq!(read(2).await.unwrap(), None);
     assert_eq!(
-        shop.stock.status(shop.key(0), reservation.request, None).await.unwrap(),
+        shop.stock.record(shop.key(0), reservation.request, None).await.unwrap(),
         Some(found)
     );
-    assert_eq!(shop.stock.status(shop.key(0), request(8), None).await.unwrap(), None);
-    assert_eq!(shop.stock.status(shop.key(0), request(8), Some(buyer(1))).await.unwrap(), None);
+    assert_eq!(shop.stock.record(shop.key(0), request(8), None).await.unwrap(), None);
+    assert_eq!(shop.stock.record(shop.key(0), request(8), Some(buyer(1))).await.unwrap(), None);
 }
 
 pub async fn many_statuses_come_in_the_order_of_the_requests(backend: &dyn Backend) {

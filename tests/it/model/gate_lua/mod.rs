@@ -8,8 +8,7 @@ mod steps;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use floodgate::domain::{OrderIntent, Policy, RequestId};
-use floodgate::redis::scripts::record::RequestRecord;
+use floodgate::domain::{OrderIntent, Policy, RequestId, RequestRecord};
 use floodgate::redis::scripts::{EntryLimits, OutboxArgs, intent};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -111,9 +110,8 @@ fn agree_on_rows(
     }
     for (request, packed) in &requests {
         let record = RequestRecord::unpack(packed).unwrap();
-        let row = (record.quantity, record.placed_at_ms, record.status());
         let request = RequestId::new(*request).unwrap();
-        prop_assert_eq!(book.status(request, Some(record.buyer)), Some(row));
+        prop_assert_eq!(book.record(request, Some(record.buyer)), Some(record));
     }
     prop_assert_eq!(buyers, play.buyers(bucket));
     agree_on_intents(fixture, client, play, bucket)?;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use floodgate::domain::{
     Book, BucketNo, BuyerId, Counting, Epoch, Loan, Order, OrderIntent, OrderState, Phase, Policy,
-    Refusal, RequestId, RequestStatus, Reservation, Verdict,
+    RecordState, Refusal, RequestId, Reservation, Verdict,
 };
 use floodgate::redis::scripts::{BucketLevel, OutboxArgs};
 use proptest::sample::Index;
@@ -232,8 +232,8 @@ impl<'a> Play<'a> {
         let reservations = self.picked(bucket, picks);
         for reservation in &reservations {
             let book = &mut self.books[bucket];
-            let status = book.status(reservation.request, None).map(|(.., status)| status);
-            is_new.push(status == Some(RequestStatus::Queued));
+            let record = book.record(reservation.request, None);
+            is_new.push(record.is_some_and(|record| record.state == RecordState::Queued));
             book.release(reservation.request, reason);
         }
         self.changes[bucket] += u64::from(is_new.contains(&true));
@@ -307,9 +307,9 @@ impl<'a> Play<'a> {
     pub fn counted(&self, bucket: usize) -> impl Iterator<Item = (RequestId, BuyerId, u32)> + '_ {
         let book = &self.books[bucket];
         let is_counted = move |accepted: &&Accepted| {
-            let status = book.status(accepted.reservation.request, None);
+            let record = book.record(accepted.reservation.request, None);
             accepted.learned.is_none_or(|order| order.counts_for_limit)
-                && !matches!(status, Some((.., RequestStatus::Failed(_))))
+                && !record.is_some_and(|record| matches!(record.state, RecordState::Failed(_)))
         };
         self.accepted[bucket].iter().filter(is_counted).map(|accepted| {
             (

@@ -1,19 +1,79 @@
 //! What a bucket stores of an accepted request and its order.
 
 use super::ids::BuyerId;
-use super::order::{Order, OrderState};
+use super::order::{Failure, Order, OrderIntent, OrderState, Refusal, RequestStatus};
 
-/// State, version and payment deadline of an order.
+/// An accepted request, as its bucket stores it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OrderStage {
+pub struct RequestRecord {
+    pub buyer: BuyerId,
+    pub quantity: u32,
+    /// Time of the request, epoch milliseconds; of a recorded failure, the time of its record.
+    pub placed_at_ms: i64,
+    pub state: RecordState,
+}
+
+/// The state of an accepted request in its bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecordState {
+    /// The ledger has not decided.
+    Queued,
+    Ordered(RecordedOrder),
+    Failed(Refusal),
+}
+
+impl RequestRecord {
+    /// The record of a newly accepted request.
+    pub fn queued(intent: &OrderIntent) -> Self {
+        Self {
+            buyer: intent.buyer,
+            quantity: intent.quantity,
+            placed_at_ms: intent.placed_at_ms,
+            state: RecordState::Queued,
+        }
+    }
+
+    pub fn ordered(order: &Order) -> Self {
+        Self {
+            buyer: order.buyer,
+            quantity: order.quantity,
+            placed_at_ms: order.placed_at_ms,
+            state: RecordState::Ordered(order.into()),
+        }
+    }
+
+    pub fn failed(failure: &Failure) -> Self {
+        Self {
+            buyer: failure.buyer,
+            quantity: failure.quantity,
+            placed_at_ms: failure.recorded_at_ms,
+            state: RecordState::Failed(failure.reason),
+        }
+    }
+
+    /// The status that the buyer reads.
+    pub fn status(&self) -> RequestStatus {
+        match self.state {
+            RecordState::Queued => RequestStatus::Queued,
+            RecordState::Ordered(order) => {
+                RequestStatus::ordered(self.quantity, self.placed_at_ms, order)
+            }
+            RecordState::Failed(reason) => RequestStatus::Failed(reason),
+        }
+    }
+}
+
+/// State, version and payment deadline of an order, as its bucket stores them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecordedOrder {
     pub state: OrderState,
-    /// Number of changes of the order. A bucket replaces a stage only by one of a larger version,
+    /// Number of changes of the order. A bucket replaces its copy only by one of a larger version,
     /// so changes may arrive late, repeated or reordered.
     pub version: u16,
     pub pay_by: PayBy,
 }
 
-impl From<&Order> for OrderStage {
+impl From<&Order> for RecordedOrder {
     fn from(order: &Order) -> Self {
         let pay_by = PayBy::from_ms(order.pay_by_ms);
         Self { state: order.state, version: order.version, pay_by }
@@ -43,14 +103,14 @@ impl PayBy {
     }
 }
 
-/// One accepted request. Kept small: the book has one for each order of the sale.
+/// A request in the book. Kept small: the book has one for each order of the sale.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BookRecord {
     pub(super) buyer: BuyerId,
     pub(super) placed_at_ms: i64,
     pub(super) quantity: u32,
     /// `None`: no order; the request is in `Book::unsettled` or in `Book::failures`.
-    pub(super) order: Option<OrderStage>,
+    pub(super) order: Option<RecordedOrder>,
     pub(super) counts_for_limit: bool,
 }
 
