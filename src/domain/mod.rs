@@ -29,7 +29,7 @@ pub(crate) mod samples;
 pub mod stock_change;
 pub mod violation;
 
-pub use book::{Book, BookSnapshot, Counting};
+pub use book::{Book, BucketSnapshot, Counting};
 pub use dead_letter::{
     DeadLetter, DeadLetterContent, DeadLetterCounts, DeadLetterFilter, DeadLetterNo,
     DeadLetterOrigin, DeadLetterState, DeadLetterTransition, DeadRequest, NewDeadLetter,

@@ -15,7 +15,7 @@ use async_trait::async_trait;
 
 use crate::domain::invariants::GateFacts;
 use crate::domain::{
-    BookSnapshot, BucketKey, BucketNo, BuyerId, Epoch, Failure, LoaderToken, Loan, Order,
+    BucketKey, BucketNo, BucketSnapshot, BuyerId, Epoch, Failure, LoaderToken, Loan, Order,
     OrderIntent, Phase, Policy, RequestId, RequestRecord, RequestStatus, Reservation, Sku, SkuNo,
     StockChange, Verdict, Withdrawal,
 };
@@ -287,7 +287,7 @@ pub trait Stock: Send + Sync {
     }
 
     /// The counts of one bucket.
-    async fn snapshot(&self, bucket: BucketKey) -> Result<BookSnapshot, Error>;
+    async fn snapshot(&self, bucket: BucketKey) -> Result<BucketSnapshot, Error>;
 
     /// The number of a SKU's requests without a ledger decision. Cheap.
     async fn num_unsettled(&self, sku: SkuNo) -> Result<u64, Error>;
@@ -328,7 +328,7 @@ impl<T> SkuIndex<T> {
 }
 
 /// The sums of all buckets.
-fn sum_facts(policy: Policy, counts_units: bool, all: &[BookSnapshot]) -> GateFacts {
+fn sum_facts(policy: Policy, counts_units: bool, all: &[BucketSnapshot]) -> GateFacts {
     let mut facts = GateFacts { counts_units, ..GateFacts::default() };
     if policy.quota().is_some() {
         facts.num_buyers = Some(all.iter().map(|counts| counts.num_buyers as u64).sum());

@@ -44,9 +44,9 @@ pub struct Book {
     change_no: i32,
 }
 
-/// The counts of a book at one instant.
+/// The counts of a bucket at one instant, for audits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct BookSnapshot {
+pub struct BucketSnapshot {
     pub available: u32,
     /// Units of open loans: lent and not yet confirmed by the borrower.
     pub lent_units: u32,
@@ -302,9 +302,9 @@ impl Book {
     }
 
     /// The present counts. Iterates over all requests: for audits, not for the hot path.
-    pub fn snapshot(&self) -> BookSnapshot {
+    pub fn snapshot(&self) -> BucketSnapshot {
         let ordered = self.requests.values().filter(|record| record.order.is_some());
-        BookSnapshot {
+        BucketSnapshot {
             available: self.available,
             lent_units: self.loans.units(),
             num_unsettled: self.unsettled.len(),

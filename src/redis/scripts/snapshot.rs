@@ -10,7 +10,7 @@ use crate::domain::{BucketNo, Epoch, Loan, Phase};
 use super::call::Reply;
 use super::{BucketKeys, BucketLevel, Error, Script, ScriptCall};
 
-/// The counts of a bucket.
+/// The counts of a bucket, as `snapshot.lua` answers them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BucketCounts {
     pub epoch: Epoch,

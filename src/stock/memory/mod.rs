@@ -21,9 +21,9 @@ use loading::MemoryLoader;
 use super::{BucketHealth, Error, Loading, QueuedPage, SkuIndex, Stock, sum_facts};
 use crate::domain::invariants::GateFacts;
 use crate::domain::{
-    Book, BookSnapshot, BucketKey, BucketNo, BuyerId, Counting, Epoch, Failure, LoaderToken, Loan,
-    Order, OrderIntent, Phase, RequestId, RequestRecord, RequestStatus, Reservation, Sku, SkuNo,
-    StockChange, Verdict, Withdrawal, withdrawn_from,
+    Book, BucketKey, BucketNo, BucketSnapshot, BuyerId, Counting, Epoch, Failure, LoaderToken,
+    Loan, Order, OrderIntent, Phase, RequestId, RequestRecord, RequestStatus, Reservation, Sku,
+    SkuNo, StockChange, Verdict, Withdrawal, withdrawn_from,
 };
 
 #[derive(Debug)]
@@ -329,7 +329,7 @@ impl Stock for MemoryStock {
         }
     }
 
-    async fn snapshot(&self, bucket: BucketKey) -> Result<BookSnapshot, Error> {
+    async fn snapshot(&self, bucket: BucketKey) -> Result<BucketSnapshot, Error> {
         Ok(self.books(bucket.sku)?.lock(bucket.bucket)?.snapshot())
     }
 
@@ -348,7 +348,7 @@ impl Stock for MemoryStock {
         let books = (0..sku_books.sku.buckets)
             .map(|bucket| sku_books.lock(BucketNo(bucket)))
             .collect::<Result<Vec<_>, Error>>()?;
-        let counts: Vec<BookSnapshot> = books.iter().map(|book| book.snapshot()).collect();
+        let counts: Vec<BucketSnapshot> = books.iter().map(|book| book.snapshot()).collect();
         let counts_units = self.counting == Counting::InStock;
         Ok(Some(sum_facts(sku_books.sku.policy, counts_units, &counts)))
     }

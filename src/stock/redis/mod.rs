@@ -19,7 +19,7 @@ use self::sku_buckets::SkuBuckets;
 use super::{BucketHealth, Error, Loading, QueuedPage, ResultHints, SkuIndex, Stock, sum_facts};
 use crate::domain::invariants::GateFacts;
 use crate::domain::{
-    BookSnapshot, BucketKey, BucketNo, BuyerId, Epoch, Failure, LoaderToken, Loan, Order,
+    BucketKey, BucketNo, BucketSnapshot, BuyerId, Epoch, Failure, LoaderToken, Loan, Order,
     OrderIntent, Phase, RequestId, RequestRecord, RequestStatus, Reservation, Sku, SkuNo,
     StockChange, Verdict, Withdrawal,
 };
@@ -353,7 +353,7 @@ impl Stock for RedisStock {
         result.map_err(Error::from)
     }
 
-    async fn snapshot(&self, bucket: BucketKey) -> Result<BookSnapshot, Error> {
+    async fn snapshot(&self, bucket: BucketKey) -> Result<BucketSnapshot, Error> {
         poll::snapshot(&*self.buckets(bucket.sku)?, bucket.bucket).await
     }
 

@@ -10,7 +10,7 @@ use futures_util::future::{join_all, try_join_all};
 use super::super::{BucketHealth, Error};
 use super::sku_buckets::{AcceptedRequests, SkuBuckets, StockPoll};
 use super::unsettled;
-use crate::domain::{BookSnapshot, BucketNo, Epoch, Loan, Phase, RequestId};
+use crate::domain::{BucketNo, BucketSnapshot, Epoch, Loan, Phase, RequestId};
 use crate::redis::executor::{CallError, damaged, decode};
 use crate::redis::scripts::snapshot::BucketCounts;
 use crate::redis::scripts::{self, BucketKeys, snapshot};
@@ -190,7 +190,7 @@ async fn accepted(buckets: &SkuBuckets) -> Result<HashSet<RequestId>, Error> {
 pub(super) async fn snapshot(
     buckets: &SkuBuckets,
     bucket: BucketNo,
-) -> Result<BookSnapshot, Error> {
+) -> Result<BucketSnapshot, Error> {
     let counted = count(buckets, buckets.keys(bucket)?, buckets.pages().all()).await;
     let counts = counted.map_err(|error| buckets.error(error))?;
     let unsettled = unsettled::of_counted(buckets, bucket, &counts).await?;
@@ -205,7 +205,7 @@ pub(super) async fn snapshot(
             arrived += loan.units;
         }
     }
-    Ok(BookSnapshot {
+    Ok(BucketSnapshot {
         available: counts.left.stock,
         lent_units: counts.left.lent.saturating_sub(arrived),
         num_unsettled: narrow(counts.num_unsettled()).max(unsettled.len()),

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use floodgate::domain::{
-    Book, BookSnapshot, BucketNo, BuyerId, Counting, Epoch, Order, OrderState, Phase, Policy,
+    Book, BucketNo, BucketSnapshot, BuyerId, Counting, Epoch, Order, OrderState, Phase, Policy,
     Refusal, RequestId, RequestStatus, Reservation, Sku, SkuHistory, SkuNo, SlotReturns, TraceId,
     Verdict,
 };
@@ -169,7 +169,7 @@ proptest! {
                     let after = book.snapshot();
                     let released_units = before.released_units + u64::from(quantity);
                     let num_failed = before.num_failed + 1;
-                    let expected = BookSnapshot { num_failed, released_units, ..before };
+                    let expected = BucketSnapshot { num_failed, released_units, ..before };
                     prop_assert_eq!(after, expected);
                 }
             }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
-use floodgate::domain::book::BookSnapshot;
+use floodgate::domain::book::BucketSnapshot;
 use floodgate::domain::invariants::GateFacts;
 use floodgate::domain::{
     BucketKey, BucketNo, BuyerId, Epoch, Failure, LoaderToken, Loan, Order, OrderIntent, Phase,
@@ -254,7 +254,7 @@ impl Stock for FaultyStock {
         self.inner.ping().await
     }
 
-    async fn snapshot(&self, bucket: BucketKey) -> Result<BookSnapshot, Error> {
+    async fn snapshot(&self, bucket: BucketKey) -> Result<BucketSnapshot, Error> {
         self.inner.snapshot(bucket).await
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use floodgate::config::{Settings, Tier};
 use floodgate::domain::{
-    BookSnapshot, BucketKey, BucketNo, Counting, Epoch, Failure, LoaderToken, Order, OrderIntent,
+    BucketKey, BucketNo, BucketSnapshot, Counting, Epoch, Failure, LoaderToken, Order, OrderIntent,
     Phase, Policy, Refusal, RequestStatus, Reservation, Sku, TraceId, Verdict,
 };
 use floodgate::redis::scripts::{Installation, OutboxArgs};
@@ -227,7 +227,7 @@ impl Shop {
         self.stock.set_phase(&self.sku, phase, epoch).await.unwrap();
     }
 
-    async fn counts(&self, bucket: u16) -> BookSnapshot {
+    async fn counts(&self, bucket: u16) -> BucketSnapshot {
         self.stock.snapshot(self.key(bucket)).await.unwrap()
     }
 
