@@ -74,4 +74,4 @@ deny: ## Licences, bans, sources and known vulnerabilities of every dependency
 	scripts/deny.sh
 
 .PHONY: ci
-ci: fmt-check lint test doc deny ## What has to pass before anything lands
+ci: fmt-check lint test doc deny ## What has to pass before a merge

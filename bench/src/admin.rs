@@ -65,9 +65,9 @@ impl Admin {
         Ok(())
     }
 
-    /// Committed orders of a sale: stage `landed` of its funnel.
+    /// Committed orders of a sale: stage `committed` of its funnel.
     pub(crate) async fn committed(&self, sale: &str) -> anyhow::Result<u64> {
-        self.stage(sale, "landed").await
+        self.stage(sale, "committed").await
     }
 
     /// Units of a sale that are left in the ledger, and in the buckets.

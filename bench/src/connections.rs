@@ -89,7 +89,7 @@ async fn streams(harness: &mut Harness<'_>) -> anyhow::Result<Rounds> {
         let (held, kib) = hold(&product, one).await?;
         let beside = sold_out(harness, &product, &sold_out_sale).await?;
         drop((held, product));
-        // Another process lands what waited.
+        // Another process writes what waited.
         let product = harness.product(&settings).await?;
         harness.check(&product.admin, &sale, CONNECTIONS).await?;
         rounds.add(harness, kib, &[alone, beside]);

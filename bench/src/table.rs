@@ -68,8 +68,8 @@ goals! {
     }
     pipeline::end_to_end, "HTTP to ledger", {
         "S10" AtLeast 6.0 12.0 "/s"
-            "orders landed per second, tier pipeline, against everything one by one";
-        "S20" Count 80.0 50.0 " µs" "core-µs of one landed order, all server processes together";
+            "orders committed per second, tier pipeline, against everything one by one";
+        "S20" Count 80.0 50.0 " µs" "core-µs of one committed order, all server processes together";
     }
     http::durable, "durable purchases", {
         "S11" AtLeast 0.55 0.75 "/s" "durable purchases per second";
@@ -103,11 +103,11 @@ goals! {
     }
     pipeline::poison, "malformed messages", {
         "poison" AtLeast 0.90 0.98 "/s"
-            "orders landed per second among malformed messages, against none of these";
+            "orders committed per second among malformed messages, against none of these";
     }
     pipeline::sustained, "HTTP to ledger, without a break", {
         "sustained" Number 10_000.0 20_000.0 "/s"
-            "orders landed per second, tier pipeline, without a break";
+            "orders committed per second, tier pipeline, without a break";
     }
     backlog::backlog, "a broker that was down", {
         "backlog" Count 150.0 150.0 " B"

@@ -171,7 +171,7 @@ async fn open_shop(settings: &Settings) -> anyhow::Result<()> {
 /// Compares the answers to the crowd with the ledger's counts.
 fn compare(args: &DemoArgs, run: &CrowdRun, funnel: Json, audit: Json) -> DemoVerdict {
     let mut stages = list(&funnel, "stages").iter();
-    let committed = stages.find(|stage| field(stage, "stage") == "landed");
+    let committed = stages.find(|stage| field(stage, "stage") == "committed");
     let committed = committed.map_or(0, |stage| count(stage, "count"));
     let sold = run.accepted_ids().len() as u64;
     let accepted = run.clicks.iter().filter(|click| click.accepted.is_some());

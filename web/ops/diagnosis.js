@@ -1,4 +1,4 @@
-// Why is nothing landing? What the stores, the actors and the sale itself say, in plain words. A
+// Why do no orders arrive? What the stores, the actors and the sale itself say, in plain words. A
 // pure function: the overview gives it what it has read.
 
 import { age, count } from "./parts.js";
@@ -40,7 +40,7 @@ function ofStages(stages, growing) {
   const unconsumed = by.broker?.unconsumed_queues ?? 0;
   if (unconsumed > 0) {
     add(
-      `${queues(unconsumed)} no consumer: what is in them does not land. ` +
+      `${queues(unconsumed)} no consumer: their orders are not written. ` +
         "Start a process of role consumer; if one runs, its actors tell what it waits for.",
       { to: { view: "actors" } },
     );

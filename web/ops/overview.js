@@ -16,10 +16,10 @@ const WORDS = {
   relay_dead: ["Relay, dead", "could not be published, wait for an operator"],
   broker: ["Broker", "in the queues of the consumers"],
   dead: ["Broker, dead", "refused by a consumer, not yet in the ledger"],
-  landed: ["Orders", "rows of the ledger"],
+  committed: ["Orders", "rows of the ledger"],
   failed: ["Failed", "refused after acceptance, with a reason"],
 };
-const ENDS = ["left", "landed", "failed"];
+const ENDS = ["left", "committed", "failed"];
 
 /** Answers of the funnel that rates and growth are computed from. */
 const KEPT = 8;
@@ -59,10 +59,10 @@ function rates(seen) {
   return {
     left: { out: -grown(["left"]) },
     unsettled: {
-      in: grown(["unsettled", "landed", "failed"]),
-      out: grown(["landed", "failed"]),
+      in: grown(["unsettled", "committed", "failed"]),
+      out: grown(["committed", "failed"]),
     },
-    landed: { in: grown(["landed"]) },
+    committed: { in: grown(["committed"]) },
     failed: { in: grown(["failed"]) },
   };
 }

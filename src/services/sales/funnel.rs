@@ -56,7 +56,7 @@ impl SalesService {
         let in_ledger = in_ledger(&*self.backends.ledger, skus);
         let in_ledger = db::with_timeout("a count", in_ledger).await;
         let [left, ordered, failed] =
-            stages_of(["left", "landed", "failed"], "requests", in_ledger, now_ms);
+            stages_of(["left", "committed", "failed"], "requests", in_ledger, now_ms);
         let in_stock = in_stock(&*self.backends.stock, skus).await;
         let [unsettled] = stages_of(["unsettled"], "requests", in_stock, now_ms);
         let mut stages = vec![FunnelStage { unit: "units", ..left }, unsettled];

@@ -1,5 +1,5 @@
 //! The three questions of an operator, each answered within two clicks, with a planted fault: where
-//! is this order, why is nothing landing, who closed the sale?
+//! is this order, why do no orders arrive, who closed the sale?
 
 use diesel::connection::SimpleConnection;
 use diesel::prelude::*;

@@ -72,7 +72,7 @@ fn the_calls_that_the_demo_prints_work_until_ctrl_c() {
     };
     assert!(answer_of("/v1/buy/demo").contains("\"request_id\""), "{answers:#?}");
     assert!(answer_of("/v1/orders").contains("\"sku_id\":\"phone\""), "{answers:#?}");
-    assert!(answer_of("/funnel").contains("\"landed\""), "{answers:#?}");
+    assert!(answer_of("/funnel").contains("\"committed\""), "{answers:#?}");
     assert!(answer_of("/metrics").contains("floodgate_buy"), "{answers:#?}");
     assert!(answer_of("/tea/request-ids").contains("\"request_id\""), "{answers:#?}");
     for step in ["  1. Buy ", "  3. Watch "] {

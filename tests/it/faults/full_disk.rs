@@ -89,7 +89,7 @@ fn a_full_disk_is_reported_and_loses_nothing() {
         })
         .await;
         assert_audit_holds(server.internal).await;
-        let num_orders = stage(server.internal, "sale", "landed").await;
+        let num_orders = stage(server.internal, "sale", "committed").await;
         assert_eq!(num_orders, first + BUYERS - 1, "one order for each buyer and no other order");
     });
 }

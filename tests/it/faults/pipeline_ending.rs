@@ -108,7 +108,7 @@ fn cancelled_while_its_message_waits(outbox: &str) {
         fixture.drained(maintenance.internal).await;
         assert_holds_at_rest(maintenance.internal).await;
         assert_eq!(buyer(1).decided(&first).await, cancelled);
-        assert_eq!(admin::stage(maintenance.internal, "sale", "landed").await, 2);
+        assert_eq!(admin::stage(maintenance.internal, "sale", "committed").await, 2);
         assert_eq!(admin::stage(maintenance.internal, "sale", "failed").await, 1);
     });
 }
@@ -168,7 +168,7 @@ fn of_a_cancellation_and_an_order_at_once_one_wins() {
         fixture.drained(maintenance.internal).await;
         assert_holds_at_rest(maintenance.internal).await;
         let stage = |stage| admin::stage(maintenance.internal, "sale", stage);
-        assert_eq!(stage("landed").await, RACERS - num_cancelled);
+        assert_eq!(stage("committed").await, RACERS - num_cancelled);
         assert_eq!(stage("failed").await, num_cancelled);
         assert_eq!(stage("left").await, num_cancelled, "the units are back");
     });
@@ -200,7 +200,7 @@ fn a_request_that_no_relay_publishes_times_out() {
         let _consumer = fixture.server("consumer", &[]);
         fixture.drained(maintenance.internal).await;
         assert_holds_at_rest(maintenance.internal).await;
-        assert_eq!(admin::stage(maintenance.internal, "sale", "landed").await, 0);
+        assert_eq!(admin::stage(maintenance.internal, "sale", "committed").await, 0);
         let (_, bought) = buyer.buy(Some(&again(&failed))).await;
         assert_eq!(bought["request_id"], failed["again"], "{bought}");
     });

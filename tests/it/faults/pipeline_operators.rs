@@ -69,7 +69,7 @@ fn operators_see_the_rest_while_a_part_is_away() {
             (count("outbox") == Some(0) && count("relay") == Some(0)).then_some(())
         })
         .await;
-        assert_eq!(uncounted(&fixture, at), ["left", "landed", "failed"]);
+        assert_eq!(uncounted(&fixture, at), ["left", "committed", "failed"]);
         let trace = fixture.ask_and_exit(at, &["trace", &waiting], 2);
         let expected = [("gate", "queued"), ("broker", "queued"), ("ledger", "unknown")];
         assert_eq!(stages(&trace), expected, "{trace:#}");

@@ -37,7 +37,7 @@ fn an_order_that_waited_in_the_broker_is_paid_within_its_window_from_the_commit(
         until_true("an order that waits for longer than its window", || {
             wall_ms() - asked_ms > WINDOW_MS + 1_000
         });
-        assert_eq!(stage(maintenance.internal, "sale", "landed").await, 0);
+        assert_eq!(stage(maintenance.internal, "sale", "committed").await, 0);
 
         let _consumer = fixture.server("consumer", &[]);
         let (client, id) = (Client::new(), sent.purchases[0].request_id.clone().unwrap());

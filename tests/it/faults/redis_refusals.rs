@@ -56,7 +56,7 @@ fn a_master_that_becomes_read_only_is_busy_until_it_writes_again() {
         until_refused(app.public, 3, BUSY).await;
         fixture.redis.replica_of_no_one();
         buy_for_sure(app.public, 3).await;
-        assert_eq!(try_stage(app.internal, "landed").await, Some(3));
+        assert_eq!(try_stage(app.internal, "committed").await, Some(3));
         until("all requests to be settled", async || {
             (try_stage(app.internal, "unsettled").await? == 0).then_some(())
         })
@@ -94,7 +94,7 @@ fn a_full_redis_takes_no_new_request_and_finishes_what_it_took() {
             send_until(public, "sale", purchases.clone(), attempts.into(), 16, filling).await;
         history.absorb(sent);
         until_refused(public, 399, BUSY).await;
-        let num_orders = try_stage(internal, "landed").await.unwrap();
+        let num_orders = try_stage(internal, "committed").await.unwrap();
         assert_holds_at_rest(internal).await;
         fixture.redis.cmd(&["CONFIG", "SET", "maxmemory", "0"]);
         history.absorb(retry_until_answered(public, purchases, 16).await);

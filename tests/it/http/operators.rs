@@ -161,7 +161,7 @@ async fn operators_see_actors_numbers_funnel_and_audit() {
         (app.admin("/stats", None).await["skus"][0]["stock_left"] == 4).then_some(())
     })
     .await;
-    assert_eq!(app.stage("sale", "landed").await, 1);
+    assert_eq!(app.stage("sale", "committed").await, 1);
     app.assert_audit_holds().await;
     let audited = app.admin("/audit", Some(json!({"sale_id": "sale", "repair": false}))).await;
     assert_eq!(audited["num_orders"], 1);

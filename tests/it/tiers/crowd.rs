@@ -48,7 +48,7 @@ fn sell_to_crowd(tier: Tier, policy: Json) {
     });
     runtime.block_on(async {
         until("an order for each unit", async || {
-            (app.stage("sale", "landed").await == u64::from(STOCK)).then_some(())
+            (app.stage("sale", "committed").await == u64::from(STOCK)).then_some(())
         })
         .await;
         assert_eq!(app.stage("sale", "left").await, 0);
