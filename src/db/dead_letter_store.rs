@@ -15,7 +15,7 @@ pub trait DeadLetterStore: Send + Sync {
     /// already is the same dead letter: its reason is updated, and a replayed one is reopened.
     async fn store_dead_letters(
         &self,
-        letters: Vec<NewDeadLetter>,
+        dead_letters: Vec<NewDeadLetter>,
         now_ms: i64,
     ) -> Result<Vec<StoreDeadLetterOutcome>, Error>;
 

@@ -188,18 +188,19 @@ tables! {
         "POST" "/admin/v1/dead-letters/discard", Admin => bulk::discard, [
             InvalidRequest UnknownSku OtherCount Busy
         ];
-        "GET" "/admin/v1/dead-letters/{letter_id}", Admin => dead_letters::show, [
-            UnknownLetter Busy
+        "GET" "/admin/v1/dead-letters/{dead_letter_id}", Admin => dead_letters::show, [
+            UnknownDeadLetter Busy
         ];
-        "POST" "/admin/v1/dead-letters/{letter_id}/replay", Admin => dead_letters::replay, [
-            UnknownLetter LetterNotReplayable LetterConflict NoBroker BrokerAway
+        "POST" "/admin/v1/dead-letters/{dead_letter_id}/replay", Admin => dead_letters::replay, [
+            UnknownDeadLetter DeadLetterNotReplayable DeadLetterConflict NoBroker BrokerAway
             NotConfirmed Busy
         ];
-        "POST" "/admin/v1/dead-letters/{letter_id}/park", Admin => dead_letters::park, [
-            InvalidRequest UnknownLetter LetterConflict Busy
+        "POST" "/admin/v1/dead-letters/{dead_letter_id}/park", Admin => dead_letters::park, [
+            InvalidRequest UnknownDeadLetter DeadLetterConflict Busy
         ];
-        "POST" "/admin/v1/dead-letters/{letter_id}/discard", Admin => dead_letters::discard, [
-            InvalidRequest UnknownLetter LetterNotReplayable LetterConflict LetterOrdered Busy
+        "POST" "/admin/v1/dead-letters/{dead_letter_id}/discard", Admin => dead_letters::discard, [
+            InvalidRequest UnknownDeadLetter DeadLetterNotReplayable DeadLetterConflict
+            DeadLetterOrdered Busy
         ];
     }
 }

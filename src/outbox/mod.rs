@@ -84,12 +84,12 @@ pub struct OutboxEntry {
 pub struct EndedEntry {
     pub id: Box<[u8]>,
     /// The part that becomes a dead letter; the rest was published. `None`: all was published.
-    pub dead_letter: Option<GivenUpEntry>,
+    pub dead_letter: Option<NewOutboxDeadLetter>,
 }
 
-/// The part of an entry that the relay gave up.
+/// The part of an entry that the relay gave up: a dead letter to be written to the outbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GivenUpEntry {
+pub struct NewOutboxDeadLetter {
     /// The unpublished message.
     pub bytes: Bytes,
     /// For operators.
@@ -116,9 +116,9 @@ pub struct OutboxStatus {
     pub num_dead: u64,
 }
 
-/// A dead letter that waits to be collected.
+/// A dead letter in the outbox, until it is collected.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeadEntry {
+pub struct OutboxDeadLetter {
     /// The backend's id; opaque.
     pub id: Box<[u8]>,
     /// The unpublished message.
@@ -185,10 +185,10 @@ pub trait Outbox: Send + Sync {
     ) -> Result<Option<FoundEntry>, Error>;
 
     /// Dead letters, oldest first.
-    async fn dead(&self, bucket: BucketKey, max: usize) -> Result<Vec<DeadEntry>, Error>;
+    async fn dead(&self, bucket: BucketKey, max: usize) -> Result<Vec<OutboxDeadLetter>, Error>;
 
     /// Removes dead letters that [`Self::dead`] returned and that are now stored elsewhere.
-    async fn collect(&self, bucket: BucketKey, dead: &[DeadEntry]) -> Result<(), Error>;
+    async fn collect(&self, bucket: BucketKey, dead: &[OutboxDeadLetter]) -> Result<(), Error>;
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,8 +12,8 @@ use async_trait::async_trait;
 
 use super::heartbeats::Heartbeats;
 use super::{
-    DeadEntry, EndedEntry, EntryLocation, Error, FoundEntry, Outbox, OutboxEntry, OutboxStatus,
-    PerBucket,
+    EndedEntry, EntryLocation, Error, FoundEntry, Outbox, OutboxDeadLetter, OutboxEntry,
+    OutboxStatus, PerBucket,
 };
 use crate::config::OutboxKind;
 use crate::domain::{BucketKey, RequestId, TraceId};
@@ -113,7 +113,7 @@ impl RedisOutbox {
     ) -> Result<Option<FoundEntry>, Error> {
         let keys = self.keys(bucket);
         let find = |bytes: &[u8]| {
-            let DeadEntry { bytes, reason, .. } = decode_dead_letter(bytes);
+            let OutboxDeadLetter { bytes, reason, .. } = decode_dead_letter(bytes);
             Some(FoundEntry {
                 place: EntryLocation::Dead { reason },
                 trace: trace_in(&bytes, request)?,
@@ -250,7 +250,7 @@ impl Outbox for RedisOutbox {
         self.call(reclaim(&self.keys(bucket), self.kind, workers), "reclaiming").await
     }
 
-    async fn dead(&self, bucket: BucketKey, max: usize) -> Result<Vec<DeadEntry>, Error> {
+    async fn dead(&self, bucket: BucketKey, max: usize) -> Result<Vec<OutboxDeadLetter>, Error> {
         let keys = self.keys(bucket);
         let Some(last) = max.checked_sub(1) else { return Ok(Vec::new()) };
         let places = (0, i64::try_from(last).unwrap_or(i64::MAX));
@@ -259,7 +259,7 @@ impl Outbox for RedisOutbox {
         Ok(elements.iter().map(|bytes| decode_dead_letter(bytes)).collect())
     }
 
-    async fn collect(&self, bucket: BucketKey, dead: &[DeadEntry]) -> Result<(), Error> {
+    async fn collect(&self, bucket: BucketKey, dead: &[OutboxDeadLetter]) -> Result<(), Error> {
         if dead.is_empty() {
             return Ok(());
         }
@@ -299,8 +299,8 @@ fn trace_in(body: &[u8], request: RequestId) -> Option<TraceId> {
 
 /// Decodes a dead letter. Undecodable bytes become a dead letter that carries them, so that one
 /// corrupt element does not block the rest.
-fn decode_dead_letter(bytes: &[u8]) -> DeadEntry {
-    dead_letter::unpack(bytes).unwrap_or_else(|broken| DeadEntry {
+fn decode_dead_letter(bytes: &[u8]) -> OutboxDeadLetter {
+    dead_letter::unpack(bytes).unwrap_or_else(|broken| OutboxDeadLetter {
         id: bytes.into(),
         bytes: bytes::Bytes::copy_from_slice(bytes),
         reason: format!("no dead letter of this program: {broken}"),

@@ -72,7 +72,7 @@ function ofLetters(counts) {
   const open = counts?.open ?? 0;
   if (open === 0) return [];
   const subject = open === 1 ? "1 dead letter waits" : `${count(open)} dead letters wait`;
-  const to = { view: "letters", state: "open" };
+  const to = { view: "dead-letters", state: "open" };
   return [{ text: `${subject} for an operator.`, to, tone: "bad" }];
 }
 

@@ -31,7 +31,7 @@ export function Last({ verb }) {
 function place(subject) {
   const at = subject.indexOf(":");
   const [kind, id] = [subject.slice(0, at), subject.slice(at + 1)];
-  return { sale: { view: "sales", sale: id }, letter: { view: "letters", id } }[kind];
+  return { sale: { view: "sales", sale: id }, letter: { view: "dead-letters", id } }[kind];
 }
 
 function Subject({ subject }) {

@@ -4,7 +4,7 @@ import { html, render, useEffect, useState } from "./htm-preact.min.js";
 import { access, get, token } from "./api.js";
 import { Actors } from "./actors.js";
 import { Audit } from "./audit.js";
-import { Letters } from "./letters.js";
+import { DeadLetters } from "./dead_letters.js";
 import { Overview } from "./overview.js";
 import { Fault, Link, age } from "./parts.js";
 import { Log, Payments } from "./payments.js";
@@ -15,7 +15,7 @@ import { Trace } from "./trace.js";
 const VIEWS = [
   ["overview", "Overview"],
   ["sales", "Sales"],
-  ["letters", "Dead letters"],
+  ["dead-letters", "Dead letters"],
   ["payments", "Payments"],
   ["trace", "Trace"],
   ["actors", "Actors"],
@@ -113,7 +113,7 @@ function View({ view, values, sales }) {
   const body = {
     overview: () => html`<${Overview} sales=${sales} sale=${values.sale} />`,
     sales: () => html`<${Sales} key=${values.sale} values=${values} />`,
-    letters: () => html`<${Letters} values=${{ ...values, view }} sales=${sales} />`,
+    "dead-letters": () => html`<${DeadLetters} values=${{ ...values, view }} sales=${sales} />`,
     payments: () => html`<${Payments} values=${values} />`,
     log: () => html`<${Log} values=${values} />`,
     trace: () => html`<${Trace} values=${values} />`,

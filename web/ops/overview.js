@@ -122,13 +122,13 @@ async function look(sale, signal) {
       if (error.name === "AbortError") throw error;
       return null;
     });
-  const [funnel, actors, letters, ready] = await Promise.all([
+  const [funnel, actors, deadLetters, ready] = await Promise.all([
     get(`sales/${encodeURIComponent(sale)}/funnel`, signal),
     or(get("actors", signal)),
     or(get("dead-letters?limit=1", signal)),
     or(probe(signal)),
   ]);
-  return { ...funnel, actors: actors?.actors, counts: letters?.counts, checks: ready?.checks };
+  return { ...funnel, actors: actors?.actors, counts: deadLetters?.counts, checks: ready?.checks };
 }
 
 function Flow({ sale }) {

@@ -159,7 +159,7 @@ function One({ sale, reload, last, isAlone }) {
         !isAlone &&
         html`<${Link} to=${{ view: "sales", sale: sale.sale_id }}>buckets, gates, history<//>`
       }
-      <${Link} to=${{ view: "letters", sale: sale.sale_id, state: "open" }}>dead letters<//>
+      <${Link} to=${{ view: "dead-letters", sale: sale.sale_id, state: "open" }}>dead letters<//>
     </p>
     <${PhaseVerbs} sale=${sale} reload=${reload} />
     ${

@@ -9,7 +9,7 @@ const TONES = { queued: "warn", dead: "bad", failed: "bad", unknown: "warn", dis
 
 function Stages({ trace }) {
   const rows = trace.stages.map((stage, no) => {
-    const letter = /^dead letter (\d+)$/.exec(stage.holder ?? "");
+    const deadLetter = /^dead letter (\d+)$/.exec(stage.holder ?? "");
     return html`<li key=${no} class="step">
       <b>${stage.stage.replace("_", " ")}</b> ${`${stage.says} `}<${State}
         name=${stage.state}
@@ -17,8 +17,8 @@ function Stages({ trace }) {
       />
       ${stage.reason && html`<span> ${stage.reason}</span>`}
       ${
-        letter
-          ? html` <${Link} to=${{ view: "letters", id: letter[1] }}>${stage.holder}<//>`
+        deadLetter
+          ? html` <${Link} to=${{ view: "dead-letters", id: deadLetter[1] }}>${stage.holder}<//>`
           : stage.holder && html`<span class="quiet"> ${stage.holder}</span>`
       }
       <span class="quiet"> <${Time} at=${stage.at} /></span>

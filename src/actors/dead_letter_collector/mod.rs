@@ -1,7 +1,7 @@
 //! Flow step 10/12: outbox, broker -> ledger.
 //!
 //! Stores dead letters in the ledger, where operators find them: those of the broker's queue, and
-//! the dead entries of the outboxes. They are acknowledged or removed only after COMMIT.
+//! the dead letters of the outboxes. They are acknowledged or removed only after COMMIT.
 //!
 //! Owns: nothing; every dead letter stays at its source until it is stored. Limits:
 //! `maintenance.dead_letters_max` unacknowledged dead letters of each source, a mebibyte each. On

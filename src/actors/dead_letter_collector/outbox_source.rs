@@ -1,4 +1,4 @@
-//! The dead entries of the outboxes, which relays gave up.
+//! The dead letters of the outboxes: entries that relays gave up.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use super::CollectorDeps;
 use super::collection::{DeadLetterSource, PendingDeadLetter};
 use crate::actors::periodic::BucketRotation;
 use crate::domain::BucketKey;
-use crate::outbox::{self, DeadEntry};
+use crate::outbox::{self, OutboxDeadLetter};
 use crate::services::dead_letters::headers;
 use crate::tier::Pipeline;
 
@@ -21,12 +21,12 @@ pub(super) struct OutboxSource {
     buckets: BucketRotation,
 }
 
-type Key = (BucketKey, DeadEntry);
+type Key = (BucketKey, OutboxDeadLetter);
 
 impl DeadLetterSource for OutboxSource {
     type Key = Key;
 
-    const FAILURE: &'static str = "dead entries not stored, retrying";
+    const FAILURE: &'static str = "dead letters of the outbox not stored, retrying";
     const IS_POLLED: bool = true;
 
     /// Reads every outbox; returns the last error.
@@ -41,15 +41,15 @@ impl DeadLetterSource for OutboxSource {
         result
     }
 
-    /// Removes the entries of every outbox, then reports the dead letters.
+    /// Removes the dead letters from every outbox, then reports the counts of the ledger.
     async fn remove(&mut self, stored: Vec<Key>, _: usize) -> Result<(), String> {
-        let mut by_bucket: HashMap<BucketKey, Vec<DeadEntry>> = HashMap::new();
-        for (key, entry) in stored {
-            by_bucket.entry(key).or_default().push(entry);
+        let mut by_bucket: HashMap<BucketKey, Vec<OutboxDeadLetter>> = HashMap::new();
+        for (key, dead_letter) in stored {
+            by_bucket.entry(key).or_default().push(dead_letter);
         }
         let mut result = Ok(());
-        for (key, entries) in by_bucket {
-            if let Err(error) = self.deps.pipeline.outbox.collect(key, &entries).await {
+        for (key, dead_letters) in by_bucket {
+            if let Err(error) = self.deps.pipeline.outbox.collect(key, &dead_letters).await {
                 result = Err(error.to_string());
             }
         }
@@ -74,7 +74,7 @@ impl OutboxSource {
         self.rounds = self.rounds.wrapping_add(1);
     }
 
-    /// Adds the dead entries of one outbox that are not pending yet.
+    /// Adds the dead letters of one outbox that are not pending yet.
     async fn read(
         &self,
         key: BucketKey,
@@ -85,15 +85,15 @@ impl OutboxSource {
         if capacity == 0 {
             return Ok(());
         }
-        for entry in outbox.dead(key, usize::from(self.deps.dead_letters_max())).await? {
+        for found in outbox.dead(key, usize::from(self.deps.dead_letters_max())).await? {
             let is_same = |pending: &PendingDeadLetter<Key>| {
                 let (bucket, other) = &pending.key;
-                *bucket == key && other.id == entry.id && other.bytes == entry.bytes
+                *bucket == key && other.id == found.id && other.bytes == found.bytes
             };
             if capacity > 0 && !pending.iter().any(is_same) {
                 capacity -= 1;
-                let dead_letter = headers::from_outbox_entry(&entry, reader);
-                pending.push(PendingDeadLetter::new(dead_letter, (key, entry)));
+                let dead_letter = headers::from_outbox(&found, reader);
+                pending.push(PendingDeadLetter::new(dead_letter, (key, found)));
             }
         }
         Ok(())

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::broker::Route;
 use crate::config::RelaySettings;
 use crate::domain::BucketKey;
-use crate::outbox::{EndedEntry, GivenUpEntry, OutboxEntry};
+use crate::outbox::{EndedEntry, NewOutboxDeadLetter, OutboxEntry};
 use crate::redis::scripts::codes;
 use crate::runtime::backoff::{Backoff, doubled};
 
@@ -51,7 +51,7 @@ pub(super) struct InFlight {
     /// Confirms of its queue before its last counted attempt; `None`: never sent.
     pub(super) confirmed_before: Option<u64>,
     /// Its unreadable intents, which are not published.
-    pub(super) unreadable: Option<GivenUpEntry>,
+    pub(super) unreadable: Option<NewOutboxDeadLetter>,
 }
 
 impl InFlight {

@@ -8,7 +8,7 @@ use super::plan::{InFlight, NO_JITTER, RelayPlan};
 use crate::broker::{Message, PublishOutcome, Route};
 use crate::domain::BucketKey;
 use crate::messages::envelope;
-use crate::outbox::{EndedEntry, GivenUpEntry, OutboxEntry};
+use crate::outbox::{EndedEntry, NewOutboxDeadLetter, OutboxEntry};
 
 /// The result of one round.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -36,7 +36,7 @@ impl RelayPlan {
             for mut in_flight in bucket.in_flight.extract_if(.., |entry| entry.due <= now) {
                 let (message, unreadable) =
                     envelope::encode(&in_flight.entry.bytes, &self.installation, sent_at_ms);
-                in_flight.unreadable = unreadable.map(|(bytes, malformed)| GivenUpEntry {
+                in_flight.unreadable = unreadable.map(|(bytes, malformed)| NewOutboxDeadLetter {
                     bytes,
                     reason: malformed.to_string(),
                     attempts: 0,
@@ -97,7 +97,7 @@ impl RelayPlan {
                         round.num_dead += 1;
                         let InFlight { entry: OutboxEntry { id, bytes }, attempts, .. } = in_flight;
                         let reason = format!("refused in {attempts} attempts, last: {reason}");
-                        let dead_letter = Some(GivenUpEntry { bytes, reason, attempts });
+                        let dead_letter = Some(NewOutboxDeadLetter { bytes, reason, attempts });
                         bucket.ended.push(EndedEntry { id, dead_letter });
                         continue;
                     }

@@ -34,17 +34,17 @@ pub struct DeadLetterRow {
 
 impl DeadLetterRow {
     /// The row of a first arrival at `now_ms`, without a number.
-    pub(super) fn first_arrival(letter: &NewDeadLetter, now_ms: i64) -> Result<Self, Error> {
-        let body_bytes = i64::try_from(letter.body_bytes);
+    pub(super) fn first_arrival(dead_letter: &NewDeadLetter, now_ms: i64) -> Result<Self, Error> {
+        let body_bytes = i64::try_from(dead_letter.body_bytes);
         Ok(Self {
             letter_no: 0,
-            origin: letter.origin.name().to_owned(),
-            reason: letter.reason.clone(),
-            attempts: narrow("attempts", letter.attempts)?,
-            message_id: letter.message_id.clone(),
-            headers: letter.headers.clone(),
-            body_bytes: body_bytes.or_else(|_| unstorable("body_bytes", letter.body_bytes))?,
-            dead_at_ms: letter.dead_at_ms,
+            origin: dead_letter.origin.name().to_owned(),
+            reason: dead_letter.reason.clone(),
+            attempts: narrow("attempts", dead_letter.attempts)?,
+            message_id: dead_letter.message_id.clone(),
+            headers: dead_letter.headers.clone(),
+            body_bytes: body_bytes.or_else(|_| unstorable("body_bytes", dead_letter.body_bytes))?,
+            dead_at_ms: dead_letter.dead_at_ms,
             arrivals: 1,
             state: DeadLetterState::Open.to_db(),
             changed_at_ms: now_ms,
@@ -155,19 +155,19 @@ trait DeadLetterQueries {
     }
 
     fn insert_dead_letter(
-        &mut self, letter: &NewDeadLetter, row: &DeadLetterRow
+        &mut self, dead_letter: &NewDeadLetter, row: &DeadLetterRow
     ) -> QueryResult<()> {
-        let digest = dead_letters::digest.eq(&letter.digest[..]);
-        let row = (row, digest, dead_letters::body.eq(&letter.body));
+        let digest = dead_letters::digest.eq(&dead_letter.digest[..]);
+        let row = (row, digest, dead_letters::body.eq(&dead_letter.body));
         insert_into(dead_letters::table).values(row).execute(self).map(drop)
     }
 
     /// Writes the requests of a dead letter.
-    fn insert_dead_requests(&mut self, letter: i64, dead: &[DeadRequest]) -> QueryResult<()> {
+    fn insert_dead_requests(&mut self, letter_no: i64, dead: &[DeadRequest]) -> QueryResult<()> {
         let value = |dead: &DeadRequest| {
             (
                 dead_requests::request_id.eq(dead.request.to_db()),
-                dead_requests::letter_no.eq(letter),
+                dead_requests::letter_no.eq(letter_no),
                 dead_requests::sku_no.eq(Some(dead.sku.0)),
                 dead_requests::buyer_id.eq(Some(dead.buyer.to_db())),
             )

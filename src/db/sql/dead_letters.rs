@@ -22,16 +22,17 @@ const NUMBER_TOKEN: &str = "dead-letter";
 impl<D: Database> DeadLetterStore for SqlLedger<D> {
     async fn store_dead_letters(
         &self,
-        letters: Vec<NewDeadLetter>,
+        dead_letters: Vec<NewDeadLetter>,
         now_ms: i64,
     ) -> Result<Vec<StoreDeadLetterOutcome>, Error> {
         self.write("storing dead letters", move |conn, fence| {
-            if letters.is_empty() {
+            if dead_letters.is_empty() {
                 return Ok(Vec::new());
             }
             // In the order of their key, so that concurrent writers do not deadlock.
-            let mut sorted: Vec<(usize, &NewDeadLetter)> = letters.iter().enumerate().collect();
-            sorted.sort_unstable_by_key(|(_, letter)| letter.digest);
+            let mut sorted: Vec<(usize, &NewDeadLetter)> =
+                dead_letters.iter().enumerate().collect();
+            sorted.sort_unstable_by_key(|(_, dead_letter)| dead_letter.digest);
             retry_concurrent("copies of the same dead letters", || {
                 in_transaction(conn, fence, |conn| store(conn, &sorted, now_ms))
             })
@@ -135,8 +136,8 @@ fn store<D: Database>(
     now_ms: i64,
 ) -> Result<TransactionEnd<Option<Vec<StoreDeadLetterOutcome>>>, Error> {
     let mut outcomes = Vec::with_capacity(sorted.len());
-    for (index, letter) in sorted {
-        match store_one(conn, letter, now_ms)? {
+    for (index, dead_letter) in sorted {
+        match store_one(conn, dead_letter, now_ms)? {
             Some(outcome) => outcomes.push((*index, outcome)),
             None => return Ok(TransactionEnd::RollBack(None)),
         }
@@ -148,13 +149,13 @@ fn store<D: Database>(
 /// `None`: another process stored the same dead letter concurrently.
 fn store_one<D: Database>(
     conn: &mut D,
-    letter: &NewDeadLetter,
+    dead_letter: &NewDeadLetter,
     now_ms: i64,
 ) -> Result<Option<StoreDeadLetterOutcome>, Error> {
-    let mut row = DeadLetterRow::first_arrival(letter, now_ms)?;
+    let mut row = DeadLetterRow::first_arrival(dead_letter, now_ms)?;
     // The first UPDATE locks the row: a concurrent replay waits and then reads the new arrival.
-    if conn.record_arrival(&letter.digest, &row)? > 0 {
-        let reopened = conn.reopen_dead_letter(&letter.digest, now_ms)? > 0;
+    if conn.record_arrival(&dead_letter.digest, &row)? > 0 {
+        let reopened = conn.reopen_dead_letter(&dead_letter.digest, now_ms)? > 0;
         return Ok(Some(if reopened {
             StoreDeadLetterOutcome::Reopened
         } else {
@@ -162,10 +163,10 @@ fn store_one<D: Database>(
         }));
     }
     row.letter_no = conn.raise_token(NUMBER_TOKEN, INCREMENT)?;
-    if !inserted(conn.insert_dead_letter(letter, &row))? {
+    if !inserted(conn.insert_dead_letter(dead_letter, &row))? {
         return Ok(None);
     }
-    let mut requests = letter.requests.clone();
+    let mut requests = dead_letter.requests.clone();
     requests.sort_unstable();
     requests.dedup_by_key(|dead| dead.request);
     for chunk in requests.chunks(IN_LIST_MAX) {

@@ -66,7 +66,7 @@ codes! {
     /// Also the answer for a request of another buyer.
     NotFound => 404, "not-found", "Not found",
         "There is nothing here.";
-    UnknownLetter => 404, "unknown-letter", "No such dead letter",
+    UnknownDeadLetter => 404, "unknown-dead-letter", "No such dead letter",
         "No dead letter has this number. See /admin/v1/dead-letters.";
     MethodNotAllowed => 405, "method-not-allowed", "Method not allowed",
         "This path does not answer to this method. See the Allow header.";
@@ -100,11 +100,11 @@ codes! {
         "The rows of the sale were deleted. They are in its archive.";
     ChangeConflict => 409, "change-conflict", "Change id used",
         "This change_id names a change of another SKU or of other units.";
-    LetterNotReplayable => 409, "letter-not-replayable", "Dead letter not replayable",
+    DeadLetterNotReplayable => 409, "dead-letter-not-replayable", "Dead letter not replayable",
         "The dead letter cannot be replayed. Show it, then park it.";
-    LetterConflict => 409, "letter-conflict", "Dead letter changed",
+    DeadLetterConflict => 409, "dead-letter-conflict", "Dead letter changed",
         "The dead letter was replayed, or changed meanwhile. Show it again.";
-    LetterOrdered => 409, "letter-ordered", "Requests are orders",
+    DeadLetterOrdered => 409, "dead-letter-ordered", "Requests are orders",
         "Every request of the dead letter is an order. Replay marks it as resolved.";
     OtherCount => 409, "other-count", "Another number of dead letters",
         "The filter matches another number of dead letters than expected. Nothing was changed.";

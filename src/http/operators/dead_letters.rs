@@ -39,41 +39,45 @@ pub async fn list(state: State, query: web::Query<DeadLettersQuery>) -> Handled 
 
 /// One dead letter.
 #[utoipa::path(
-    get, path = "/admin/v1/dead-letters/{letter_id}",
+    get, path = "/admin/v1/dead-letters/{dead_letter_id}",
     operation_id = "adminShowDeadLetter", tag = "operators",
-    params(("letter_id" = String, Path, description = "`id` of the list")),
+    params(("dead_letter_id" = String, Path, description = "`id` of the list")),
     responses((status = 200, description = "with its body", body = DeadLetterContentView)),
 )]
-pub async fn show(letter_id: web::Path<String>, state: State) -> Handled {
-    let content = state.dead_letters.show(parse_id(&letter_id)?).await?;
+pub async fn show(dead_letter_id: web::Path<String>, state: State) -> Handled {
+    let content = state.dead_letters.show(parse_id(&dead_letter_id)?).await?;
     Ok(HttpResponse::Ok().json(view_of(&state, content)))
 }
 
 /// Replays a dead letter: publishes it, waits for the confirm, then marks it. Idempotent.
 #[utoipa::path(
-    post, path = "/admin/v1/dead-letters/{letter_id}/replay",
+    post, path = "/admin/v1/dead-letters/{dead_letter_id}/replay",
     operation_id = "adminReplayDeadLetter", tag = "operators",
-    params(("letter_id" = String, Path, description = "`id` of the list")),
+    params(("dead_letter_id" = String, Path, description = "`id` of the list")),
     responses((status = 200, description = "what was done", body = DoneView)),
 )]
-pub async fn replay(request: HttpRequest, letter_id: web::Path<String>, state: State) -> Handled {
+pub async fn replay(
+    request: HttpRequest,
+    dead_letter_id: web::Path<String>,
+    state: State,
+) -> Handled {
     let by = by_operator(&request, None)?;
-    let result = state.dead_letters.replay(parse_id(&letter_id)?).await;
+    let result = state.dead_letters.replay(parse_id(&dead_letter_id)?).await;
     respond(&state, "replay", by, result).await
 }
 
 /// Parks a dead letter: it stays until an operator replays or discards it. Idempotent; an empty
 /// body adds no note.
 #[utoipa::path(
-    post, path = "/admin/v1/dead-letters/{letter_id}/park",
+    post, path = "/admin/v1/dead-letters/{dead_letter_id}/park",
     operation_id = "adminParkDeadLetter", tag = "operators",
-    params(("letter_id" = String, Path, description = "`id` of the list")),
+    params(("dead_letter_id" = String, Path, description = "`id` of the list")),
     request_body = Option<ParkBody>,
     responses((status = 200, description = "what was done", body = DoneView)),
 )]
 pub async fn park(
     request: HttpRequest,
-    letter_id: web::Path<String>,
+    dead_letter_id: web::Path<String>,
     payload: web::Payload,
     state: State,
 ) -> Handled {
@@ -81,22 +85,22 @@ pub async fn park(
     let body: ParkBody = body::optional(&request, payload, max).await?;
     let note = check_length("note", body.note.as_deref())?;
     let by = by_operator(&request, note.map(str::to_owned))?;
-    let result = state.dead_letters.park(parse_id(&letter_id)?, note).await;
+    let result = state.dead_letters.park(parse_id(&dead_letter_id)?, note).await;
     respond(&state, "park", by, result).await
 }
 
 /// Discards a dead letter: its requests without an order become recorded failures, their units are
 /// released, and their buyers read `failed`. Idempotent; an empty body gives no reason.
 #[utoipa::path(
-    post, path = "/admin/v1/dead-letters/{letter_id}/discard",
+    post, path = "/admin/v1/dead-letters/{dead_letter_id}/discard",
     operation_id = "adminDiscardDeadLetter", tag = "operators",
-    params(("letter_id" = String, Path, description = "`id` of the list")),
+    params(("dead_letter_id" = String, Path, description = "`id` of the list")),
     request_body = Option<DiscardBody>,
     responses((status = 200, description = "what was done", body = DoneView)),
 )]
 pub async fn discard(
     request: HttpRequest,
-    letter_id: web::Path<String>,
+    dead_letter_id: web::Path<String>,
     payload: web::Payload,
     state: State,
 ) -> Handled {
@@ -104,7 +108,7 @@ pub async fn discard(
     let body: DiscardBody = body::optional(&request, payload, max).await?;
     let reason = check_length("reason", body.reason.as_deref())?;
     let by = by_operator(&request, reason.map(str::to_owned))?;
-    let result = state.dead_letters.discard(parse_id(&letter_id)?, reason).await;
+    let result = state.dead_letters.discard(parse_id(&dead_letter_id)?, reason).await;
     respond(&state, "discard", by, result).await
 }
 
@@ -134,13 +138,13 @@ impl From<DeadLetterError> for Problem {
     fn from(error: DeadLetterError) -> Self {
         let code = match error {
             DeadLetterError::Ledger(error) => return error.into(),
-            DeadLetterError::Unknown(_) => ProblemCode::UnknownLetter,
+            DeadLetterError::Unknown(_) => ProblemCode::UnknownDeadLetter,
             DeadLetterError::NotReplayable { .. } | DeadLetterError::Unreadable => {
-                ProblemCode::LetterNotReplayable
+                ProblemCode::DeadLetterNotReplayable
             }
-            DeadLetterError::Ordered => ProblemCode::LetterOrdered,
+            DeadLetterError::Ordered => ProblemCode::DeadLetterOrdered,
             DeadLetterError::Replayed | DeadLetterError::Discarded | DeadLetterError::Changed => {
-                ProblemCode::LetterConflict
+                ProblemCode::DeadLetterConflict
             }
             DeadLetterError::NoBroker => ProblemCode::NoBroker,
             DeadLetterError::PublishRefused { .. } => {
@@ -157,5 +161,5 @@ impl From<DeadLetterError> for Problem {
 }
 
 fn parse_id(id: &str) -> Result<DeadLetterNo, Problem> {
-    parse_number(id).ok_or_else(|| ProblemCode::UnknownLetter.into())
+    parse_number(id).ok_or_else(|| ProblemCode::UnknownDeadLetter.into())
 }

@@ -31,7 +31,7 @@ const ASSETS: &[Asset] = &assets!["ops":
     "charts.js" SCRIPT,
     "sales.js" SCRIPT,
     "diagnosis.js" SCRIPT,
-    "letters.js" SCRIPT,
+    "dead_letters.js" SCRIPT,
     "bulk.js" SCRIPT,
     "payments.js" SCRIPT,
     "history.js" SCRIPT,

@@ -10,7 +10,7 @@
 //!
 //! All numbers are big-endian. Scripts do not parse dead letters.
 
-use crate::outbox::{DeadEntry, GivenUpEntry};
+use crate::outbox::{NewOutboxDeadLetter, OutboxDeadLetter};
 use crate::redis::scripts::record::{BrokenRecord, Cursor};
 
 const VERSION: u8 = 1;
@@ -18,22 +18,22 @@ const VERSION: u8 = 1;
 /// Most bytes of a reason; a longer one is truncated.
 const REASON_MAX: usize = 1_000;
 
-pub fn pack_into(given_up: &GivenUpEntry, dead_at_ms: i64, bytes: &mut Vec<u8>) {
-    let reason = &given_up.reason;
+pub fn pack_into(dead_letter: &NewOutboxDeadLetter, dead_at_ms: i64, bytes: &mut Vec<u8>) {
+    let reason = &dead_letter.reason;
     let reason = reason.get(..reason.floor_char_boundary(REASON_MAX)).unwrap_or_default();
     bytes.push(VERSION);
     bytes.extend(dead_at_ms.to_be_bytes());
-    bytes.extend(given_up.attempts.to_be_bytes());
+    bytes.extend(dead_letter.attempts.to_be_bytes());
     bytes.extend(u16::try_from(reason.len()).unwrap_or_default().to_be_bytes());
     bytes.extend(reason.as_bytes());
-    bytes.extend(&given_up.bytes);
+    bytes.extend(&dead_letter.bytes);
 }
 
 /// Decodes a dead letter.
 ///
 /// # Errors
 /// Names the first invalid part.
-pub fn unpack(bytes: &[u8]) -> Result<DeadEntry, BrokenRecord> {
+pub fn unpack(bytes: &[u8]) -> Result<OutboxDeadLetter, BrokenRecord> {
     let mut rest = Cursor(bytes);
     if rest.take()? != [VERSION] {
         return Err(BrokenRecord("an unknown version"));
@@ -44,7 +44,7 @@ pub fn unpack(bytes: &[u8]) -> Result<DeadEntry, BrokenRecord> {
     let (reason, body) = rest.0.split_at_checked(length).ok_or(BrokenRecord("too short"))?;
     let reason =
         str::from_utf8(reason).map_err(|_no_text| BrokenRecord("a reason that is no text"))?;
-    Ok(DeadEntry {
+    Ok(OutboxDeadLetter {
         id: bytes.into(),
         bytes: bytes::Bytes::copy_from_slice(body),
         reason: reason.to_owned(),
@@ -59,8 +59,8 @@ mod tests {
 
     use super::*;
 
-    fn given_up(bytes: Vec<u8>, reason: &str, attempts: u32) -> GivenUpEntry {
-        GivenUpEntry { bytes: bytes.into(), reason: reason.to_owned(), attempts }
+    fn new_dead_letter(bytes: Vec<u8>, reason: &str, attempts: u32) -> NewOutboxDeadLetter {
+        NewOutboxDeadLetter { bytes: bytes.into(), reason: reason.to_owned(), attempts }
     }
 
     proptest! {
@@ -72,10 +72,11 @@ mod tests {
             dead_at_ms: i64,
         ) {
             let mut packed = Vec::new();
-            pack_into(&given_up(bytes.clone(), &reason, attempts), dead_at_ms, &mut packed);
+            pack_into(&new_dead_letter(bytes.clone(), &reason, attempts), dead_at_ms, &mut packed);
             let dead_letter = unpack(&packed).unwrap();
             let bytes = bytes.into();
-            let expected = DeadEntry { id: packed.into(), bytes, reason, attempts, dead_at_ms };
+            let id = packed.into();
+            let expected = OutboxDeadLetter { id, bytes, reason, attempts, dead_at_ms };
             prop_assert_eq!(dead_letter, expected);
         }
 
@@ -90,7 +91,7 @@ mod tests {
     #[test]
     fn a_long_reason_is_truncated_between_characters() {
         let mut packed = Vec::new();
-        pack_into(&given_up(b"body".to_vec(), &"ä".repeat(REASON_MAX), 3), 7, &mut packed);
+        pack_into(&new_dead_letter(b"body".to_vec(), &"ä".repeat(REASON_MAX), 3), 7, &mut packed);
         let dead_letter = unpack(&packed).unwrap();
         assert_eq!(dead_letter.reason, "ä".repeat(REASON_MAX / 2));
         assert_eq!(dead_letter.bytes, b"body"[..]);
@@ -99,7 +100,7 @@ mod tests {
     #[test]
     fn an_invalid_dead_letter_is_refused() {
         let mut packed = Vec::new();
-        pack_into(&given_up(Vec::new(), "why", 1), 7, &mut packed);
+        pack_into(&new_dead_letter(Vec::new(), "why", 1), 7, &mut packed);
         for cut in 0..packed.len() {
             assert!(unpack(&packed[..cut]).is_err(), "{cut}");
         }

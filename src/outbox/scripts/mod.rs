@@ -7,7 +7,7 @@
 use bytes::Bytes;
 
 use crate::config::OutboxKind;
-use crate::outbox::{DeadEntry, EndedEntry, OutboxEntry};
+use crate::outbox::{EndedEntry, OutboxDeadLetter, OutboxEntry};
 use crate::redis::scripts::call::Reply;
 use crate::redis::scripts::{BucketKeys, Error, Script, ScriptCall, codes};
 
@@ -101,8 +101,8 @@ pub fn acknowledge(
     for ended in ended {
         call = call.packed(|bytes| bytes.extend(&ended.id));
     }
-    for given_up in ended.iter().filter_map(|ended| ended.dead_letter.as_ref()) {
-        call = call.packed(|bytes| dead_letter::pack_into(given_up, now_ms, bytes));
+    for new in ended.iter().filter_map(|ended| ended.dead_letter.as_ref()) {
+        call = call.packed(|bytes| dead_letter::pack_into(new, now_ms, bytes));
     }
     call
 }
@@ -119,9 +119,9 @@ pub fn reclaim(keys: &BucketKeys, kind: OutboxKind, workers: &[String]) -> Scrip
 
 /// Removes dead letters that are stored elsewhere now. They are passed as they were read: removal
 /// compares all bytes. Answers the number of removed ones.
-pub fn collect(keys: &BucketKeys, letters: &[DeadEntry]) -> ScriptCall<u64> {
+pub fn collect(keys: &BucketKeys, dead_letters: &[OutboxDeadLetter]) -> ScriptCall<u64> {
     let mut call = ScriptCall::new(Script::Collect, keys, Reply::count).key(&keys.dead());
-    for dead_letter in letters {
+    for dead_letter in dead_letters {
         call = call.packed(|bytes| bytes.extend(&dead_letter.id));
     }
     call

@@ -16,7 +16,7 @@ use crate::domain::dead_letter::{
 use crate::domain::{DeadRequest, OrderIntent};
 use crate::messages::envelope;
 use crate::messages::envelope::EnvelopeReader;
-use crate::outbox::DeadEntry;
+use crate::outbox::OutboxDeadLetter;
 
 /// The origin of dead letters from the queue of payment events.
 pub const PAYMENTS: &str = "payments";
@@ -119,17 +119,17 @@ pub fn from_delivery(delivery: &Delivery, reader: &EnvelopeReader, now_ms: i64) 
     new_dead_letter(origin, now_ms, headers, &stored, reason, &delivery.body, reader)
 }
 
-/// A dead letter from the outbox. Its headers are those that the relay would have published; empty
-/// if the entry is malformed.
+/// A dead letter of a relay. Its headers are those that the relay would have published; empty
+/// if its bytes are malformed.
 #[must_use]
-pub fn from_outbox_entry(entry: &DeadEntry, reader: &EnvelopeReader) -> NewDeadLetter {
-    let dead_at_ms = entry.dead_at_ms;
-    let of_relay = envelope::headers(&entry.bytes, &reader.installation, dead_at_ms);
+pub fn from_outbox(found: &OutboxDeadLetter, reader: &EnvelopeReader) -> NewDeadLetter {
+    let dead_at_ms = found.dead_at_ms;
+    let of_relay = envelope::headers(&found.bytes, &reader.installation, dead_at_ms);
     let of_relay = of_relay.unwrap_or_default();
-    let headers = Headers { attempts: entry.attempts, ..of_relay };
+    let headers = Headers { attempts: found.attempts, ..of_relay };
     let stored = DeadLetterHeaders { sent_at_ms: None, ..DeadLetterHeaders::of(&headers, None) };
-    let (origin, reason) = (DeadLetterOrigin::Relay, &entry.reason);
-    new_dead_letter(origin, dead_at_ms, &headers, &stored, reason, &entry.bytes, reader)
+    let (origin, reason) = (DeadLetterOrigin::Relay, &found.reason);
+    new_dead_letter(origin, dead_at_ms, &headers, &stored, reason, &found.bytes, reader)
 }
 
 fn new_dead_letter(

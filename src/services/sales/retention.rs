@@ -167,7 +167,7 @@ impl SalesService {
             return Ok(vec![(OpenEnd::NotClosed, 1)]);
         }
         let (ledger, stock) = (&self.backends.ledger, &self.backends.stock);
-        let (mut queued, mut in_letters) = (0, 0);
+        let (mut queued, mut in_dead_letters) = (0, 0);
         for sku in sale.skus.iter().cloned().map(Arc::new) {
             // Registers buckets that this process has not needed before.
             stock.health(&sku, sale.phase, sale.epoch).await?;
@@ -176,10 +176,10 @@ impl SalesService {
                 Err(stock::Error::NotLoaded(_)) => 0,
                 unsettled => unsettled?,
             };
-            in_letters += self.queued_in_dead_letters(&sku).await?.len() as u64;
+            in_dead_letters += self.queued_in_dead_letters(&sku).await?.len() as u64;
         }
         while ledger.number_events(NUMBERED_MAX).await? >= NUMBERED_MAX {}
-        let mut open = vec![(OpenEnd::Queued, queued), (OpenEnd::DeadLetters, in_letters)];
+        let mut open = vec![(OpenEnd::Queued, queued), (OpenEnd::DeadLetters, in_dead_letters)];
         open.retain(|(_, num)| *num > 0);
         open.extend(ledger.open_ends(sale, self.feed_readers).await?);
         Ok(open)

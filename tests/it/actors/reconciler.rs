@@ -10,7 +10,7 @@ use floodgate::domain::{
     RequestId, RequestStatus, Reservation, Sale, Sku, TraceId,
 };
 use floodgate::messages::envelope;
-use floodgate::outbox::DeadEntry;
+use floodgate::outbox::OutboxDeadLetter;
 use floodgate::runtime::clock::Clock;
 use floodgate::stock::Stock;
 
@@ -169,7 +169,7 @@ async fn with_damaged_bucket(damaged: u64) {
     simulation.store.damage(bucket);
     simulation.store.dead_letter(
         simulation.bucket_of(healthy),
-        DeadEntry {
+        OutboxDeadLetter {
             id: Box::new([1]),
             bytes: vec![0; 8].into(),
             reason: "refused by the ledger".to_owned(),

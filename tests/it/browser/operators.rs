@@ -14,7 +14,7 @@ const VIEWS: [(&str, &str, &str); 8] = [
     ("view=overview", ".chain", "Orders"),
     ("view=sales", ".card", "spring"),
     ("view=sales&sale=spring", ".card", "ready"),
-    ("view=letters", "main", "No dead letter"),
+    ("view=dead-letters", "main", "No dead letter"),
     ("view=payments&state=unmatched", "main", "No payment here."),
     ("view=log", "tbody", "sale:spring"),
     ("view=actors", "tbody", "ledger_writer"),

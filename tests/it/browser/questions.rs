@@ -62,7 +62,7 @@ async fn where_is_this_order() {
 async fn dead_letters_are_searched_and_parked_together() {
     let (app, request) = shop_with_dead_letter().await;
     let browser = Browser::start(WIDE, "en").await;
-    let page = format!("http://{}/ops/?view=letters&state=open&sale=spring", app.internal);
+    let page = format!("http://{}/ops/?view=dead-letters&state=open&sale=spring", app.internal);
     browser.open(&page).await;
     browser.expect("tbody", "no sale has sku 9").await;
     fill(&browser, "input[name=reason]", "NO SALE").await;

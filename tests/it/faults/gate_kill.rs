@@ -108,8 +108,10 @@ fn accepted_requests_survive_the_server_redis_and_the_database() {
     let server = fixture.server(&[]);
     runtime.block_on(async {
         // No buyer retries.
-        until("an order", async || (try_stage(server.internal, "committed").await? > 0).then_some(()))
-            .await;
+        until("an order", async || {
+            (try_stage(server.internal, "committed").await? > 0).then_some(())
+        })
+        .await;
         fixture.check(server.internal, &History::default(), 10).await;
         assert_eq!(buy_for_sure(server.public, 1).await["order"]["buyer_id"], "1");
     });

@@ -49,8 +49,10 @@ fn an_unconfirmed_purchase_is_unknown_until_the_replica_answers_and_then_one_ord
             answer.headers().get("idempotent-replayed").cloned()
         });
         assert_eq!(replayed.await, "true");
-        until("two orders", async || (try_stage(app.internal, "committed").await? == 2).then_some(()))
-            .await;
+        until("two orders", async || {
+            (try_stage(app.internal, "committed").await? == 2).then_some(())
+        })
+        .await;
         assert_eq!(try_stage(app.internal, "left").await, Some(1));
         assert_holds_at_rest(app.internal).await;
     });

@@ -215,19 +215,22 @@ async fn a_dead_payment_event_shows_its_reason_and_is_replayed() {
     let payment = call(&app, Method::POST, &format!("/v1/orders/{id}/payment")).await;
     let paid = event("paid", payment["payment_id"].as_str().unwrap(), 100, 0);
     send(server, "paid", &paid, 0);
-    let letter = until("the dead letter", async || {
-        let letters = app.admin("/dead-letters", None).await;
-        letters["dead_letters"].as_array().unwrap().first().cloned()
+    let dead_letter = until("the dead letter", async || {
+        let page = app.admin("/dead-letters", None).await;
+        page["dead_letters"].as_array().unwrap().first().cloned()
     })
     .await;
-    assert_eq!(letter["reason"], "no signature is of a secret that is valid now", "{letter}");
-    assert_eq!(letter["origin"], "consumer");
+    assert_eq!(
+        dead_letter["reason"], "no signature is of a secret that is valid now",
+        "{dead_letter}"
+    );
+    assert_eq!(dead_letter["origin"], "consumer");
     app.stop();
 
     // The operator adds the secret, and replays.
     settings.payment.webhook_keys.push(WebhookSecret::of_key(&KEY));
     let app = TestApp::start(settings);
-    let path = format!("/dead-letters/{}/replay", letter["id"].as_str().unwrap());
+    let path = format!("/dead-letters/{}/replay", dead_letter["id"].as_str().unwrap());
     let replayed = app.admin(&path, Some(json!({}))).await;
     assert_eq!(replayed["done"], "published", "{replayed}");
     until("the payment", async || {

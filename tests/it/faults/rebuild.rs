@@ -10,7 +10,7 @@ use floodgate::domain::{
     Sku, SkuDraft, Verdict,
 };
 use floodgate::messages::BuyAnswer;
-use floodgate::outbox::DeadEntry;
+use floodgate::outbox::OutboxDeadLetter;
 use floodgate::runtime::clock::{ManualClock, SharedClock};
 use floodgate::services::dead_letters::headers;
 use floodgate::services::rebuild::load_sku;
@@ -123,14 +123,14 @@ fn requests_in_dead_letters_are_entered_where_redis_lost_them() {
             );
             pack_into(&reservation.intent(&sku), &mut bytes);
         }
-        let entry = DeadEntry {
+        let entry = OutboxDeadLetter {
             id: Box::new([1]),
             bytes: bytes.into(),
             reason: "it was tried 10 times".to_owned(),
             attempts: 10,
             dead_at_ms: START_MS,
         };
-        let dead_letter = headers::from_outbox_entry(&entry, &reader(INSTALLATION));
+        let dead_letter = headers::from_outbox(&entry, &reader(INSTALLATION));
         ledger.store_dead_letters(vec![dead_letter], START_MS).await.unwrap();
         // One of the two requests is also an order.
         ledger.place(vec![dead[1].intent(&sku)]).await.unwrap();

@@ -42,8 +42,11 @@ async fn verbs(app: &TestApp, query: &str) -> Vec<[String; 4]> {
 #[tokio::test]
 async fn dead_letters_are_found_by_every_condition() {
     let app = selling(unlimited(), 5).await;
-    let letter = |no, state, origin| (no, state, origin, "00", 1);
-    store(&app, &[letter(1, 0, "relay"), letter(2, 0, "consumer"), letter(3, 2, "consumer")]);
+    let dead_letter = |no, state, origin| (no, state, origin, "00", 1);
+    store(
+        &app,
+        &[dead_letter(1, 0, "relay"), dead_letter(2, 0, "consumer"), dead_letter(3, 2, "consumer")],
+    );
     for (query, expected) in [
         ("", vec!["3", "2", "1"]),
         ("?state=open", vec!["2", "1"]),

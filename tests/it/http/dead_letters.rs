@@ -146,7 +146,7 @@ async fn a_dead_letter_is_shown_with_all_that_is_stored() {
     let reason = dead_letter["why_not"].as_str().unwrap();
     assert!(reason.contains("no broker"), "{reason}");
     for unknown in ["/2", "/x", "/-1", "/+1", "/1.0", "/9223372036854775808", "/%EF%BC%91"] {
-        problem(get(&app, unknown).await, 404, "unknown-letter").await;
+        problem(get(&app, unknown).await, 404, "unknown-dead-letter").await;
     }
 }
 
@@ -168,8 +168,8 @@ async fn a_dead_letter_is_parked_with_a_note_and_stays_parked() {
     let again: Json = post(&app, "/1/park", None).await.json().await.unwrap();
     assert_eq!(again["done"], "already");
     assert_eq!(again["dead_letter"]["note"], "another party");
-    problem(post(&app, "/2/park", None).await, 409, "letter-conflict").await;
-    problem(post(&app, "/9/park", None).await, 404, "unknown-letter").await;
+    problem(post(&app, "/2/park", None).await, 409, "dead-letter-conflict").await;
+    problem(post(&app, "/9/park", None).await, 404, "unknown-dead-letter").await;
 }
 
 #[tokio::test]
@@ -210,13 +210,13 @@ async fn a_dead_letter_is_discarded_unless_its_requests_are_orders() {
     let (discarded, failed) = (json!("discarded"), json!("failed"));
     let (gate, dead_letter, ledger) = (json!("gate"), json!("dead_letter"), json!("ledger"));
     assert_eq!(stage_states, [(&gate, &failed), (&dead_letter, &discarded), (&ledger, &failed)]);
-    problem(post(&app, "/1/replay", None).await, 409, "letter-conflict").await;
-    problem(post(&app, "/1/park", None).await, 409, "letter-conflict").await;
+    problem(post(&app, "/1/replay", None).await, 409, "dead-letter-conflict").await;
+    problem(post(&app, "/1/park", None).await, 409, "dead-letter-conflict").await;
 
-    problem(post(&app, "/2/discard", None).await, 409, "letter-conflict").await;
-    problem(post(&app, "/3/discard", None).await, 409, "letter-not-replayable").await;
-    problem(post(&app, "/4/discard", None).await, 409, "letter-ordered").await;
-    problem(post(&app, "/9/discard", None).await, 404, "unknown-letter").await;
+    problem(post(&app, "/2/discard", None).await, 409, "dead-letter-conflict").await;
+    problem(post(&app, "/3/discard", None).await, 409, "dead-letter-not-replayable").await;
+    problem(post(&app, "/4/discard", None).await, 409, "dead-letter-ordered").await;
+    problem(post(&app, "/9/discard", None).await, 404, "unknown-dead-letter").await;
     let page: Json = get(&app, "?state=discarded").await.json().await.unwrap();
     assert_eq!((ids(&page), &page["counts"]["discarded"]), (vec!["1"], &json!(1)));
 }
@@ -228,7 +228,7 @@ async fn without_a_broker_a_replay_is_refused() {
     problem(post(&app, "/1/replay", None).await, 409, "no-broker").await;
     let done: Json = post(&app, "/2/replay", None).await.json().await.unwrap();
     assert_eq!(done["done"], "already", "a repeat returns the earlier outcome");
-    problem(post(&app, "/9/replay", None).await, 404, "unknown-letter").await;
+    problem(post(&app, "/9/replay", None).await, 404, "unknown-dead-letter").await;
 }
 
 #[tokio::test]

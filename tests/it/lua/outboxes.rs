@@ -5,7 +5,7 @@ use floodgate::domain::{BucketNo, SkuNo};
 use floodgate::outbox::scripts::{
     acknowledge, claim, collect, count_entries, read_list, read_stream, reclaim, take_over,
 };
-use floodgate::outbox::{DeadEntry, EndedEntry, GivenUpEntry, OutboxEntry};
+use floodgate::outbox::{EndedEntry, NewOutboxDeadLetter, OutboxDeadLetter, OutboxEntry};
 use floodgate::redis::scripts::{BucketFence, BucketKeys, Error, Installation, Script, ScriptCall};
 
 use super::fenced_call::FencedCall;
@@ -65,11 +65,14 @@ fn enter(client: &mut ScriptClient, kind: OutboxKind) -> Vec<OutboxEntry> {
 fn all(caller: Caller, entries: &[OutboxEntry]) -> Vec<Case> {
     let kind = caller.kind;
     let ended = |entry: &OutboxEntry, dead_letter| EndedEntry { id: entry.id.clone(), dead_letter };
-    let given_up_entry =
-        || GivenUpEntry { bytes: b"entry"[..].into(), reason: "why".to_owned(), attempts: 1 };
+    let new_dead_letter = || NewOutboxDeadLetter {
+        bytes: b"entry"[..].into(),
+        reason: "why".to_owned(),
+        attempts: 1,
+    };
     let published: Vec<EndedEntry> = entries.iter().map(|entry| ended(entry, None)).collect();
     let given_up: Vec<EndedEntry> =
-        entries.iter().skip(1).map(|entry| ended(entry, Some(given_up_entry()))).collect();
+        entries.iter().skip(1).map(|entry| ended(entry, Some(new_dead_letter()))).collect();
     let names = &[NAME.to_owned()];
     let keys = &keys();
     let mut all = vec![
@@ -81,14 +84,14 @@ fn all(caller: Caller, entries: &[OutboxEntry]) -> Vec<Case> {
         caller.case("give up", acknowledge(keys, kind, NAME, &given_up, 1)),
     ];
     // The scripts that no relay worker calls.
-    let dead_entry = DeadEntry {
+    let dead_letter = OutboxDeadLetter {
         id: b"letter"[..].into(),
         bytes: Vec::new().into(),
         reason: String::new(),
         attempts: 0,
         dead_at_ms: 0,
     };
-    all.push(caller.case("collect", collect(keys, &[dead_entry])));
+    all.push(caller.case("collect", collect(keys, &[dead_letter])));
     all.push(match kind {
         OutboxKind::List => caller.case("read", read_list(keys, &keys.outbox(), (0, 9))),
         OutboxKind::Stream => caller.case("read", read_stream(keys, "0-0", 9)),

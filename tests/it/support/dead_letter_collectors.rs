@@ -14,7 +14,7 @@ use floodgate::domain::{Counting, DeadLetter, DeadLetterContent, DeadLetterFilte
 use floodgate::messages::Stop;
 use floodgate::messages::envelope;
 use floodgate::observe::metrics::Metrics;
-use floodgate::outbox::DeadEntry;
+use floodgate::outbox::OutboxDeadLetter;
 use floodgate::runtime::fault_injection::FaultInjector;
 use floodgate::runtime::shutdown::Shutdown;
 use floodgate::services::dead_letters::DeadLetterService;
@@ -157,7 +157,7 @@ impl DeadLetterFixture {
 
     /// Dead-letters an outbox entry, as a relay does.
     pub fn dead_letter(&self, requests: &[u64]) {
-        let entry = DeadEntry {
+        let entry = OutboxDeadLetter {
             id: Box::new(requests[0].to_be_bytes()),
             bytes: self.body(requests),
             reason: "it was tried 10 times".to_owned(),

@@ -9,10 +9,8 @@ use floodgate::domain::{
 };
 use floodgate::messages::envelope;
 use floodgate::messages::envelope::EnvelopeReader;
-use floodgate::outbox::DeadEntry;
-use floodgate::services::dead_letters::headers::{
-    DeadLetterHeaders, from_delivery, from_outbox_entry,
-};
+use floodgate::outbox::OutboxDeadLetter;
+use floodgate::services::dead_letters::headers::{DeadLetterHeaders, from_delivery, from_outbox};
 use floodgate::services::dead_letters::replay::prepare;
 
 use super::INSTALLATION;
@@ -68,9 +66,9 @@ fn delivery(headers: Headers, body: Bytes) -> Delivery {
     Delivery { tag: 1, headers, routing_key: "0".to_owned(), num_previous: 0, body }
 }
 
-fn dead_entry(bytes: Bytes) -> DeadEntry {
+fn dead_letter(bytes: Bytes) -> OutboxDeadLetter {
     let reason = "ten tries".to_owned();
-    DeadEntry { id: Box::default(), bytes, reason, attempts: 10, dead_at_ms: NOW }
+    OutboxDeadLetter { id: Box::default(), bytes, reason, attempts: 10, dead_at_ms: NOW }
 }
 
 fn numbers(dead_letter: &NewDeadLetter) -> Vec<u64> {
@@ -80,7 +78,7 @@ fn numbers(dead_letter: &NewDeadLetter) -> Vec<u64> {
 #[test]
 fn copies_of_a_message_are_one_dead_letter_whatever_the_origin() {
     let (headers, body) = envelope(&[intent(7), intent(3)]);
-    let by_relay = from_outbox_entry(&dead_entry(body.clone()), &reader());
+    let by_relay = from_outbox(&dead_letter(body.clone()), &reader());
     assert_eq!((by_relay.origin, by_relay.attempts), (DeadLetterOrigin::Relay, 10));
     assert_eq!((by_relay.message_id.as_str(), numbers(&by_relay)), ("7-2", vec![3, 7]));
 
@@ -157,8 +155,8 @@ fn only_a_replayable_dead_letter_is_the_end_state_of_its_requests() {
     let mut one_is_broken = body.to_vec();
     one_is_broken[19] = 99;
     assert!(of(&ours, &one_is_broken.clone().into()).is_empty());
-    let broken_entry = dead_entry(one_is_broken.into());
-    assert!(numbers(&from_outbox_entry(&broken_entry, &reader())).is_empty());
+    let broken_entry = dead_letter(one_is_broken.into());
+    assert!(numbers(&from_outbox(&broken_entry, &reader())).is_empty());
 }
 
 #[test]

@@ -8,7 +8,8 @@ pub use floodgate::config::OutboxKind;
 use floodgate::config::{Settings, Tier};
 use floodgate::domain::{BucketKey, BucketNo, BuyerId, Epoch, OrderIntent, SkuNo, TraceId};
 use floodgate::outbox::{
-    DeadEntry, EndedEntry, Error, GivenUpEntry, Outbox, OutboxEntry, OutboxOptions, RedisOutbox,
+    EndedEntry, Error, NewOutboxDeadLetter, Outbox, OutboxDeadLetter, OutboxEntry, OutboxOptions,
+    RedisOutbox,
 };
 use floodgate::redis::scripts::{BucketKeys, Installation, intent};
 use floodgate::runtime::clock::ManualClock;
@@ -213,7 +214,7 @@ impl Fixture {
         assert_eq!(keys, [""; 0]);
     }
 
-    pub async fn dead(&self, bucket: BucketKey) -> Vec<DeadEntry> {
+    pub async fn dead(&self, bucket: BucketKey) -> Vec<OutboxDeadLetter> {
         self.outbox.dead(bucket, 1_000).await.unwrap()
     }
 }
@@ -270,7 +271,7 @@ pub fn published(entry: &OutboxEntry) -> EndedEntry {
 /// The outcome of an entry that becomes a dead letter.
 pub fn given_up(entry: &OutboxEntry, reason: &str) -> EndedEntry {
     let dead_letter =
-        GivenUpEntry { bytes: entry.bytes.clone(), reason: reason.to_owned(), attempts: 2 };
+        NewOutboxDeadLetter { bytes: entry.bytes.clone(), reason: reason.to_owned(), attempts: 2 };
     EndedEntry { id: entry.id.clone(), dead_letter: Some(dead_letter) }
 }
 

@@ -82,7 +82,7 @@ pub async fn dead_letters_carry_all_that_is_known(fixture: &Fixture) {
     let ended = [given_up(&entries[0], "not taken: 没有路由"), given_up(&entries[2], "")];
     fixture.acknowledge_ended(bucket(0), "node/1.1", &ended).await;
     let dead = fixture.dead(bucket(0)).await;
-    let fields = |dead_letter: &DeadEntry| {
+    let fields = |dead_letter: &OutboxDeadLetter| {
         (
             dead_letter.bytes.to_vec(),
             dead_letter.reason.clone(),
@@ -106,7 +106,7 @@ pub async fn only_what_was_read_is_collected(fixture: &Fixture) {
     let ended: Vec<EndedEntry> = entries.iter().map(|entry| given_up(entry, "why")).collect();
     fixture.acknowledge_ended(bucket(0), "node/1.1", &ended).await;
     let dead = fixture.dead(bucket(0)).await;
-    let collect = async |dead_letters: &[DeadEntry]| {
+    let collect = async |dead_letters: &[OutboxDeadLetter]| {
         fixture.outbox.collect(bucket(0), dead_letters).await.unwrap();
         fixture.dead(bucket(0)).await
     };

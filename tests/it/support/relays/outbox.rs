@@ -9,8 +9,8 @@ use bytes::Bytes;
 use floodgate::domain::{BucketKey, RequestId};
 use floodgate::messages::envelope;
 use floodgate::outbox::{
-    DeadEntry, EndedEntry, EntryLocation, Error, FoundEntry, GivenUpEntry, Outbox, OutboxEntry,
-    OutboxStatus, PerBucket,
+    EndedEntry, EntryLocation, Error, FoundEntry, NewOutboxDeadLetter, Outbox, OutboxDeadLetter,
+    OutboxEntry, OutboxStatus, PerBucket,
 };
 use floodgate::runtime::clock::SharedClock;
 use parking_lot::Mutex;
@@ -21,7 +21,7 @@ use super::injected_faults::{Call, InjectedFault, InjectedFaults, When};
 struct Bucket {
     waiting: VecDeque<OutboxEntry>,
     claimed: BTreeMap<String, Vec<OutboxEntry>>,
-    dead: Vec<DeadEntry>,
+    dead: Vec<OutboxDeadLetter>,
 }
 
 /// The outbox entries of all processes.
@@ -112,11 +112,11 @@ impl Store {
     }
 
     /// Dead-letters an entry in a bucket.
-    pub fn dead_letter(&self, bucket: BucketKey, entry: DeadEntry) {
+    pub fn dead_letter(&self, bucket: BucketKey, entry: OutboxDeadLetter) {
         self.buckets.lock().entry(bucket).or_default().dead.push(entry);
     }
 
-    pub fn dead(&self) -> Vec<DeadEntry> {
+    pub fn dead(&self) -> Vec<OutboxDeadLetter> {
         self.buckets.lock().values().flat_map(|bucket| bucket.dead.clone()).collect()
     }
 }
@@ -151,9 +151,9 @@ impl Bucket {
             None
         };
         if let (Some(entry), Some(given_up)) = (&found, &ended.dead_letter) {
-            let GivenUpEntry { bytes, reason, attempts } = given_up.clone();
+            let NewOutboxDeadLetter { bytes, reason, attempts } = given_up.clone();
             let id = entry.id.clone();
-            self.dead.push(DeadEntry { id, bytes, reason, attempts, dead_at_ms: 0 });
+            self.dead.push(OutboxDeadLetter { id, bytes, reason, attempts, dead_at_ms: 0 });
         }
         found.is_some()
     }
@@ -343,13 +343,13 @@ impl Outbox for FakeOutbox {
         Ok(found.map(|intent| FoundEntry { place: EntryLocation::Waiting, trace: intent.trace }))
     }
 
-    async fn dead(&self, bucket: BucketKey, max: usize) -> Answer<Vec<DeadEntry>> {
+    async fn dead(&self, bucket: BucketKey, max: usize) -> Answer<Vec<OutboxDeadLetter>> {
         let buckets = self.store.buckets.lock();
         let dead = buckets.get(&bucket).into_iter().flat_map(|bucket| &bucket.dead);
         Ok(dead.take(max).cloned().collect())
     }
 
-    async fn collect(&self, bucket: BucketKey, dead: &[DeadEntry]) -> Answer<()> {
+    async fn collect(&self, bucket: BucketKey, dead: &[OutboxDeadLetter]) -> Answer<()> {
         self.with(bucket, |bucket| bucket.dead.retain(|entry| !dead.contains(entry)));
         Ok(())
     }

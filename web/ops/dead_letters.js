@@ -1,4 +1,4 @@
-// Dead letters: messages with accepted requests that nobody could turn into orders.
+// Dead letters: messages with accepted requests that no consumer could turn into orders.
 
 import { html } from "./htm-preact.min.js";
 import { get, post, withQuery } from "./api.js";
@@ -87,17 +87,19 @@ function List({ values, sales }) {
     const page = await get(withQuery("dead-letters", { ...query, cursor, limit: 50 }), signal);
     return { ...page, query };
   };
-  const { answer, error, reload } = usePolled(read, `letters ${JSON.stringify(values)}`);
+  const { answer, error, reload } = usePolled(read, `dead letters ${JSON.stringify(values)}`);
   const rows = (answer?.dead_letters ?? []).map(
-    (letter) =>
-      html`<tr key=${letter.id}>
-        <th scope="row"><${Link} to=${{ view: "letters", id: letter.id }}>${letter.id}<//></th>
-        <td><${State} name=${letter.state} tone=${TONES[letter.state]} /></td>
-        <td>${letter.origin}</td>
-        <td class="reason" title=${letter.reason}>${letter.reason}</td>
-        <td class="number">${letter.attempts}</td>
-        <td class="number">${letter.arrivals}</td>
-        <td class="nowrap">${since(letter.dead_at)} ago</td>
+    (deadLetter) =>
+      html`<tr key=${deadLetter.id}>
+        <th scope="row">
+          <${Link} to=${{ view: "dead-letters", id: deadLetter.id }}>${deadLetter.id}<//>
+        </th>
+        <td><${State} name=${deadLetter.state} tone=${TONES[deadLetter.state]} /></td>
+        <td>${deadLetter.origin}</td>
+        <td class="reason" title=${deadLetter.reason}>${deadLetter.reason}</td>
+        <td class="number">${deadLetter.attempts}</td>
+        <td class="number">${deadLetter.arrivals}</td>
+        <td class="nowrap">${since(deadLetter.dead_at)} ago</td>
       </tr>`,
   );
   const counts = Object.entries(answer?.counts ?? {}).map(([name, n]) => `${count(n)} ${name}`);
@@ -120,7 +122,7 @@ function List({ values, sales }) {
           caption="dead letters, newest first"
           rows=${rows}
           empty="No dead letter here."
-          head=${["Letter", "State", "From", "Reason", "#Attempts", "#Arrivals", "Dead since"]}
+          head=${["Dead letter", "State", "From", "Reason", "#Attempts", "#Arrivals", "Dead since"]}
         />`
     }
     <p class="pages">
@@ -129,17 +131,17 @@ function List({ values, sales }) {
     </p>`;
 }
 
-function Verbs({ letter, reload }) {
-  const isWaiting = letter.state === "open" || letter.state === "parked";
-  const path = `dead-letters/${letter.id}`;
+function Verbs({ deadLetter, reload }) {
+  const isWaiting = deadLetter.state === "open" || deadLetter.state === "parked";
+  const path = `dead-letters/${deadLetter.id}`;
   const says = ({ done, trace }) => ({ says: done, trace });
-  const num = letter.requests.length;
+  const num = deadLetter.requests.length;
   const requests = `${num} accepted ${num === 1 ? "request" : "requests"}`;
   return html`<p class="verbs">
     <${Verb}
-      isOffered=${isWaiting && letter.replayable}
+      isOffered=${isWaiting && deadLetter.replayable}
       name="Replay"
-      title=${`Replay letter ${letter.id}?`}
+      title=${`Replay dead letter ${deadLetter.id}?`}
       onDone=${reload}
       effect=${
         `Its message with ${requests} is published once more. ` +
@@ -148,9 +150,9 @@ function Verbs({ letter, reload }) {
       run=${() => post(`${path}/replay`).then(says)}
     />
     <${Verb}
-      isOffered=${letter.state === "open"}
+      isOffered=${deadLetter.state === "open"}
       name="Park"
-      title=${`Park letter ${letter.id}?`}
+      title=${`Park dead letter ${deadLetter.id}?`}
       withReason=${true}
       effect="It stays as it is and no longer counts as open."
       onDone=${reload}
@@ -160,8 +162,8 @@ function Verbs({ letter, reload }) {
       isOffered=${isWaiting}
       name="Discard"
       tone="bad"
-      title=${`Discard letter ${letter.id}?`}
-      phrase=${letter.id}
+      title=${`Discard dead letter ${deadLetter.id}?`}
+      phrase=${deadLetter.id}
       withReason=${true}
       effect=${
         `Its ${requests} fail for good: the buyers read failed, ` +
@@ -175,10 +177,11 @@ function Verbs({ letter, reload }) {
 
 function One({ id }) {
   const read = (signal) => get(`dead-letters/${encodeURIComponent(id)}`, signal);
-  const { answer: letter, error, reload } = usePolled(read, `letter ${id}`);
-  const back = html`<p><${Link} to=${{ view: "letters" }}>all dead letters<//></p>`;
-  if (!letter) return html`${back}<${Fault} error=${error} />`;
-  const rows = letter.intents.map(
+  const { answer: deadLetter, error, reload } = usePolled(read, `dead letter ${id}`);
+  const back = html`<p><${Link} to=${{ view: "dead-letters" }}>all dead letters<//></p>`;
+  if (!deadLetter) return html`${back}<${Fault} error=${error} />`;
+  const { preview, body_bytes: length } = deadLetter;
+  const rows = deadLetter.intents.map(
     (intent) =>
       html`<tr key=${intent.request}>
         <th scope="row">
@@ -196,18 +199,19 @@ function One({ id }) {
     <article class="card">
       <header>
         <h2>
-          Dead letter ${letter.id} <${State} name=${letter.state} tone=${TONES[letter.state]} />
+          Dead letter ${deadLetter.id}${" "}
+          <${State} name=${deadLetter.state} tone=${TONES[deadLetter.state]} />
         </h2>
-        <p><b>${letter.reason}</b></p>
+        <p><b>${deadLetter.reason}</b></p>
         <p class="quiet">
-          ${`from the ${letter.origin}, ${letter.attempts} attempts, `}
-          ${`arrived ${letter.arrivals} times, last `}
-          <${Time} at=${letter.dead_at} />${` UTC, message ${letter.message_id}`}
+          ${`from the ${deadLetter.origin}, ${deadLetter.attempts} attempts, `}
+          ${`arrived ${deadLetter.arrivals} times, last `}
+          <${Time} at=${deadLetter.dead_at} />${` UTC, message ${deadLetter.message_id}`}
         </p>
-        ${letter.note && html`<p>${letter.note}</p>`}
-        ${letter.why_not && html`<p>It cannot be replayed: ${letter.why_not}</p>`}
+        ${deadLetter.note && html`<p>${deadLetter.note}</p>`}
+        ${deadLetter.why_not && html`<p>It cannot be replayed: ${deadLetter.why_not}</p>`}
       </header>
-      <${Verbs} letter=${letter} reload=${reload} />
+      <${Verbs} deadLetter=${deadLetter} reload=${reload} />
       <${Table}
         caption="requests in the message"
         rows=${rows}
@@ -215,17 +219,17 @@ function One({ id }) {
         head=${["Request", "Sale", "SKU", "Buyer", "#Quantity", "#Amount", "Placed"]}
       />
       <h3>Who decided</h3>
-      <${History} subject=${`letter:${letter.id}`} />
+      <${History} subject=${`letter:${deadLetter.id}`} />
       <details>
         <summary>Headers and body</summary>
-        <pre>${JSON.stringify(letter.headers, null, 2)}</pre>
+        <pre>${JSON.stringify(deadLetter.headers, null, 2)}</pre>
         <pre>
-${letter.preview}${letter.body_bytes > 64 ? " ..." : ""} (${count(letter.body_bytes)} bytes)</pre>
+${preview}${length > 64 ? " ..." : ""} (${count(length)} bytes)</pre>
       </details>
     </article>`;
 }
 
-export const Letters = ({ values, sales }) =>
+export const DeadLetters = ({ values, sales }) =>
   values.id
     ? html`<${One} key=${values.id} id=${values.id} />`
     : html`<${List} values=${values} sales=${sales} />`;
