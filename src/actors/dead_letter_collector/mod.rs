@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use actix::{Actor, AsyncContext, Context, Handler};
 
-use self::collection::{Collection, DeadLetterSource};
 use self::outbox_source::OutboxSource;
 use self::queue_source::QueueSource;
+use self::source_collector::{DeadLetterSource, SourceCollector};
 use crate::actors::supervisor::supervised::{
     ExitReason, Incarnation, Supervised, end, spawn_step, step,
 };
@@ -29,9 +29,9 @@ use crate::runtime::clock::SharedClock;
 use crate::services::catalog::Catalog;
 use crate::tier::Pipeline;
 
-mod collection;
 mod outbox_source;
 mod queue_source;
+mod source_collector;
 
 /// Dependencies of the collector; shared by all its incarnations.
 #[derive(Clone)]
@@ -84,19 +84,19 @@ impl DeadLetterCollector {
     fn collect<S: DeadLetterSource>(
         &mut self,
         ctx: &mut Context<Self>,
-        mut collection: Collection<S>,
+        mut source: SourceCollector<S>,
     ) {
         let work = async move {
-            let pause = collection.round().await;
-            (collection, pause)
+            let pause = source.round().await;
+            (source, pause)
         };
-        spawn_step(self, ctx, work, |collector, ctx, (collection, pause)| {
+        spawn_step(self, ctx, work, |collector, ctx, (source, pause)| {
             if pause.is_zero() {
-                return collector.collect(ctx, collection);
+                return collector.collect(ctx, source);
             }
             // The pause is outside of a step: it must not count as a stall.
             ctx.run_later(pause, |collector, ctx| {
-                step(collector, ctx, |collector, ctx| collector.collect(ctx, collection));
+                step(collector, ctx, |collector, ctx| collector.collect(ctx, source));
             });
         });
     }
@@ -114,7 +114,8 @@ impl Actor for DeadLetterCollector {
     fn started(&mut self, ctx: &mut Self::Context) {
         let deps = || Arc::clone(&self.deps);
         let (queue, outboxes) = (QueueSource::new(deps()), OutboxSource::new(deps()));
-        let (queue, outboxes) = (Collection::new(queue, deps()), Collection::new(outboxes, deps()));
+        let (queue, outboxes) =
+            (SourceCollector::new(queue, deps()), SourceCollector::new(outboxes, deps()));
         self.collect(ctx, queue);
         self.collect(ctx, outboxes);
     }

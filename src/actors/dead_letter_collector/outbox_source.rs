@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::CollectorDeps;
-use super::collection::{DeadLetterSource, PendingDeadLetter};
+use super::source_collector::{DeadLetterSource, PendingDeadLetter};
 use crate::actors::periodic::BucketRotation;
 use crate::domain::BucketKey;
 use crate::outbox::{self, OutboxDeadLetter};

@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 use tokio::time::timeout;
 
 use super::CollectorDeps;
-use super::collection::{DeadLetterSource, PendingDeadLetter};
+use super::source_collector::{DeadLetterSource, PendingDeadLetter};
 use crate::broker::{self, Acknowledger, Subscription};
 use crate::services::dead_letters::headers;
 

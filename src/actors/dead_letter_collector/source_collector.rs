@@ -1,4 +1,4 @@
-//! The collection of dead letters from one source: receive, store in the ledger, remove.
+//! Collects the dead letters of one source: receives them, stores them in the ledger, removes them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -57,8 +57,8 @@ impl<K> PendingDeadLetter<K> {
     }
 }
 
-/// Collects from one source.
-pub(super) struct Collection<S: DeadLetterSource> {
+/// Collects the dead letters of one source.
+pub(super) struct SourceCollector<S: DeadLetterSource> {
     source: S,
     deps: Arc<CollectorDeps>,
     /// Dead letters to store, and those set aside; all are still at their source.
@@ -67,7 +67,7 @@ pub(super) struct Collection<S: DeadLetterSource> {
     last_error: LastError,
 }
 
-impl<S: DeadLetterSource> Collection<S> {
+impl<S: DeadLetterSource> SourceCollector<S> {
     pub(super) fn new(source: S, deps: Arc<CollectorDeps>) -> Self {
         let backoff = deps.backoff();
         Self { source, deps, pending: Vec::new(), backoff, last_error: LastError::default() }
