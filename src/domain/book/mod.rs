@@ -94,8 +94,8 @@ impl Book {
         (self.epoch, self.phase) = (self.epoch, self.phase).max((epoch, phase));
     }
 
-    /// Phase and epoch.
-    pub fn stands(&self) -> (Phase, Epoch) {
+    /// The phase, and the epoch that it belongs to.
+    pub fn phase_and_epoch(&self) -> (Phase, Epoch) {
         (self.phase, self.epoch)
     }
 
@@ -271,7 +271,7 @@ impl Book {
     }
 
     /// Whether the book has a record of this request, in any status.
-    pub fn knows(&self, request: RequestId) -> bool {
+    pub fn has_record(&self, request: RequestId) -> bool {
         self.requests.contains_key(&request)
     }
 
@@ -369,7 +369,7 @@ impl Book {
     }
 
     /// Sets the free units, once, at the end of the rebuild.
-    pub fn stock(&mut self, units: u32) {
+    pub fn set_available(&mut self, units: u32) {
         self.available = units;
     }
 }

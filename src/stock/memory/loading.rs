@@ -129,13 +129,13 @@ impl Loading for MemoryLoader {
         let old = stock.books(sku.no).ok();
         for (number, book) in (0..).zip(books.iter_mut()) {
             if stock.counting == Counting::InStock {
-                book.stock(sku.share(available, number));
+                book.set_available(sku.share(available, number));
             }
             book.load_change(self.change_no);
             book.set_phase(phase, epoch);
             // The replaced book may have advanced during the load.
             if let Some(replaced) = old.as_ref().and_then(|old| old.lock(BucketNo(number)).ok()) {
-                let (phase, epoch) = replaced.stands();
+                let (phase, epoch) = replaced.phase_and_epoch();
                 book.set_phase(phase, epoch);
             }
         }

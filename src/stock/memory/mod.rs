@@ -115,7 +115,7 @@ impl Stock for MemoryStock {
         let mut change_no = i32::MAX;
         for bucket in 0..sku_books.sku.buckets {
             let book = sku_books.lock(BucketNo(bucket))?;
-            let found = book.stands();
+            let found = book.phase_and_epoch();
             is_in_phase &= found == (phase, epoch);
             latest = latest.max((found.1, found.0));
             change_no = change_no.min(book.change_no());
@@ -220,7 +220,7 @@ impl Stock for MemoryStock {
     async fn release(&self, bucket: BucketKey, refused: Vec<Failure>) -> Result<(), Error> {
         self.books(bucket.sku)?.change(bucket.bucket, |book| {
             for failure in refused {
-                if book.knows(failure.request) {
+                if book.has_record(failure.request) {
                     book.release(failure.request, failure.reason);
                 } else if book.keeps(&failure.reason) {
                     book.load_failure(&failure);
@@ -310,7 +310,7 @@ impl Stock for MemoryStock {
 
     fn may_have_accepted(&self, bucket: BucketKey, request: RequestId) -> bool {
         let Ok(sku_books) = self.books(bucket.sku) else { return true };
-        sku_books.lock(bucket.bucket).map_or(true, |book| book.knows(request))
+        sku_books.lock(bucket.bucket).map_or(true, |book| book.has_record(request))
     }
 
     fn left(&self, sku: SkuNo) -> u32 {

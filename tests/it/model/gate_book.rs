@@ -92,7 +92,7 @@ proptest! {
     ) {
         let mut model = Model::new(policy, initial);
         let mut book = Book::new(sku(policy, initial), Counting::InStock);
-        book.stock(initial);
+        book.set_available(initial);
         book.set_phase(Phase::Open, Epoch(1));
         let mut ended = HashSet::new();
         for (buyer, request, quantity, num_versions) in operations {
@@ -155,7 +155,7 @@ proptest! {
                 for _ in 0..2 {
                     prop_assert_eq!(book.release(reservation.request, Refusal::SoldOut), 0);
                     prop_assert_eq!(book.snapshot(), before);
-                    prop_assert!(!book.knows(reservation.request));
+                    prop_assert!(!book.has_record(reservation.request));
                 }
                 prop_assert_eq!(book.reserve(&reservation), Verdict::Reserved);
                 if quantity.is_multiple_of(2) {

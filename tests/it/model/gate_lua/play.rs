@@ -64,7 +64,7 @@ impl<'a> Play<'a> {
     pub fn new(fixture: &'a Fixture, stock: u32) -> Self {
         let book = |_| {
             let mut book = Book::new(fixture.sku.clone(), Counting::InStock);
-            book.stock(stock);
+            book.set_available(stock);
             book.set_phase(Phase::Open, Epoch(1));
             book
         };
@@ -189,7 +189,7 @@ impl<'a> Play<'a> {
     fn settle(&mut self, bucket: usize, orders: Vec<Order>) {
         let book = &mut self.books[bucket];
         let returned_units = book.snapshot().returned_units;
-        let is_adopted = orders.iter().any(|order| !book.knows(order.request));
+        let is_adopted = orders.iter().any(|order| !book.has_record(order.request));
         let is_new = orders.iter().map(|order| book.settle(order)).collect();
         let is_returned = book.snapshot().returned_units > returned_units;
         self.changes[bucket] += u64::from(is_adopted || is_returned);
@@ -209,7 +209,7 @@ impl<'a> Play<'a> {
         reservation.bucket = BucketNo(u16::try_from(bucket).unwrap());
         let held = self.buyers(bucket).get(&reservation.buyer.get()).copied().unwrap_or(0);
         let fits = match self.fixture.sku.policy {
-            Policy::OnePerBuyer { .. } => !self.books[bucket].knows(reservation.request),
+            Policy::OnePerBuyer { .. } => !self.books[bucket].has_record(reservation.request),
             Policy::Quota { limit, .. } => held + u64::from(quantity) <= limit.into(),
             Policy::Unlimited { .. } => true,
         };
