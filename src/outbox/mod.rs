@@ -32,7 +32,7 @@ mod heartbeats;
 mod redis;
 pub mod scripts;
 
-pub use redis::{OutboxOptions, RedisOutbox};
+pub use redis::{RedisOutbox, RedisOutboxOptions};
 
 /// Why an outbox could not answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -35,7 +35,7 @@ const FIRST_ID: &str = "0-0";
 
 /// Connections and key names of [`RedisOutbox`].
 #[derive(Debug)]
-pub struct OutboxOptions {
+pub struct RedisOutboxOptions {
     pub pool: ConnectionPool,
     /// First part of every key.
     pub namespace: String,
@@ -55,8 +55,8 @@ pub struct RedisOutbox {
 
 impl RedisOutbox {
     /// Connects on the first call.
-    pub fn new(options: OutboxOptions, kind: OutboxKind) -> Self {
-        let OutboxOptions { pool, namespace, installation, clock } = options;
+    pub fn new(options: RedisOutboxOptions, kind: OutboxKind) -> Self {
+        let RedisOutboxOptions { pool, namespace, installation, clock } = options;
         let purpose = ConnectionPurpose::Relay;
         let executor = ScriptExecutor::new(pool, purpose, &namespace, installation);
         Self { heartbeats: Heartbeats::new(executor.clone()), executor, clock, kind }

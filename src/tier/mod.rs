@@ -11,7 +11,7 @@ use crate::domain::Counting;
 use crate::lease::{Lease, RedisLease, SoleLease};
 use crate::limits::{RedisSharedLimits, SharedLimits};
 use crate::messages::envelope::EnvelopeReader;
-use crate::outbox::{Outbox, OutboxOptions, RedisOutbox};
+use crate::outbox::{Outbox, RedisOutbox, RedisOutboxOptions};
 use crate::payment::{BoundedProvider, DemoProvider, Payments, WebhookReader, WebhookVerifier};
 use crate::redis::scripts::intent::IntentKey;
 use crate::redis::scripts::{EntryLimits, Installation, OutboxArgs, Script};
@@ -19,7 +19,7 @@ use crate::redis::transport::{
     ConnectionOptions, ConnectionPool, Durability, RedisUrl, ScriptSource,
 };
 use crate::runtime::clock::SharedClock;
-use crate::stock::redis::RedisOptions;
+use crate::stock::redis::RedisStockOptions;
 use crate::stock::{MemoryStock, RedisStock, Stock};
 use crate::tickets::{MemoryTicketUses, RedisTicketUses, TicketUses};
 use crate::watermark::{RedisWatermarks, Watermarks};
@@ -121,7 +121,7 @@ impl Backends {
         let pool = connection_pool(settings)?;
         let installation = installation(ledger.as_ref()).await?;
         let reader = envelope_reader(ledger.as_ref(), settings).await?;
-        let stock = RedisStock::new(RedisOptions {
+        let stock = RedisStock::new(RedisStockOptions {
             pool: pool.clone(),
             namespace: settings.namespace.clone(),
             installation,
@@ -166,7 +166,7 @@ fn pipeline(
 ) -> Result<Pipeline, Error> {
     let namespace = settings.namespace.clone();
     let watermarks = Arc::new(RedisWatermarks::new(pool.clone(), &namespace));
-    let options = OutboxOptions { pool, namespace, installation, clock: Arc::clone(clock) };
+    let options = RedisOutboxOptions { pool, namespace, installation, clock: Arc::clone(clock) };
     let outbox = Arc::new(RedisOutbox::new(options, settings.outbox.kind));
     let broker = Arc::new(RabbitBroker::new(broker_options(settings)?)?);
     Ok(Pipeline {

@@ -40,7 +40,7 @@ mod unsettled;
 
 /// Connections, key names and limits of [`RedisStock`].
 #[derive(Debug)]
-pub struct RedisOptions {
+pub struct RedisStockOptions {
     pub pool: ConnectionPool,
     /// First part of every key.
     pub namespace: String,
@@ -71,9 +71,10 @@ pub struct RedisStock {
 
 impl RedisStock {
     /// A stock without any SKU; connects on the first call.
-    pub fn new(options: RedisOptions) -> Self {
-        let RedisOptions { pool, namespace, installation, outbox, intents, replicated, .. } =
-            options;
+    pub fn new(options: RedisStockOptions) -> Self {
+        let RedisStockOptions {
+            pool, namespace, installation, outbox, intents, replicated, ..
+        } = options;
         let executor =
             |purpose| ScriptExecutor::new(pool.clone(), purpose, &namespace, installation);
         Self {
@@ -140,7 +141,7 @@ fn worst_of<T>(results: Vec<Result<T, Error>>) -> Result<(), Error> {
 
 /// Records the ledger's decisions of these requests. A contradiction between ledger and bucket is a
 /// bug or tampering; the bucket keeps its first result.
-async fn record(
+async fn record_decisions(
     buckets: &SkuBuckets,
     bucket: BucketNo,
     requests: impl Iterator<Item = RequestId>,
@@ -250,7 +251,7 @@ impl Stock for RedisStock {
                 for orders in orders.chunks(codes::ITEMS_MAX_USIZE) {
                     let call = settle(buckets.keys(bucket)?, &buckets.sku, orders);
                     let requests = orders.iter().map(|order| order.request);
-                    record(&buckets, bucket, requests, call, "recording orders").await?;
+                    record_decisions(&buckets, bucket, requests, call, "recording orders").await?;
                 }
                 Ok(())
             })
@@ -269,7 +270,7 @@ impl Stock for RedisStock {
         for refused in refused.chunks(codes::ITEMS_MAX_USIZE) {
             let call = release(buckets.keys(bucket.bucket)?, &buckets.sku, refused);
             let requests = refused.iter().map(|failure| failure.request);
-            record(&buckets, bucket.bucket, requests, call, "recording refusals").await?;
+            record_decisions(&buckets, bucket.bucket, requests, call, "recording refusals").await?;
         }
         let requests = refused.iter().map(|failure| failure.request);
         self.hints.publish(&self.executor, requests).await;

@@ -8,8 +8,8 @@ pub use floodgate::config::OutboxKind;
 use floodgate::config::{Settings, Tier};
 use floodgate::domain::{BucketKey, BucketNo, BuyerId, Epoch, OrderIntent, SkuNo, TraceId};
 use floodgate::outbox::{
-    EndedEntry, Error, NewOutboxDeadLetter, Outbox, OutboxDeadLetter, OutboxEntry, OutboxOptions,
-    RedisOutbox,
+    EndedEntry, Error, NewOutboxDeadLetter, Outbox, OutboxDeadLetter, OutboxEntry, RedisOutbox,
+    RedisOutboxOptions,
 };
 use floodgate::redis::scripts::{BucketKeys, Installation, intent};
 use floodgate::runtime::clock::ManualClock;
@@ -84,7 +84,7 @@ pub fn open_with_timeout(
     settings.tier = Tier::Gate;
     url.clone_into(&mut settings.redis.url);
     settings.redis.command_timeout_ms = command_timeout_ms;
-    let options = OutboxOptions {
+    let options = RedisOutboxOptions {
         pool: connection_pool(&settings).unwrap(),
         namespace: namespace.to_owned(),
         installation: INSTALLATION,

@@ -11,7 +11,7 @@ use floodgate::domain::{
     Phase, Policy, Refusal, RequestStatus, Reservation, Sku, TraceId, Verdict,
 };
 use floodgate::redis::scripts::{Installation, OutboxArgs};
-use floodgate::stock::redis::RedisOptions;
+use floodgate::stock::redis::RedisStockOptions;
 use floodgate::stock::{MemoryStock, RedisStock, Stock};
 use floodgate::tier::connection_pool;
 
@@ -110,7 +110,7 @@ fn on_redis(url: &str, namespace: &str, outbox: OutboxArgs) -> Arc<dyn Stock> {
     settings.tier = Tier::Gate;
     url.clone_into(&mut settings.redis.url);
     settings.redis.command_timeout_ms = 10_000;
-    Arc::new(RedisStock::new(RedisOptions {
+    Arc::new(RedisStock::new(RedisStockOptions {
         pool: connection_pool(&settings).unwrap(),
         namespace: namespace.to_owned(),
         installation: Installation(0xf100_d6a7),
