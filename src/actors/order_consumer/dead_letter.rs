@@ -9,8 +9,9 @@ use super::{Arc, Operation, OrderConsumer};
 use crate::broker::{Message, PublishOutcome};
 
 impl OrderConsumer {
-    /// Queues the dead letter of a delivery, or of one intent of it, for [`Self::publish`]. `flaw`
-    /// is logged: the name of an `EnvelopeFlaw`, or `failed` if the ledger did not write the order.
+    /// Queues the dead letter of a delivery, or of one intent of it, for
+    /// [`Self::publish_dead_letters`]. `flaw` is logged: the name of an `EnvelopeFlaw`, or `failed`
+    /// if the ledger did not write the order.
     pub(super) fn dead_letter(&mut self, tag: u64, message: Message, flaw: &'static str) {
         let headers = &message.headers;
         tracing::error!(
@@ -28,7 +29,7 @@ impl OrderConsumer {
     }
 
     /// Publishes the queued dead letters, one confirm window at a time.
-    pub(super) fn publish(&mut self, ctx: &mut Context<Self>) {
+    pub(super) fn publish_dead_letters(&mut self, ctx: &mut Context<Self>) {
         let subscription = &mut self.subscription;
         if subscription.is_running(Operation::Publish) || subscription.dead_letters.is_empty() {
             return;
@@ -55,10 +56,10 @@ impl OrderConsumer {
             if consumer.handle_outcomes(batch, &outcomes) {
                 consumer.publish_channel = Some(channel);
                 consumer.subscription.publish_backoff = consumer.deps.reconnect;
-                consumer.publish(ctx);
+                consumer.publish_dead_letters(ctx);
             } else if !consumer.is_quiet {
                 let wait = consumer.subscription.publish_backoff.next_wait(fastrand::f64());
-                consumer.retry_later(ctx, Operation::Publish, wait, Self::publish);
+                consumer.retry_later(ctx, Operation::Publish, wait, Self::publish_dead_letters);
             }
             consumer.acknowledge(ctx);
         });

@@ -102,8 +102,8 @@ impl OrderConsumer {
         }
         self.report_unacknowledged();
         self.submit_batched(ctx, batch);
-        self.refresh(ctx);
-        self.publish(ctx);
+        self.refresh_catalog(ctx);
+        self.publish_dead_letters(ctx);
     }
 
     /// Validates a delivery. Valid intents are added to `batch`, or submitted exclusively if the
@@ -157,7 +157,7 @@ impl OrderConsumer {
     }
 
     /// Refreshes the catalog for the deliveries that wait for it, one refresh at a time.
-    fn refresh(&mut self, ctx: &mut Context<Self>) {
+    fn refresh_catalog(&mut self, ctx: &mut Context<Self>) {
         let subscription = &mut self.subscription;
         let is_needed = !subscription.awaiting_catalog.is_empty() && !self.is_quiet;
         if subscription.is_running(Operation::Refresh) || !is_needed {
@@ -173,8 +173,8 @@ impl OrderConsumer {
                     consumer.admit(ctx, delivery, true, &mut batch);
                 }
                 consumer.submit_batched(ctx, batch);
-                consumer.publish(ctx);
-                return consumer.refresh(ctx);
+                consumer.publish_dead_letters(ctx);
+                return consumer.refresh_catalog(ctx);
             };
             let queue = consumer.deps.queue;
             let subscription = &mut consumer.subscription;
@@ -186,7 +186,7 @@ impl OrderConsumer {
                 subscription.awaiting_catalog.push(delivery);
             }
             let wait = subscription.refresh_backoff.next_wait(fastrand::f64());
-            consumer.retry_later(ctx, Operation::Refresh, wait, Self::refresh);
+            consumer.retry_later(ctx, Operation::Refresh, wait, Self::refresh_catalog);
             consumer.acknowledge(ctx);
         });
     }

@@ -273,7 +273,9 @@ impl Actor for OrderConsumer {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         step(self, ctx, Self::subscribe);
-        ctx.run_interval(ANNOUNCED_EVERY, |consumer, ctx| step(consumer, ctx, Self::announce));
+        ctx.run_interval(ANNOUNCED_EVERY, |consumer, ctx| {
+            step(consumer, ctx, Self::announce_watermark);
+        });
     }
 }
 

@@ -159,7 +159,7 @@ impl OrderConsumer {
             self.subscription.retries.complete(!is_held);
         }
         self.schedule_retry(ctx);
-        self.publish(ctx);
+        self.publish_dead_letters(ctx);
         self.acknowledge(ctx);
     }
 

@@ -16,7 +16,7 @@ impl OrderConsumer {
     /// Without an unacknowledged delivery and with an empty queue, the watermark is the present
     /// time, read before the queue depth. Without a subscription none is announced: this consumer
     /// consumes nothing.
-    pub(super) fn announce(&mut self, ctx: &mut Context<Self>) {
+    pub(super) fn announce_watermark(&mut self, ctx: &mut Context<Self>) {
         let subscription = &self.subscription;
         if subscription.acknowledger.is_none() || subscription.is_running(Operation::Announce) {
             return;
