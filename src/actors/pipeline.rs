@@ -127,7 +127,7 @@ fn start_consumer(
         queue,
         subscriber: Arc::clone(&pipeline.subscriber),
         publisher: Arc::clone(&pipeline.publisher),
-        ledger_writer: system.orders.clone(),
+        ledger_writer: system.ledger_writer.clone(),
         catalog: Arc::clone(&system.catalog),
         refresh: Arc::clone(refresh),
         ledger: Arc::clone(&system.backends.ledger),

@@ -54,7 +54,7 @@ pub struct ActorSystem {
     pub(super) metrics: Arc<Metrics>,
     pub supervisor: Supervisor,
     pub directory: Arc<GateDirectory>,
-    pub orders: LedgerWriterHandle,
+    pub ledger_writer: LedgerWriterHandle,
     /// Ends queued requests.
     pub requests: RequestService,
     /// The gates notify the relays through this handle.
@@ -119,7 +119,7 @@ impl ActorSystem {
             metrics: Arc::clone(metrics),
             supervisor,
             directory: Arc::default(),
-            orders: LedgerWriterHandle { permits, address },
+            ledger_writer: LedgerWriterHandle { permits, address },
             requests: requests(settings, backends, clock, metrics),
             relay_handle: RelayHandle::default(),
             history: Arc::default(),
@@ -154,7 +154,7 @@ impl ActorSystem {
             metrics: Arc::clone(&self.metrics),
             history: Arc::clone(&self.history),
             directory: Arc::clone(&self.directory),
-            permits: self.orders.permits.clone(),
+            permits: self.ledger_writer.permits.clone(),
             breaker: self.breaker.clone(),
             clock: Arc::clone(&self.clock),
         };
@@ -222,7 +222,7 @@ impl ActorSystem {
             counting: self.backends.counting,
             dispatch: match self.backends.pipeline {
                 Some(_) => Dispatch::Outbox(relays),
-                None => Dispatch::LedgerWriter(self.orders.clone()),
+                None => Dispatch::LedgerWriter(self.ledger_writer.clone()),
             },
             directory: Arc::clone(&self.directory),
             requests: self.requests.clone(),
@@ -302,7 +302,7 @@ impl ActorSystem {
                 pipeline.quiet().await;
             }
             late.remove(0);
-            quiet_one(&self.orders.address).await;
+            quiet_one(&self.ledger_writer.address).await;
             late.remove(0);
         };
         drop(tokio::time::timeout(deadline, in_order).await);

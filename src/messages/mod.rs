@@ -79,7 +79,7 @@ impl BuyAnswer {
 pub struct PlaceOrders {
     pub intents: Vec<OrderIntent>,
     /// Whether the submission gets transactions of its own, so that a failure has no other cause.
-    pub exclusive: bool,
+    pub is_exclusive: bool,
     /// Whether the sender is answered at COMMIT, or after the results are written to the stock.
     pub at_commit: bool,
     /// Receives one result per intent, in order. Dropped without a result: the outcome of every

@@ -57,19 +57,19 @@ pub enum WriterFailure {
 }
 
 /// Writes a batch, and returns one result per intent, in order. A refusal of an intent that a gate
-/// had accepted is recorded. `exclusive`: an unknown outcome is returned at once instead of being
-/// retried, because the sender resubmits.
+/// had accepted is recorded. `is_exclusive`: an unknown outcome is returned at once instead of
+/// being retried, because the sender resubmits.
 ///
 /// # Errors
 /// The ledger writer must exit; every intent may have been written.
 pub async fn write_batch(
     deps: &WriterDeps,
     intents: &[OrderIntent],
-    exclusive: bool,
+    is_exclusive: bool,
 ) -> Result<Vec<WriteResult>, WriterFailure> {
     let mut written = Vec::with_capacity(intents.len());
     for chunk in intents.chunks(deps.batch_max.max(1)) {
-        written.extend(place_with_retries(deps, chunk, exclusive).await?);
+        written.extend(place_with_retries(deps, chunk, is_exclusive).await?);
     }
     let is_placed = |written: &&WriteResult| matches!(written, Ok(PlaceOutcome::Placed(_)));
     deps.metrics.orders_placed.inc_by(written.iter().filter(is_placed).count() as u64);
@@ -114,7 +114,7 @@ pub async fn write_results(
 async fn place_with_retries(
     deps: &WriterDeps,
     intents: &[OrderIntent],
-    exclusive: bool,
+    is_exclusive: bool,
 ) -> Result<Vec<WriteResult>, WriterFailure> {
     let mut outcomes = vec![None; intents.len()];
     let mut backoff = deps.backoff;
@@ -154,7 +154,7 @@ async fn place_with_retries(
         if matches!(class, ErrorClass::Down | ErrorClass::Unknown) {
             open_breaker(deps);
         }
-        if class == ErrorClass::Bug || (exclusive && class == ErrorClass::Unknown) {
+        if class == ErrorClass::Bug || (is_exclusive && class == ErrorClass::Unknown) {
             break;
         }
         tokio::time::sleep(backoff.next_wait(fastrand::f64())).await;

@@ -45,7 +45,7 @@ pub struct LedgerWriterHandle {
 impl LedgerWriterHandle {
     /// Submits for a gate, answered when the results are written to the stock. Returns one outcome
     /// per intent, in order: `Unavailable` if it was certainly not written; `None`: unknown.
-    pub async fn place(&self, intents: Vec<OrderIntent>) -> Vec<Option<PlaceOutcome>> {
+    pub async fn place_and_settle(&self, intents: Vec<OrderIntent>) -> Vec<Option<PlaceOutcome>> {
         let certain_outcome = |written: WriteResult| match written.map_err(|error| error.cause) {
             Ok(outcome) => Some(outcome),
             Err(NoOutcome::Ledger(class)) if class != ErrorClass::Unknown => {
@@ -58,14 +58,14 @@ impl LedgerWriterHandle {
     }
 
     /// Submits for an order consumer, answered at COMMIT. Returns one result per intent, in order.
-    pub async fn write(&self, intents: Vec<OrderIntent>, exclusive: bool) -> Vec<WriteResult> {
-        self.submit(intents, exclusive, true).await
+    pub async fn place(&self, intents: Vec<OrderIntent>, is_exclusive: bool) -> Vec<WriteResult> {
+        self.submit(intents, is_exclusive, true).await
     }
 
     async fn submit(
         &self,
         intents: Vec<OrderIntent>,
-        exclusive: bool,
+        is_exclusive: bool,
         at_commit: bool,
     ) -> Vec<WriteResult> {
         let expected = intents.len();
@@ -75,7 +75,7 @@ impl LedgerWriterHandle {
             let permit = self.permits.take(expected).await?;
             let writer = self.address.wait_up().await;
             let begun = Arc::clone(&begun);
-            let orders = PlaceOrders { intents, exclusive, at_commit, reply, begun, permit };
+            let orders = PlaceOrders { intents, is_exclusive, at_commit, reply, begun, permit };
             writer.try_send(orders).ok()
         };
         let written = match sent.await {
@@ -99,7 +99,7 @@ pub struct LedgerWriter {
     incarnation: Incarnation,
     deps: Arc<WriterDeps>,
     queue: VecDeque<PlaceOrders>,
-    writing: bool,
+    is_writing: bool,
     /// Batches whose results are being written to the stock.
     num_results: usize,
     quiet: Vec<oneshot::Sender<()>>,
@@ -112,7 +112,7 @@ impl LedgerWriter {
             incarnation,
             deps,
             queue: VecDeque::new(),
-            writing: false,
+            is_writing: false,
             num_results: 0,
             quiet: Vec::new(),
         }
@@ -120,30 +120,30 @@ impl LedgerWriter {
 
     /// Starts to write the next batch, unless one is being written.
     fn write(&mut self, ctx: &mut Context<Self>) {
-        if self.writing {
+        if self.is_writing {
             return;
         }
         let batch = self.next_batch();
         if batch.is_empty() {
             return self.report_if_idle();
         }
-        self.writing = true;
+        self.is_writing = true;
         for submission in &batch {
             submission.begun.store(true, Ordering::Release);
         }
-        let exclusive = batch.iter().any(|submission| submission.exclusive);
+        let is_exclusive = batch.iter().any(|submission| submission.is_exclusive);
         let intents: Vec<OrderIntent> =
             batch.iter().flat_map(|submission| submission.intents.iter().copied()).collect();
         let deps = Arc::clone(&self.deps);
         let work = async move {
             let begun = deps.clock.now();
-            let written = write_batch(&deps, &intents, exclusive).await;
+            let written = write_batch(&deps, &intents, is_exclusive).await;
             let took = deps.clock.now().duration_since(begun);
             deps.metrics.writer_batch(intents.len(), took.as_secs_f64());
             (intents, written)
         };
         spawn_step(self, ctx, work, |writer, ctx, (intents, written)| {
-            writer.writing = false;
+            writer.is_writing = false;
             match written {
                 Ok(written) => writer.committed(ctx, batch, intents, written),
                 Err(error) => return end(writer, ctx, ExitReason::Failed(error.to_string())),
@@ -192,7 +192,7 @@ impl LedgerWriter {
     }
 
     fn report_if_idle(&mut self) {
-        if !self.writing && self.queue.is_empty() && self.num_results == 0 {
+        if !self.is_writing && self.queue.is_empty() && self.num_results == 0 {
             self.quiet.drain(..).for_each(|done| reply(done, ()));
         }
     }
@@ -209,12 +209,12 @@ impl LedgerWriter {
                 continue;
             }
             size += next.intents.len();
-            let exclusive = next.exclusive;
-            if !batch.is_empty() && (exclusive || size > self.deps.batch_max) {
+            let is_exclusive = next.is_exclusive;
+            if !batch.is_empty() && (is_exclusive || size > self.deps.batch_max) {
                 break;
             }
             batch.extend(self.queue.pop_front());
-            if exclusive {
+            if is_exclusive {
                 break;
             }
         }

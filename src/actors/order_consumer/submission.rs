@@ -90,7 +90,7 @@ impl OrderConsumer {
         let mut subscription_closed = self.subscription.closed.subscribe();
         let work = async move {
             let writing = async {
-                let written = deps.ledger_writer.write(intents, is_exclusive).await;
+                let written = deps.ledger_writer.place(intents, is_exclusive).await;
                 if lacks_evidence && written.iter().any(Result::is_err) {
                     commit_canary(&deps, committed_intent).await;
                 }
@@ -316,7 +316,7 @@ impl OrderConsumer {
 /// or has lost its table of orders passes neither.
 async fn commit_canary(deps: &ConsumerDeps, committed_intent: Option<OrderIntent>) {
     let Some(intent) = committed_intent else { return };
-    let repeated = deps.ledger_writer.write(vec![intent], true).await;
+    let repeated = deps.ledger_writer.place(vec![intent], true).await;
     if repeated.iter().all(Result::is_ok) && deps.ledger.next_token(CANARY).await.is_ok() {
         deps.breaker.committed();
     }

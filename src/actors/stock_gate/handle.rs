@@ -212,7 +212,7 @@ impl GateHandle {
     /// The units of the buyer's accepted requests and live orders, under a quota.
     ///
     /// # Errors
-    /// As [`Self::status`].
+    /// As [`Self::record`].
     pub async fn owned(&self, sku: &Arc<Sku>, buyer: BuyerId) -> Result<u32, stock::Error> {
         if self.is_purged(sku) || !self.directory.has(sku.no) && self.is_unsold(sku).await? {
             return Ok(0);

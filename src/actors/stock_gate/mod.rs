@@ -92,9 +92,11 @@ impl GateDeps {
 pub struct StockGate {
     incarnation: Incarnation,
     deps: GateDeps,
+    /// Purchases that no batch has yet.
     pending: VecDeque<Reserve>,
-    /// Reservations that this bucket alone cannot serve.
+    /// Purchases that this bucket alone cannot serve.
     starved: VecDeque<Reserve>,
+    /// The buyers of the requests in `submitting`.
     waiting: HashMap<RequestId, Vec<Waiter>>,
     /// Accepted requests that this gate has submitted to the ledger writer.
     submitting: HashSet<RequestId>,
@@ -140,7 +142,7 @@ impl StockGate {
         batch: Vec<Reserve>,
         failed: Option<FailedAttempts>,
     ) {
-        let reservations = batch.iter().map(|request| request.reservation).collect();
+        let reservations = batch.iter().map(|purchase| purchase.reservation).collect();
         let (stock, key) = (Arc::clone(&self.deps.stock), self.deps.key());
         let work = async move { stock.reserve(key, reservations).await };
         spawn_step(self, ctx, work, move |gate, ctx, verdicts| match verdicts {
@@ -161,28 +163,28 @@ impl StockGate {
         // next gate of the bucket reads the intents from the stock. With an outbox, a relay
         // publishes them.
         let mut intents = Vec::with_capacity(batch.len());
-        for (request, verdict) in batch.into_iter().zip(verdicts) {
+        for (purchase, verdict) in batch.into_iter().zip(verdicts) {
             match verdict {
-                Verdict::Reserved => self.dispatch(request, false, &mut intents),
+                Verdict::Reserved => self.dispatch(purchase, false, &mut intents),
                 // Accepted by an earlier call whose answer was lost, or by another process, which
                 // may have crashed: it is submitted again, and a second submission is a repeat.
-                Verdict::Repeat(RequestStatus::Queued) if is_repeat_only(&request) => {
-                    answer(request, submission::pending_answer(self.deps.counting, true));
+                Verdict::Repeat(RequestStatus::Queued) if is_repeat_only(&purchase) => {
+                    answer(purchase, submission::pending_answer(self.deps.counting, true));
                 }
                 Verdict::Repeat(RequestStatus::Queued) => {
-                    self.dispatch(request, true, &mut intents);
+                    self.dispatch(purchase, true, &mut intents);
                 }
                 Verdict::Repeat(status) => {
-                    answer(request, BuyAnswer::Known { status, replayed: true });
+                    answer(purchase, BuyAnswer::Known { status, replayed: true });
                 }
                 Verdict::Refused(refusal) => {
-                    answer(request, BuyAnswer::first(RequestStatus::Failed(refusal)));
+                    answer(purchase, BuyAnswer::first(RequestStatus::Failed(refusal)));
                 }
-                Verdict::StaleEpoch if !is_repeat_only(&request) => {
-                    reply(request.reply, None);
+                Verdict::StaleEpoch if !is_repeat_only(&purchase) => {
+                    reply(purchase.reply, None);
                 }
-                Verdict::StaleEpoch | Verdict::Full => answer(request, BuyAnswer::Busy),
-                Verdict::Short => self.starved.push_back(request),
+                Verdict::StaleEpoch | Verdict::Full => answer(purchase, BuyAnswer::Busy),
+                Verdict::Short => self.starved.push_back(purchase),
             }
         }
         if !intents.is_empty() {
@@ -202,20 +204,20 @@ impl StockGate {
     }
 
     /// Dispatches one accepted request to the ledger writer or, with an outbox, answers it.
-    fn dispatch(&mut self, request: Reserve, replayed: bool, intents: &mut Vec<OrderIntent>) {
+    fn dispatch(&mut self, purchase: Reserve, replayed: bool, intents: &mut Vec<OrderIntent>) {
         match &self.deps.dispatch {
             Dispatch::LedgerWriter(_) => {
-                if self.submitting.insert(request.reservation.request) {
-                    intents.push(request.reservation.intent(&self.deps.sku));
+                let request = purchase.reservation.request;
+                if self.submitting.insert(request) {
+                    intents.push(purchase.reservation.intent(&self.deps.sku));
                 }
-                let id = request.reservation.request;
-                self.waiting.entry(id).or_default().push(Waiter { request, replayed });
+                self.waiting.entry(request).or_default().push(Waiter { purchase, replayed });
             }
             Dispatch::Outbox(relays) => {
                 if let Some(relays) = relays {
                     relays.notify(self.deps.key());
                 }
-                answer(request, BuyAnswer::Known { status: RequestStatus::Queued, replayed });
+                answer(purchase, BuyAnswer::Known { status: RequestStatus::Queued, replayed });
             }
         }
     }
@@ -231,8 +233,8 @@ impl StockGate {
         failed: Option<FailedAttempts>,
     ) {
         if self.handle_stock_error(ctx, error) {
-            for request in batch {
-                answer(request, BuyAnswer::Busy);
+            for purchase in batch {
+                answer(purchase, BuyAnswer::Busy);
             }
             return;
         }
@@ -248,8 +250,8 @@ impl StockGate {
         }
         self.in_progress.deciding = false;
         let undecided = if failed.is_unknown { BuyAnswer::Unknown } else { BuyAnswer::Busy };
-        for request in batch {
-            answer(request, undecided);
+        for purchase in batch {
+            answer(purchase, undecided);
         }
         self.decide(ctx);
         self.report_if_idle();
@@ -300,14 +302,14 @@ struct FailedAttempts {
     is_unknown: bool,
 }
 
-/// Whether the stock may answer the request only as a repeat, because the breaker is open.
-fn is_repeat_only(request: &Reserve) -> bool {
-    request.reservation.epoch == NO_OPENING
+/// Whether the stock may answer the purchase only as a repeat, because the breaker is open.
+fn is_repeat_only(purchase: &Reserve) -> bool {
+    purchase.reservation.epoch == NO_OPENING
 }
 
 /// Answers one buyer; a buyer who has disconnected reads the result later.
-fn answer(request: Reserve, answer: BuyAnswer) {
-    reply(request.reply, Some(answer));
+fn answer(purchase: Reserve, answer: BuyAnswer) {
+    reply(purchase.reply, Some(answer));
 }
 
 impl Supervised for StockGate {
@@ -334,18 +336,18 @@ impl Actor for StockGate {
 impl Handler<Reserve> for StockGate {
     type Result = ();
 
-    fn handle(&mut self, mut request: Reserve, ctx: &mut Self::Context) {
+    fn handle(&mut self, mut purchase: Reserve, ctx: &mut Self::Context) {
         step(self, ctx, |gate, ctx| {
             // While the stock fails, one batch retries it; new requests are rejected at once.
             let is_retrying = gate.in_progress.deciding && gate.last_error.is_some();
             if gate.is_quiet || is_retrying {
-                answer(request, BuyAnswer::Busy);
+                answer(purchase, BuyAnswer::Busy);
                 return;
             }
             if !gate.try_admit() {
-                request.reservation.epoch = NO_OPENING;
+                purchase.reservation.epoch = NO_OPENING;
             }
-            gate.pending.push_back(request);
+            gate.pending.push_back(purchase);
             gate.decide(ctx);
         });
     }

@@ -15,9 +15,9 @@ use crate::stock;
 /// Resubmission passes in a row that a busy gate may skip.
 const SKIPS_MAX: u32 = 4;
 
-/// A buyer whose request is at the ledger.
+/// A buyer who waits for the ledger.
 pub(super) struct Waiter {
-    pub(super) request: Reserve,
+    pub(super) purchase: Reserve,
     pub(super) replayed: bool,
 }
 
@@ -25,11 +25,11 @@ impl StockGate {
     /// Submits accepted intents to the ledger writer, in chunks that fit one transaction, so that
     /// an unknown outcome delays its own chunk only. Does nothing with an outbox.
     pub(super) fn submit(&mut self, ctx: &mut Context<Self>, intents: Vec<OrderIntent>) {
-        let Dispatch::LedgerWriter(orders) = self.deps.dispatch.clone() else { return };
+        let Dispatch::LedgerWriter(ledger_writer) = self.deps.dispatch.clone() else { return };
         self.submitting.extend(intents.iter().map(|intent| intent.request));
         for chunk in intents.chunks(self.deps.settings.batch_max) {
             let backoff = self.deps.backoff();
-            self.place(ctx, orders.clone(), chunk.to_vec(), backoff);
+            self.place(ctx, ledger_writer.clone(), chunk.to_vec(), backoff);
         }
     }
 
@@ -38,15 +38,15 @@ impl StockGate {
     fn place(
         &mut self,
         ctx: &mut Context<Self>,
-        orders: LedgerWriterHandle,
+        ledger_writer: LedgerWriterHandle,
         intents: Vec<OrderIntent>,
         mut backoff: Backoff,
     ) {
         let work = async move {
-            let outcomes = orders.place(intents.clone()).await;
-            (orders, intents, outcomes)
+            let outcomes = ledger_writer.place_and_settle(intents.clone()).await;
+            (ledger_writer, intents, outcomes)
         };
-        spawn_wait(self, ctx, work, move |gate, ctx, (orders, intents, outcomes)| {
+        spawn_wait(self, ctx, work, move |gate, ctx, (ledger_writer, intents, outcomes)| {
             let mut unknown = Vec::new();
             for (intent, outcome) in intents.into_iter().zip(outcomes) {
                 match outcome {
@@ -64,14 +64,14 @@ impl StockGate {
                 attempt = backoff.failures(),
                 "order outcome unknown, resubmitting with the same request ids"
             );
-            ctx.run_later(wait, move |gate, ctx| gate.place(ctx, orders, unknown, backoff));
+            ctx.run_later(wait, move |gate, ctx| gate.place(ctx, ledger_writer, unknown, backoff));
         });
     }
 
     fn answer_waiters(&mut self, request: RequestId, outcome: &PlaceOutcome) {
         self.submitting.remove(&request);
         for waiter in self.waiting.remove(&request).unwrap_or_default() {
-            answer(waiter.request, answer_of(outcome, self.deps.counting, waiter.replayed));
+            answer(waiter.purchase, answer_of(outcome, self.deps.counting, waiter.replayed));
         }
     }
 

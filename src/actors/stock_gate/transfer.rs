@@ -46,7 +46,7 @@ impl StockGate {
             return;
         }
         self.in_progress.transferring = true;
-        let quantities = self.starved.iter().map(|request| request.reservation.quantity);
+        let quantities = self.starved.iter().map(|purchase| purchase.reservation.quantity);
         let largest = quantities.clone().max().unwrap_or(1);
         let sum = quantities.map(u64::from).sum::<u64>();
         let needed = u32::try_from(sum).unwrap_or(u32::MAX);
@@ -58,7 +58,7 @@ impl StockGate {
                 Ok(outcome) => gate.transferred(ctx, outcome),
                 Err(error) => {
                     gate.handle_stock_error(ctx, &error);
-                    gate.starved.drain(..).for_each(|request| answer(request, BuyAnswer::Busy));
+                    gate.starved.drain(..).for_each(|purchase| answer(purchase, BuyAnswer::Busy));
                     gate.report_if_idle();
                 }
             }
@@ -66,15 +66,15 @@ impl StockGate {
     }
 
     fn transferred(&mut self, ctx: &mut Context<Self>, outcome: TransferOutcome) {
-        for request in std::mem::take(&mut self.starved).into_iter().rev() {
-            let quantity = request.reservation.quantity;
+        for purchase in std::mem::take(&mut self.starved).into_iter().rev() {
+            let quantity = purchase.reservation.quantity;
             match outcome {
-                TransferOutcome::Received => self.pending.push_front(request),
+                TransferOutcome::Received => self.pending.push_front(purchase),
                 TransferOutcome::NothingLent { left } if left < quantity => {
                     let refusal = Refusal::SoldOut;
-                    answer(request, BuyAnswer::first(RequestStatus::Failed(refusal)));
+                    answer(purchase, BuyAnswer::first(RequestStatus::Failed(refusal)));
                 }
-                TransferOutcome::NothingLent { .. } => answer(request, BuyAnswer::Busy),
+                TransferOutcome::NothingLent { .. } => answer(purchase, BuyAnswer::Busy),
             }
         }
         self.decide(ctx);

@@ -78,7 +78,7 @@ pub async fn metrics(state: State) -> HttpResponse {
         }
     }
     let num_inside = deps.actors.directory.num_inside();
-    deps.metrics.inside(num_inside, deps.actors.orders.permits.num_taken());
+    deps.metrics.inside(num_inside, deps.actors.ledger_writer.permits.num_taken());
     deps.metrics.ledger_breaker.set(i64::from(deps.actors.breaker.is_open()));
     deps.metrics.actors(&deps.actors.supervisor.report());
     let content_type = (CONTENT_TYPE, HeaderValue::from_static(EXPOSITION_TYPE));
@@ -125,7 +125,7 @@ pub async fn stats(operator: ReqData<Operator>, state: State) -> HttpResponse {
         at: rfc3339(deps.clock.wall_ms()),
         orders_placed: deps.metrics.orders_placed.get(),
         inside_gates: deps.actors.directory.num_inside(),
-        inside_consumer: deps.actors.orders.permits.num_taken(),
+        inside_consumer: deps.actors.ledger_writer.permits.num_taken(),
         skus,
     })
 }

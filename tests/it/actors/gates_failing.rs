@@ -170,7 +170,7 @@ fn an_unknown_outcome_stays_unknown_whatever_the_ledger_answers_next() {
         let fixture = Failing::open(Tier::Memory, OFFER).await;
         let intent = fixture.ask(1, 1, 1).intent(&fixture.catalog.sale("sale").unwrap().skus[0]);
         fixture.ledger.set(Fault::AnswerLostThenDown);
-        let outcomes = fixture.actors.orders.place(vec![intent]).await;
+        let outcomes = fixture.actors.ledger_writer.place_and_settle(vec![intent]).await;
         assert_eq!(fixture.ledger.num_refused(), 1, "the next attempt was certainly not written");
         assert_eq!(outcomes, [None]);
     });
@@ -184,7 +184,7 @@ fn an_undecided_request_withholds_no_outcome_of_its_submission() {
         fixture.ledger.place(vec![fixture.ask(99, 1, 1).intent(&sku)]).await.unwrap();
         fixture.ledger.set(Fault::RecordsNothing);
         let intents = [1, 2, 3].map(|no| fixture.ask(no, no, 1).intent(&sku));
-        let outcomes = fixture.actors.orders.place(intents.to_vec()).await;
+        let outcomes = fixture.actors.ledger_writer.place_and_settle(intents.to_vec()).await;
         let is_placed =
             |outcome: &Option<PlaceOutcome>| matches!(outcome, Some(PlaceOutcome::Placed(_)));
         assert_eq!(outcomes[0], None, "the refusal is not recorded");
@@ -269,7 +269,7 @@ fn a_counting_ledger_promises_nothing_that_it_did_not_decide() {
         // Another buyer gets the last unit. The clock is stopped, so the gate does not resubmit.
         let sku = &fixture.catalog.sale("sale").unwrap().skus[0];
         let last = fixture.ask(9, 9, 1).intent(sku);
-        let outcomes = fixture.actors.orders.place(vec![last]).await;
+        let outcomes = fixture.actors.ledger_writer.place_and_settle(vec![last]).await;
         assert!(matches!(outcomes[..], [Some(PlaceOutcome::Placed(_))]), "{outcomes:?}");
         let refused = BuyAnswer::first(RequestStatus::Failed(Refusal::SoldOut));
         assert_eq!(fixture.buy_as(1, 1, 1).await, refused, "a first answer, not a replayed one");

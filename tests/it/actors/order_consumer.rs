@@ -72,8 +72,8 @@ fn a_consumer_crash_after_its_commit_is_an_unknown_outcome() {
         let harness = ConsumerHarness::open().await;
         let intent = harness.accept(1, 1).await;
         harness.ledger.set(Fault::WritesAndPanics(intent.request));
-        let orders = harness.harness.actors.orders.clone();
-        assert_eq!(orders.place(vec![intent]).await, [None]);
+        let orders = harness.harness.actors.ledger_writer.clone();
+        assert_eq!(orders.place_and_settle(vec![intent]).await, [None]);
         harness.put(&harness.accept_all(2..=3).await);
         harness.ledger.set(Fault::None);
         harness.put(&[intent]);

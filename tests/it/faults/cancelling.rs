@@ -166,7 +166,8 @@ fn a_queued_request_is_cancelled_once_and_its_buyer_buys_again() {
             }
             assert_eq!(queue.status(1).await, Some(CANCELLED), "{tier:?}");
             // A copy of the request arrives later.
-            let late = queue.harness.actors.orders.place(vec![queue.intent(1, 1)]).await;
+            let late =
+                queue.harness.actors.ledger_writer.place_and_settle(vec![queue.intent(1, 1)]).await;
             assert_eq!(late, [Some(PlaceOutcome::Refused(Refusal::CancelledByBuyer))]);
             let repeated = queue.harness.buy_as(1, 1, 1).await;
             assert_eq!(
@@ -279,15 +280,15 @@ fn cancellation_and_order_at_once_end_each_request_once() {
             let buyers: Vec<u64> = (1..=40).collect();
             queue.queue(&buyers).await;
             let races = buyers.iter().map(async |buyer| {
-                let orders = &queue.harness.actors.orders;
+                let orders = &queue.harness.actors.ledger_writer;
                 let (one, other, placed) = if buyer.is_multiple_of(2) {
                     tokio::join!(
                         queue.cancel(*buyer),
                         queue.cancel(*buyer),
-                        orders.place(vec![queue.intent(*buyer, *buyer)])
+                        orders.place_and_settle(vec![queue.intent(*buyer, *buyer)])
                     )
                 } else {
-                    let placed = orders.place(vec![queue.intent(*buyer, *buyer)]);
+                    let placed = orders.place_and_settle(vec![queue.intent(*buyer, *buyer)]);
                     let (placed, one, other) =
                         tokio::join!(placed, queue.cancel(*buyer), queue.cancel(*buyer));
                     (one, other, placed)

@@ -100,7 +100,8 @@ fn a_discarded_request_is_a_failure_and_its_unit_comes_back_once() {
             assert_eq!(service.discard(no, None).await.unwrap().0, DeadLetterOutcome::Already);
         }
         // A copy of the message arrives later.
-        let late = fixture.harness.actors.orders.place(vec![fixture.intent(1)]).await;
+        let late =
+            fixture.harness.actors.ledger_writer.place_and_settle(vec![fixture.intent(1)]).await;
         assert_eq!(late, [Some(PlaceOutcome::Refused(Refusal::Discarded))]);
         assert_eq!((fixture.drained().await, fixture.left().await), (0, 100));
     });
@@ -112,7 +113,7 @@ fn an_order_stays_and_the_others_of_its_dead_letter_are_discarded() {
         let (fixture, service) = accept_without_ledger(1..=2).await;
         let (single, both) =
             (fixture.store_dead_letter(&[1]).await, fixture.store_dead_letter(&[2, 1]).await);
-        fixture.harness.actors.orders.place(vec![fixture.intent(1)]).await;
+        fixture.harness.actors.ledger_writer.place_and_settle(vec![fixture.intent(1)]).await;
         assert!(matches!(service.discard(single, None).await, Err(DeadLetterError::Ordered)));
         assert_eq!(service.show(single).await.unwrap().dead_letter.state, DeadLetterState::Open);
         assert_eq!(service.discard(both, None).await.unwrap().0, DeadLetterOutcome::Discarded);
@@ -174,7 +175,11 @@ fn discard_and_order_at_once_end_each_request_once() {
             let (by_one, by_other, placed) = tokio::join!(
                 service.discard(*no, None),
                 other.discard(*no, None),
-                fixture.harness.actors.orders.place(vec![fixture.intent(*request)]),
+                fixture
+                    .harness
+                    .actors
+                    .ledger_writer
+                    .place_and_settle(vec![fixture.intent(*request)]),
             );
             let is_order = matches!(placed[0], Some(PlaceOutcome::Placed(_)));
             let is_refused = placed[0] == Some(PlaceOutcome::Refused(Refusal::Discarded));

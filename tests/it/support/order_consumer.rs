@@ -116,7 +116,7 @@ impl ConsumerHarness {
             queue: 0,
             subscriber: Arc::new(broker.clone()),
             publisher: Arc::new(broker.clone()),
-            ledger_writer: harness.actors.orders.clone(),
+            ledger_writer: harness.actors.ledger_writer.clone(),
             catalog: harness.catalog.clone(),
             refresh: refresh(&harness, &refreshed),
             ledger: harness.backends.ledger.clone(),
