@@ -91,7 +91,7 @@ fn a_faulty_key_is_named_with_what_is_wrong() {
 }
 
 #[test]
-fn what_is_no_key_set_is_refused() {
+fn other_texts_than_a_key_set_are_refused() {
     for (text, expected) in [
         ("", "is not JSON"),
         ("{\"keys\": [", "is not JSON"),

@@ -49,7 +49,7 @@ const BRANCHED: [&str; 7] = ["state", "phase", "kind", "code", "outcome", "origi
 const OPEN: [&str; 2] = ["StageView", "ProblemView.state"];
 
 #[test]
-fn what_clients_branch_on_is_an_enumeration() {
+fn fields_that_clients_branch_on_are_enumerations() {
     for document in [public(), internal()] {
         let schemas = document["components"]["schemas"].as_object().unwrap();
         for (name, schema) in schemas {

@@ -29,7 +29,7 @@ async fn has_order(harness: &ConsumerHarness, request: RequestId) -> bool {
 }
 
 #[test]
-fn what_is_delivered_becomes_orders_and_is_acknowledged() {
+fn deliveries_become_orders_and_are_acknowledged() {
     in_system(async {
         let harness = ConsumerHarness::open().await;
         for first in (1..100).step_by(5) {

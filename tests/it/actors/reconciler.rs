@@ -70,7 +70,7 @@ pub(super) async fn until_republished(simulation: &Simulation, process: &Process
 }
 
 #[test]
-fn what_is_lost_is_published_again_once() {
+fn lost_requests_are_published_again_once() {
     in_system(async {
         let (simulation, watermarks) = simulation_with_lost_requests().await;
         simulation.ledger.store_dead_letters(vec![new_dead_letter(&[4])], 1).await.unwrap();
@@ -111,7 +111,7 @@ fn repeatedly_lost_requests_are_published_with_a_growing_delay() {
 }
 
 #[test]
-fn what_is_on_its_way_is_not_published_again() {
+fn requests_on_their_way_are_not_published_again() {
     in_system(async {
         for stage in ["outbox", "claimed", "queue", "unreadable watermark"] {
             let (simulation, watermarks) = simulation_with_lost_requests().await;
@@ -232,7 +232,7 @@ fn an_unavailable_broker_is_reported_and_gets_everything_later() {
 }
 
 #[test]
-fn what_is_lost_to_a_missing_binding_arrives_with_its_first_copy() {
+fn requests_lost_to_a_missing_binding_arrive_with_their_first_copy() {
     in_system(async {
         let (simulation, watermarks) = simulation_with_lost_requests().await;
         simulation.queues.divert();
@@ -282,7 +282,7 @@ pub(super) async fn reserve(simulation: &Simulation, sku: &Sku, request: u64) ->
 }
 
 #[test]
-fn what_has_ended_in_the_ledger_is_written_to_its_bucket_without_any_consumer() {
+fn results_in_the_ledger_are_written_to_their_bucket_without_any_consumer() {
     in_system(async {
         let simulation = Simulation::new(1);
         let watermarks = watermarks(&simulation);

@@ -30,7 +30,7 @@ fn end(stream: &mut FollowedRequest) -> Option<RequestStatus> {
 }
 
 #[test]
-fn fifty_streams_cost_one_lookup_per_look_and_outlive_a_stock_that_fails() {
+fn fifty_streams_cost_one_lookup_per_poll_and_outlive_a_stock_that_fails() {
     in_system(async {
         let fixture = Failing::open(Tier::Memory, OFFER).await;
         let buyers: Vec<u64> = (1..=50).collect();

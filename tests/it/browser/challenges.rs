@@ -7,8 +7,8 @@ use hmac::{Hmac, KeyInit, Mac};
 use serde_json::{Value as Json, json};
 use sha2::Sha256;
 
+use super::appearance::{clipped, faults};
 use super::buying::buyer;
-use super::looks::{clipped, faults};
 use super::{WIDE, assert_quiet, of, open, sale, shop_with};
 use crate::http::auth::SECRET;
 use crate::support::TestApp;

@@ -1,10 +1,10 @@
 //! The storefront in a real browser: every test drives Chromium against a complete server.
 
+mod appearance;
 mod buying;
 mod challenges;
 mod export;
 mod faults;
-mod looks;
 mod operators;
 mod questions;
 

@@ -4,7 +4,7 @@
 use floodgate::config::{AdminScope, NamedToken};
 use serde_json::json;
 
-use super::looks::{clipped, faults};
+use super::appearance::{clipped, faults};
 use super::{WIDE, assert_quiet, open, sale, shop, shop_with};
 use crate::support::TestApp;
 use crate::support::browser::Browser;

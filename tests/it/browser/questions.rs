@@ -6,7 +6,7 @@ use diesel::prelude::*;
 use floodgate::config::{AdminScope, NamedToken};
 use serde_json::{Value as Json, json};
 
-use super::looks::faults;
+use super::appearance::faults;
 use super::{WIDE, assert_quiet, open, sale, shop, shop_with};
 use crate::support::TestApp;
 use crate::support::browser::Browser;

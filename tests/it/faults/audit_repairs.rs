@@ -278,7 +278,7 @@ fn every_order_is_compared_with_its_opening_and_its_terms() {
 }
 
 #[test]
-fn a_difference_that_is_gone_at_the_second_look_is_no_violation() {
+fn a_difference_that_is_gone_at_the_second_read_is_no_violation() {
     in_system(async {
         for shop in Shop::each().await {
             shop.tamper("UPDATE skus SET available = available - 2");

@@ -37,7 +37,7 @@ fn batch(from: usize) -> Vec<Message> {
 }
 
 #[test]
-fn what_was_confirmed_survives_a_kill() {
+fn confirmed_messages_survive_a_kill() {
     let server = RabbitMq::start();
     run(async {
         killed_with_new_queues(&server).await;

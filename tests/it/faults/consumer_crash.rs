@@ -18,7 +18,7 @@ async fn until_unacknowledged(harness: &ConsumerHarness, count: usize) {
 
 /// Crash point `delivered_not_submitted`.
 #[test]
-fn delivered_not_submitted_comes_again() {
+fn delivered_not_submitted_is_redelivered() {
     in_system(async {
         let harness = ConsumerHarness::open().await;
         // The deliveries wait for the ledger when the consumer crashes.
@@ -54,7 +54,7 @@ fn a_consumer_crash_during_a_transaction_duplicates_nothing() {
 
 /// Crash point `committed_not_acknowledged`: after COMMIT, before the acknowledgement.
 #[test]
-fn committed_not_acknowledged_is_acknowledged_when_it_comes_again() {
+fn committed_not_acknowledged_is_acknowledged_when_redelivered() {
     in_system(async {
         let harness = ConsumerHarness::open().await;
         harness.broker.lose_acks(true);

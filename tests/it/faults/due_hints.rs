@@ -132,7 +132,7 @@ fn an_unpaid_order_ends_when_its_hint_leaves_the_delay_queue() {
         assert_eq!(fixture.num_live(&keys).await, 3, "not before the end of the window");
         fixture.ends(&keys).await;
         assert_eq!(fixture.metrics.orders_ended_by_hint.get(), 3);
-        assert_eq!(fixture.num_live(&others).await, 1, "left to the looks");
+        assert_eq!(fixture.num_live(&others).await, 1, "left to the polls");
         assert_ledger_holds(&*fixture.shop.ledger).await;
     });
 }
@@ -175,7 +175,7 @@ fn wrong_early_and_repeated_hints_do_no_harm() {
 }
 
 #[test]
-fn orders_whose_hints_are_lost_end_by_the_looks_a_moment_later() {
+fn orders_whose_hints_are_lost_end_by_the_polls_a_moment_later() {
     run(async {
         let fixture = Fixture::open(|_| ()).await;
         let keys = fixture.place(2..=3, 1).await;
@@ -193,7 +193,7 @@ fn orders_whose_hints_are_lost_end_by_the_looks_a_moment_later() {
         let timer = PaymentTimer(fixture.consumer.deps.clone());
         timer.run(&()).await.unwrap();
         assert_eq!(fixture.num_live(&keys).await, 2, "left to hints for 2 s");
-        until("the looks", async || {
+        until("the polls", async || {
             timer.run(&()).await.unwrap();
             (fixture.num_live(&keys).await == 0).then_some(())
         })
@@ -206,7 +206,7 @@ fn orders_whose_hints_are_lost_end_by_the_looks_a_moment_later() {
 async fn the_delay_queue_of_a_server_ends_orders_and_their_units_are_sold_again() {
     let (mut settings, stores) = fresh_settings(Tier::Pipeline);
     settings.payment.delay_queues_s = vec!["2".to_owned()];
-    // The looks never come.
+    // The polls never come.
     settings.payment.every_ms = 3_600_000;
     settings.maintenance.every_ms = 50;
     let app = TestApp::on((settings, stores));

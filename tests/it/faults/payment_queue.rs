@@ -149,7 +149,7 @@ fn events_from_the_queue_pay_and_refund_once_and_a_repeat_does_nothing() {
 }
 
 #[test]
-fn what_is_not_signed_or_cannot_be_read_is_a_dead_letter_and_stops_nothing() {
+fn unsigned_and_unreadable_messages_are_dead_letters_and_stop_nothing() {
     run(async {
         let fixture = Fixture::open().await;
         let forged = [("webhook-id", "x".to_owned()), ("webhook-timestamp", "1".to_owned())];

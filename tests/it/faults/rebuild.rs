@@ -53,7 +53,7 @@ fn home(reservation: &Reservation) -> BucketKey {
 
 /// Crash point `opened`.
 #[test]
-fn what_the_ledger_decides_while_buckets_are_loaded_is_entered() {
+fn decisions_during_a_load_are_recorded() {
     let fixture = GateFixture::new();
     in_system(async {
         let harness = harness(&fixture).await;

@@ -132,7 +132,7 @@ async fn a_dead_letter_that_refuses_the_verb_does_not_stop_the_others() {
 }
 
 #[tokio::test]
-async fn what_operators_change_is_recorded_with_who_and_why() {
+async fn changes_by_operators_are_recorded_with_name_and_reason() {
     let app = selling(unlimited(), 5).await;
     let reason = |reason: &str| Some(json!({ "reason": reason }));
     for (verb, why) in [("pause", "rain"), ("pause", "rain again"), ("open", "sun")] {

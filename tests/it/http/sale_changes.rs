@@ -104,7 +104,7 @@ async fn title_and_end_change_at_once() {
 }
 
 #[tokio::test]
-async fn what_does_not_fit_is_refused() {
+async fn invalid_changes_are_refused() {
     let app = selling(unlimited(), 5).await;
     for (body, expected) in [
         (json!({"skus": [{"sku_id": "sku", "price": -1}]}), "price"),
@@ -212,7 +212,7 @@ async fn a_crowd_buys_exactly_the_units_of_every_change() {
 pub const CASES: &[Case] = &cases![
     new_terms_are_in_force_for_new_orders_only,
     title_and_end_change_at_once,
-    what_does_not_fit_is_refused,
+    invalid_changes_are_refused,
     a_sold_out_sku_is_restocked_once_per_change_id,
     only_free_units_are_taken_out,
     a_crowd_buys_exactly_the_units_of_every_change,

@@ -35,7 +35,7 @@ fn open(
 }
 
 #[test]
-fn what_was_loaded_is_what_is_answered() {
+fn loaded_rows_are_answered_as_they_were() {
     let redis = Redis::start();
     let mut client = ScriptClient::new(&redis);
     let fixture = Fixture::new(&redis, sku(1, quota(5), 2_000));
@@ -170,7 +170,7 @@ fn an_accepted_request_survives_every_load_that_ends_early() {
 }
 
 #[test]
-fn what_the_ledger_decided_of_requests_that_were_lost_is_entered() {
+fn decisions_on_lost_requests_are_recorded() {
     let redis = Redis::start();
     let mut client = ScriptClient::new(&redis);
     let fixture = Fixture::open(&redis, &mut client, sku(1, ONE, 20), 10);

@@ -177,7 +177,7 @@ fn a_stream_without_another_id_takes_nothing() {
 }
 
 #[test]
-fn what_is_queued_is_counted_on_every_path() {
+fn queued_requests_are_counted_on_every_path() {
     let redis = Redis::start();
     let mut client = ScriptClient::new(&redis);
     let kinds = policies().into_iter().flat_map(|policy| KINDS.map(|outbox| (policy, outbox)));

@@ -141,7 +141,7 @@ proptest! {
     }
 
     #[test]
-    fn what_a_ledger_that_counts_refused_is_forgotten(
+    fn refusals_of_a_ledger_that_counts_leave_no_record(
         policy in policies(),
         initial in 1..20_u32,
         operations in operations(),

@@ -102,7 +102,7 @@ fn a_killed_server_is_found_again_as_another_one() {
 }
 
 #[test]
-fn what_was_answered_survives_a_kill_if_the_file_is_written_first() {
+fn answered_writes_survive_a_kill_if_the_file_is_written_first() {
     let redis = Redis::start_with(AOF_ALWAYS);
     run(async {
         let aof = ConnectionOptions { durability: Durability::Aof, ..options(&redis.url()) };

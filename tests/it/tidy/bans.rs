@@ -125,7 +125,7 @@ fn only_the_configuration_reads_the_environment() {
 }
 
 #[test]
-fn a_planted_look_at_the_environment_is_found() {
+fn a_planted_read_of_the_environment_is_found() {
     each_planted_word_is_found(&ENVIRONMENT);
 }
 
@@ -181,7 +181,7 @@ fn only_the_clock_reads_the_time() {
 }
 
 #[test]
-fn a_planted_look_at_the_time_is_found() {
+fn a_planted_read_of_the_time_is_found() {
     each_planted_word_is_found(&TIME);
 }
 

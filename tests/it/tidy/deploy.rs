@@ -80,7 +80,7 @@ fn deploy(path: &str, text: &str, known: &Configuration) -> Vec<Finding> {
 }
 
 #[test]
-fn what_deploy_names_exists() {
+fn names_in_deploy_exist() {
     let known = Configuration::read(&tree::read(DEFAULTS).unwrap());
     let of_file = |path: &&str| deploy(path, &tree::read(path).unwrap(), &known);
     keep(Rule::Deploy, FILES.iter().flat_map(of_file).collect());

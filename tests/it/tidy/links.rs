@@ -69,7 +69,7 @@ fn a_planted_dead_link_is_found() {
 }
 
 #[test]
-fn what_is_no_relative_link_is_not_found() {
+fn links_that_are_not_relative_are_not_found() {
     let text = "[web](https://example.org) [here](#rules) `[a](b.md)`\n```\n[c](d.md)\n```\n";
     assert!(links("README.md", text, |_| false).is_empty());
     assert!(links("docs/adr/0001.md", "[up](../api.md)", |path| path == "docs/api.md").is_empty());

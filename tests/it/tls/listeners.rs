@@ -101,7 +101,7 @@ fn buyers_are_served_over_tls_and_what_is_no_tls_is_counted() {
 }
 
 #[test]
-fn what_is_no_http_is_counted_and_leaves_no_line_in_the_log() {
+fn connections_without_http_are_counted_and_not_logged() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start(folder.path(), &[]);
     run(async {

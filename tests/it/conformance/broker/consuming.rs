@@ -47,7 +47,7 @@ pub async fn one_acknowledgement_is_for_one_and_one_for_all_before(backend: &dyn
     assert_eq!(process.num_ready("orders.0").await, 0);
 }
 
-pub async fn what_was_not_acknowledged_comes_again(backend: &dyn Backend) {
+pub async fn unacknowledged_deliveries_are_redelivered(backend: &dyn Backend) {
     let process = backend.open();
     process.publish_confirmed(messages(Route::Orders(0), 0..5)).await;
     let mut subscription = process.subscribe(ORDERS, 10).await;
@@ -60,7 +60,7 @@ pub async fn what_was_not_acknowledged_comes_again(backend: &dyn Backend) {
     assert_eq!(again.iter().map(|delivery| delivery.tag).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
 }
 
-pub async fn what_was_given_back_comes_again(backend: &dyn Backend) {
+pub async fn deliveries_given_back_are_redelivered(backend: &dyn Backend) {
     let process = backend.open();
     process.publish_confirmed(messages(Route::Orders(0), 0..3)).await;
     let mut subscription = process.subscribe(ORDERS, 3).await;

@@ -158,19 +158,19 @@ macro_rules! all_cases {
                 every_window_keeps_the_order
                 many_publish_at_once
                 large_and_empty_bodies_arrive
-                what_has_no_queue_of_ours_is_refused
+                messages_without_a_queue_are_refused
                 a_closed_process_sends_nothing;
             consuming:
                 no_more_than_the_prefetch_is_out
                 one_acknowledgement_is_for_one_and_one_for_all_before
-                what_was_not_acknowledged_comes_again
-                what_was_given_back_comes_again
+                unacknowledged_deliveries_are_redelivered
+                deliveries_given_back_are_redelivered
                 acknowledging_twice_does_no_harm
                 waiting_may_be_given_up_without_losing_a_delivery
                 a_closed_process_gives_back;
             routing:
                 dead_letters_wait_with_their_reason
-                what_is_delivered_too_often_is_a_dead_letter
+                a_message_delivered_too_often_is_a_dead_letter
                 a_message_that_no_queue_wants_is_refused_and_the_next_one_is_not
                 a_deleted_queue_ends_its_subscription_and_the_next_one_declares_it
                 declaring_brings_back_what_is_missing

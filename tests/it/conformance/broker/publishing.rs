@@ -87,7 +87,7 @@ pub async fn large_and_empty_bodies_arrive(backend: &dyn Backend) {
     assert_eq!(seen, sizes.map(body));
 }
 
-pub async fn what_has_no_queue_of_ours_is_refused(backend: &dyn Backend) {
+pub async fn messages_without_a_queue_are_refused(backend: &dyn Backend) {
     let process = backend.open();
     let wrong = [Route::Orders(QUEUES), Route::Orders(QUEUES + 1), Route::Orders(u16::MAX)];
     let mut batch: Vec<_> = wrong.iter().map(|route| message(*route, 0)).collect();

@@ -26,7 +26,7 @@ pub async fn dead_letters_wait_with_their_reason(backend: &dyn Backend) {
     assert_eq!(found[0].body, dead_letter.body);
 }
 
-pub async fn what_is_delivered_too_often_is_a_dead_letter(backend: &dyn Backend) {
+pub async fn a_message_delivered_too_often_is_a_dead_letter(backend: &dyn Backend) {
     let process = backend.open();
     process.publish_confirmed(messages(Route::Orders(0), 0..1)).await;
     let mut dead_letters = process.subscribe(Source::Dead, 1).await;

@@ -143,7 +143,7 @@ macro_rules! backends {
                     a_failed_request_never_becomes_an_order
                     many_writers_sell_exactly_the_stock
                     a_large_batch_is_examined_whole
-                    the_examination_says_why
+                    an_examination_has_the_reason_of_each_refusal
                     orders_survive_a_restart;
                 reading:
                     a_scan_is_sorted_and_may_end_early
@@ -199,7 +199,7 @@ macro_rules! backends {
                     a_cursor_moves_forward;
                 retention:
                     an_archive_is_complete_and_the_same_at_every_page_size
-                    what_a_sale_waits_for_is_named
+                    open_ends_of_a_sale_are_named
                     orders_of_a_sealed_sale_do_not_change
                     a_purge_deletes_every_row_and_keeps_the_name
                     a_purge_leaves_the_events_of_other_sales;

@@ -223,7 +223,7 @@ pub async fn a_large_batch_is_examined_whole(backend: &dyn Backend) {
     assert_eq!(seen, expected);
 }
 
-pub async fn the_examination_says_why(backend: &dyn Backend) {
+pub async fn an_examination_has_the_reason_of_each_refusal(backend: &dyn Backend) {
     let ledger = backend.open().await;
     let one = offer(&*ledger, "one", ONE, 3).await;
     let some = offer(&*ledger, "quota", quota(2), 5).await;

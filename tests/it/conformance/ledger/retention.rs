@@ -155,7 +155,7 @@ pub async fn an_archive_is_complete_and_the_same_at_every_page_size(backend: &dy
     assert_eq!((&last["actor"], &last["reason"]), (&"operator:秒".into(), &"\"asked\"".into()));
 }
 
-pub async fn what_a_sale_waits_for_is_named(backend: &dyn Backend) {
+pub async fn open_ends_of_a_sale_are_named(backend: &dyn Backend) {
     let shop = Shop::open(backend, ONE).await;
     let key = shop.place(1, 1, 1).await;
     let sale = close(&*shop.ledger, "sale").await;

@@ -8,7 +8,7 @@ async fn claimed(fixture: &Fixture, worker: &str, size: u64) -> Vec<OutboxEntry>
     fixture.claim(bucket(0), worker, 100).await
 }
 
-pub async fn what_was_acknowledged_leaves_for_good(fixture: &Fixture) {
+pub async fn acknowledged_entries_are_removed_for_good(fixture: &Fixture) {
     let entries = claimed(fixture, "node/1.1", 4).await;
     fixture.acknowledge(bucket(0), "node/1.1", &entries[..2]).await;
     assert_eq!(requests(&fixture.held(bucket(0), "node/1.1").await), [3, 4]);
@@ -86,7 +86,7 @@ pub async fn a_successor_takes_over_all_that_predecessors_hold(fixture: &Fixture
     assert_eq!(status.claimed, [("node/1.3".to_owned(), 4)]);
 }
 
-pub async fn what_was_reclaimed_comes_first_and_in_order(fixture: &Fixture) {
+pub async fn reclaimed_entries_are_claimed_first_and_in_order(fixture: &Fixture) {
     fixture.accept_requests(bucket(0), 1..9);
     fixture.claim(bucket(0), "node/1.1", 3).await;
     fixture.claim(bucket(0), "node/2.1", 2).await;

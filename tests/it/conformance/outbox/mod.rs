@@ -323,12 +323,12 @@ macro_rules! all_cases {
                 a_call_claims_no_more_than_it_may
                 many_workers_at_once_share_the_outbox;
             ending:
-                what_was_acknowledged_leaves_for_good
+                acknowledged_entries_are_removed_for_good
                 an_acknowledgement_removes_its_own_entries_only
                 a_dead_letter_replaces_its_entry
                 many_buckets_are_acknowledged_at_once
                 a_successor_takes_over_all_that_predecessors_hold
-                what_was_reclaimed_comes_first_and_in_order
+                reclaimed_entries_are_claimed_first_and_in_order
                 a_slow_worker_acknowledges_what_was_reclaimed_from_it
                 a_slow_worker_does_no_harm_to_another_that_has_its_entries
                 two_rescuers_at_once_lose_nothing_and_double_nothing

@@ -95,7 +95,7 @@ pub async fn units_of_a_quota_add_up(backend: &dyn Backend) {
     assert_eq!(shop.reserve(shop.reservation(12, 7, 2)).await, Verdict::Reserved);
 }
 
-pub async fn what_waits_for_an_operator_keeps_its_units(backend: &dyn Backend) {
+pub async fn queued_requests_of_a_load_keep_their_units(backend: &dyn Backend) {
     let shop = Shop { stock: backend.open().await, sku: sku(1, ONE, 10, 2) };
     let [waiting, committed, failed] = [1, 2, 3].map(|no| shop.reservation(no, no, 2));
     // The buyer of `second` has an order by another request.
@@ -128,7 +128,7 @@ pub async fn what_waits_for_an_operator_keeps_its_units(backend: &dyn Backend) {
     assert_eq!((facts.left, facts.num_ordered, facts.num_unsettled), (4, 3, 1));
 }
 
-pub async fn what_waits_for_an_operator_counts_for_a_quota(backend: &dyn Backend) {
+pub async fn queued_requests_of_a_load_count_for_a_quota(backend: &dyn Backend) {
     let shop = Shop { stock: backend.open().await, sku: sku(1, quota(5), 10, 1) };
     let [order, waiting] = [1, 2].map(|no| shop.reservation(no, 7, 2));
     let mut loading = shop.stock.load(shop.sku.clone(), 2, FIRST_LOAD).await.unwrap();

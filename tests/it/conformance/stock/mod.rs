@@ -271,8 +271,8 @@ macro_rules! all_cases {
                 units_are_dealt_out_evenly
                 orders_and_failures_are_remembered
                 units_of_a_quota_add_up
-                what_waits_for_an_operator_keeps_its_units
-                what_waits_for_an_operator_counts_for_a_quota
+                queued_requests_of_a_load_keep_their_units
+                queued_requests_of_a_load_count_for_a_quota
                 an_accepted_request_stays_queued_through_a_load
                 loaders_that_end_early_lose_nothing
                 a_load_without_units_is_sold_out
@@ -292,7 +292,7 @@ macro_rules! all_cases {
                 requests_of_one_batch_see_each_other
                 a_batch_larger_than_one_call_is_decided_in_order
                 a_batch_of_several_openings_is_decided_one_by_one
-                what_does_not_fit_takes_nothing
+                reservations_of_more_than_is_left_take_nothing
                 ids_of_nineteen_digits_stay_apart
                 many_at_once_get_exactly_the_stock;
             settling:

@@ -43,7 +43,7 @@ async fn accept(backend: &SingleRedis, shop: &Shop, from: u64, to: u64) -> Vec<O
 }
 
 #[test]
-fn what_is_queued_is_found_on_every_page() {
+fn queued_requests_are_found_on_every_page() {
     for outbox in OUTBOXES {
         run(async {
             let backend = SingleRedis::fresh(outbox);

@@ -156,7 +156,7 @@ pub async fn a_batch_of_several_openings_is_decided_one_by_one(backend: &dyn Bac
     assert_eq!(shop.decide(&batch).await, [stale, reserved, stale, stale, reserved]);
 }
 
-pub async fn what_does_not_fit_takes_nothing(backend: &dyn Backend) {
+pub async fn reservations_of_more_than_is_left_take_nothing(backend: &dyn Backend) {
     let shop = Shop::open(backend, ANY, 5, 1).await;
     let batch = [
         shop.reservation(1, 1, 6),

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_the_file_survives_a_kill() {
+    fn writes_in_the_file_survive_a_kill() {
         for aof in [AOF_EVERYSEC, AOF_ALWAYS] {
             let redis = Redis::start_with(aof);
             redis.cmd(&["SET", "key", "value"]);

@@ -56,7 +56,7 @@ fn late_repeated_and_crossed_writes_take_nothing_back() {
 }
 
 #[test]
-fn what_is_set_while_a_bucket_is_loaded_is_published_with_it() {
+fn a_phase_set_while_a_bucket_is_loaded_is_published_with_it() {
     let redis = Redis::start();
     let mut client = ScriptClient::new(&redis);
     for (epoch, phase) in PAIRS {

@@ -1,5 +1,5 @@
-//! The looks of the storefront: languages, widths, dark mode, motion, keyboard and screen readers.
-//! The checks are geometric and those of axe; pictures are for a person.
+//! The appearance of the storefront: languages, widths, dark mode, motion, keyboard and screen
+//! readers. The checks are geometric and those of axe; pictures are for a person.
 
 use std::io::Read;
 
