@@ -13,7 +13,7 @@ use crate::runtime::breaker::Breaker;
 use crate::runtime::clock::SharedClock;
 use crate::runtime::permits::Permits;
 
-/// Reads what is measured at the moment of a look, then takes a sample.
+/// Sets the gauges that have no writer of their own, then takes a sample.
 pub struct SeriesSampler {
     pub metrics: Arc<Metrics>,
     pub history: Arc<SampleHistory>,

@@ -344,12 +344,11 @@ impl Checker {
         self.num_violations
     }
 
-    /// Keeps the violations that a second look found, too, and the smaller number of those without
+    /// Keeps the violations that a second read found, too, and the smaller number of those without
     /// details. Returns how many it drops.
     pub fn confirm(&mut self, second: &Self) -> u64 {
         let num_before = self.num_violations;
-        let without_details =
-            |looked: &Self| looked.num_violations - looked.violations.len() as u64;
+        let without_details = |read: &Self| read.num_violations - read.violations.len() as u64;
         let others = without_details(self).min(without_details(second));
         let is_confirmed = |one: &Violation| second.violations.iter().any(|two| one.is_same(two));
         self.violations.retain(is_confirmed);

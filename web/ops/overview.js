@@ -36,12 +36,12 @@ function useLast(answer, at) {
   return seen.current;
 }
 
-/** The stages whose oldest age grew in each of the last three looks. */
+/** The stages whose oldest age grew in each of the last three samples. */
 function growingStages(seen) {
   const last = seen.slice(-4);
   if (last.length < 4) return [];
   const grows = (stage) =>
-    last.every((look, no) => no === 0 || look.ages[stage] > last[no - 1].ages[stage]);
+    last.every((sample, no) => no === 0 || sample.ages[stage] > last[no - 1].ages[stage]);
   return Object.keys(last[0].ages).filter(grows);
 }
 
@@ -53,7 +53,7 @@ function rates(seen) {
   const [first, last] = [seen[0], seen.at(-1)];
   if (seen.length < 2) return {};
   const grown = (stages) => {
-    const sum = (look) => stages.reduce((total, stage) => total + (look.counts[stage] ?? NaN), 0);
+    const sum = ({ counts }) => stages.reduce((total, stage) => total + (counts[stage] ?? NaN), 0);
     return ((sum(last) - sum(first)) * 1000) / (last.at - first.at);
   };
   return {
@@ -116,7 +116,7 @@ function Attention({ found }) {
 }
 
 /** Everything about a sale that the overview shows; what does not answer is left out. */
-async function look(sale, signal) {
+async function readOverview(sale, signal) {
   const or = (promise) =>
     promise.catch((error) => {
       if (error.name === "AbortError") throw error;
@@ -133,7 +133,7 @@ async function look(sale, signal) {
 
 function Flow({ sale }) {
   const id = sale.sale_id;
-  const { answer, error, at } = usePolled((signal) => look(id, signal), `flow ${id}`);
+  const { answer, error, at } = usePolled((signal) => readOverview(id, signal), `flow ${id}`);
   const seen = useLast(answer, at);
   const growing = growingStages(seen);
   const flow = rates(seen);

@@ -14,7 +14,7 @@ pub const LISTEN_EVERY_MS: u64 = 1_000;
 /// A quiet channel is no stall: it is reported as progress this often.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 
-/// Passes hints of results to the event streams. While it does not listen, the status watcher looks
+/// Passes hints of results to the event streams. While it does not listen, the status watcher polls
 /// more often.
 pub struct ResultListener {
     pub registry: Arc<StreamRegistry>,

@@ -1,11 +1,11 @@
 //! Follows queued requests on behalf of their event streams. One subscription per process
 //! ([`ResultListener`]) names the requests with results; those, and a share of the others, are
-//! looked up in the stock together, one lookup per SKU and look. A buyer who waits costs an entry
+//! looked up in the stock together, one lookup per SKU and poll. A buyer who waits costs an entry
 //! in a table: no task, no timer, and no call of its own.
 //!
 //! Takes no input but its timer and hints, each of which may be lost. On error: the streams stay
-//! open, and the next look asks again. On crash: the table is kept, and the next incarnation goes
-//! on. May repeat: every look.
+//! open, and the next poll asks again. On crash: the table is kept, and the next incarnation goes
+//! on. May repeat: every poll.
 
 mod listener;
 mod registry;
@@ -20,7 +20,7 @@ use crate::stock::{self, Stock};
 pub use listener::{LISTEN_EVERY_MS, ResultListener};
 pub use registry::{FollowedRequest, StreamNews, StreamRegistry};
 
-/// Milliseconds from one look to the next.
+/// Milliseconds from one poll to the next.
 pub const LOOK_EVERY_MS: u64 = 250;
 
 /// Looks up the statuses of followed requests.
@@ -39,7 +39,7 @@ impl Task for StatusWatcher {
     /// Looks at every SKU; returns the first error after all of them.
     async fn run(&self, (): &()) -> Result<(), stock::Error> {
         let mut outcome = Ok(());
-        for (sku, requests) in self.registry.begin_look(self.clock.now()) {
+        for (sku, requests) in self.registry.begin_poll(self.clock.now()) {
             let statuses = match self.stock.statuses(sku, requests.clone()).await {
                 Ok(statuses) => statuses,
                 Err(error) => {

@@ -24,11 +24,11 @@ const UNREAD_MAX: usize = 4;
 const STREAM_MAX: Duration = Duration::from_mins(5);
 
 /// Looks from one heartbeat of a stream to the next: 15 seconds, below the idle time-out of common
-/// proxies. Each look sends those of its share of the streams.
+/// proxies. Each poll sends those of its share of the streams.
 const BEAT_EVERY: u64 = 15_000 / LOOK_EVERY_MS;
 
 /// Looks from one lookup of a request without a hint to the next: 5 seconds while hints come, else
-/// one second. Each look makes those of its share of the streams.
+/// one second. Each poll makes those of its share of the streams.
 const LOOK_UP_EVERY_HINTED: u64 = 5_000 / LOOK_EVERY_MS;
 const LOOK_UP_EVERY: u64 = 1_000 / LOOK_EVERY_MS;
 
@@ -55,7 +55,7 @@ struct Streams {
     of_buyer: HashMap<BuyerId, u32>,
     /// Number of the last stream.
     last_no: u64,
-    num_looks: u64,
+    num_polls: u64,
     /// Followed requests with results, as far as hints say.
     hinted: HashSet<RequestId>,
     is_listening: bool,
@@ -116,11 +116,11 @@ impl StreamRegistry {
 
     /// Ends streams that have lasted long enough, sends the heartbeats that are due, and returns
     /// the requests to look up.
-    pub fn begin_look(&self, now: Instant) -> BTreeMap<SkuNo, Vec<(RequestId, BuyerId)>> {
+    pub fn begin_poll(&self, now: Instant) -> BTreeMap<SkuNo, Vec<(RequestId, BuyerId)>> {
         let mut streams = self.streams.lock();
-        streams.num_looks += 1;
-        let num_looks = streams.num_looks;
-        let is_due = |every: u64, no: u64| no % every == num_looks % every;
+        streams.num_polls += 1;
+        let num_polls = streams.num_polls;
+        let is_due = |every: u64, no: u64| no % every == num_polls % every;
         let hinted = std::mem::take(&mut streams.hinted);
         let every = if streams.is_listening { LOOK_UP_EVERY_HINTED } else { LOOK_UP_EVERY };
         let over = streams.by_request.iter().filter(|(_, stream)| stream.ends <= now);
@@ -202,7 +202,7 @@ impl FollowedRequest {
 pub struct Listening(Arc<StreamRegistry>);
 
 impl Listening {
-    /// These requests have results: those that are followed are looked up with the next look.
+    /// These requests have results: those that are followed are read with the next poll.
     pub fn hint(&self, requests: &[RequestId]) {
         let mut streams = self.0.streams.lock();
         let Streams { by_request, hinted, .. } = &mut *streams;
@@ -292,17 +292,17 @@ mod tests {
     }
 
     #[test]
-    fn heartbeats_are_spread_over_the_looks_and_every_stream_gets_one_in_15_seconds() {
+    fn heartbeats_are_spread_over_the_polls_and_every_stream_gets_one_in_15_seconds() {
         let registry = registry(10_000);
         let buyers = 1..=600;
         let mut streams: Vec<_> =
             buyers.map(|number| follow(&registry, number, number).unwrap()).collect();
         let now = now_monotonic();
         for _ in 0..BEAT_EVERY {
-            let looked_up = registry.begin_look(now);
+            let looked_up = registry.begin_poll(now);
             assert_eq!(looked_up[&SkuNo(1)].len(), 600 / 4, "each request once a second");
             let num_beats = streams.iter_mut().filter_map(news).count();
-            assert_eq!(num_beats, 10, "the same share in each look");
+            assert_eq!(num_beats, 10, "the same share in each poll");
         }
         assert_eq!(BEAT_EVERY * LOOK_EVERY_MS, 15_000);
     }
@@ -313,33 +313,33 @@ mod tests {
         let _streams: Vec<_> =
             (1..=100).map(|number| follow(&registry, number, number).unwrap()).collect();
         let now = now_monotonic();
-        let requests = |look: BTreeMap<SkuNo, Vec<(RequestId, BuyerId)>>| -> Vec<u64> {
+        let requests = |poll: BTreeMap<SkuNo, Vec<(RequestId, BuyerId)>>| -> Vec<u64> {
             let mut found: Vec<_> =
-                look.into_values().flatten().map(|(request, _)| request.get()).collect();
+                poll.into_values().flatten().map(|(request, _)| request.get()).collect();
             found.sort_unstable();
             found
         };
         let listening = registry.listen();
-        assert_eq!(requests(registry.begin_look(now)), [1, 21, 41, 61, 81]);
+        assert_eq!(requests(registry.begin_poll(now)), [1, 21, 41, 61, 81]);
         let hinted = [50, 22, 999].map(|number| RequestId::new(number).unwrap());
         listening.hint(&hinted);
         assert_eq!(
-            requests(registry.begin_look(now)),
+            requests(registry.begin_poll(now)),
             [2, 22, 42, 50, 62, 82],
             "999 has no stream"
         );
-        assert_eq!(requests(registry.begin_look(now)), [3, 23, 43, 63, 83], "a hint is used once");
+        assert_eq!(requests(registry.begin_poll(now)), [3, 23, 43, 63, 83], "a hint is used once");
         drop(listening);
-        assert_eq!(requests(registry.begin_look(now)).len(), 25, "without hints, each second");
+        assert_eq!(requests(registry.begin_poll(now)).len(), 25, "without hints, each second");
     }
 
     #[test]
     fn a_stream_ends_after_five_minutes_and_with_the_process() {
         let registry = registry(50);
         let mut streams = [1, 2].map(|number| follow(&registry, number, number).unwrap());
-        registry.begin_look(now_monotonic() + STREAM_MAX / 2);
+        registry.begin_poll(now_monotonic() + STREAM_MAX / 2);
         assert_eq!(registry.metrics.event_streams.get(), 2);
-        registry.begin_look(now_monotonic() + STREAM_MAX);
+        registry.begin_poll(now_monotonic() + STREAM_MAX);
         assert_eq!(registry.metrics.event_streams.get(), 0);
         let mut last = follow(&registry, 3, 3).unwrap();
         registry.close();

@@ -177,7 +177,7 @@ fn apply<D: Database>(
 ) -> Result<(PaymentRecorded, Option<OrderKey>), Error> {
     let mut found = reported(conn, event)?;
     if found.is_none() {
-        // Moved to its successor between the look and the lock; no payment moves twice.
+        // Moved to its successor between the read and the lock; no payment moves twice.
         found = reported(conn, event)?;
     }
     let Some((order, row, mut payment)) = found else {

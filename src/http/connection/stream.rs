@@ -127,7 +127,7 @@ impl<T> GuardedStream<T> {
             }
             let fired = timer.deadline();
             if !self.working.is_none() && self.write_until.is_none() {
-                // A handler works: its answer ends the clock, or the next look.
+                // A handler works: its answer ends the clock, or the next check.
                 self.read_until = Some(fired + READ_MAX);
             } else if fired >= deadline {
                 return Err(io::ErrorKind::TimedOut.into());

@@ -4,7 +4,7 @@
 //! the [`Checker`], in one read transaction per SKU, looks every order up at its gate, and compares
 //! sums. Memory does not grow with the number of orders.
 //!
-//! A difference becomes a violation only if a second look at the same stores, some seconds later,
+//! A difference becomes a violation only if a second read of the same stores, some seconds later,
 //! finds it too: during a sale, every order is for a moment in one store and not yet in the other.
 //! [`Repairer`] acts on violations; without it the audit writes nothing.
 //!
@@ -66,7 +66,7 @@ pub struct AuditSources<'a> {
     pub stock: Option<&'a dyn Stock>,
     /// Outbox and broker, in tier `pipeline`.
     pub pipeline: Option<&'a Pipeline>,
-    /// Time between the two looks.
+    /// Time between the two reads.
     pub recheck: Duration,
 }
 
@@ -100,7 +100,7 @@ pub async fn audit_all(
     }
     let purged = sales.extract_if(.., |sale| sale.retention.is_purged());
     let purged: Vec<String> = purged.map(|sale| describe_purged(&sale)).collect();
-    let mut run = AuditRun::look(sources, &sales, now_ms).await?;
+    let mut run = AuditRun::read(sources, &sales, now_ms).await?;
     run.notes.extend(purged);
     if run.checker.num_violations() > 0 {
         tokio::time::sleep(sources.recheck).await;
@@ -109,7 +109,7 @@ pub async fn audit_all(
             sale.skus.retain(|sku| found.contains(&sku.no));
         }
         let later_ms = i64::try_from(sources.recheck.as_millis()).unwrap_or(i64::MAX);
-        let second = AuditRun::look(sources, &sales, now_ms.saturating_add(later_ms)).await?;
+        let second = AuditRun::read(sources, &sales, now_ms.saturating_add(later_ms)).await?;
         run.confirm(second);
     }
     let dead_letters = sources.ledger.count_dead_letters().await?;
@@ -138,7 +138,7 @@ struct AuditRun<'a> {
 
 impl<'a> AuditRun<'a> {
     /// Compares the stores once.
-    async fn look(sources: AuditSources<'a>, sales: &[Sale], now_ms: i64) -> Result<Self, Error> {
+    async fn read(sources: AuditSources<'a>, sales: &[Sale], now_ms: i64) -> Result<Self, Error> {
         let (checker, notes, could_tell) = (Checker::default(), Vec::new(), true);
         let mut run = Self { sources, now_ms, checker, notes, could_tell };
         run.could_tell = sources.stock.is_some();
@@ -158,7 +158,7 @@ impl<'a> AuditRun<'a> {
         Ok(run)
     }
 
-    /// Keeps what a second look found, too.
+    /// Keeps what a second read found, too.
     fn confirm(&mut self, second: Self) {
         let num_gone = self.checker.confirm(&second.checker);
         if num_gone > 0 {

@@ -41,7 +41,7 @@ impl Repairer<'_> {
         violations.iter().filter_map(planned).collect()
     }
 
-    /// Repairs the violations, which two looks found, and records each repair.
+    /// Repairs the violations, which two reads found, and records each repair.
     ///
     /// # Errors
     /// A store is away: the actions before it were made, and the next repair continues.

@@ -55,7 +55,7 @@ pub struct AuditService {
     pub sales: SalesService,
     pub clock: SharedClock,
     pub metrics: Arc<Metrics>,
-    /// Time between the two looks.
+    /// Time between the two reads.
     pub recheck: Duration,
     pub jobs: Arc<Mutex<VecDeque<AuditJob>>>,
 }

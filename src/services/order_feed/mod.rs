@@ -1,7 +1,7 @@
 //! The feed of order events: every change of an order, in the order of its feed number.
 //!
 //! Numbers are given after the commit ([`crate::db::OrderChanges::number_events`]), here and by the
-//! stock returner. Waiting readers share one look at the ledger, at a bounded rate.
+//! stock returner. Waiting readers share one poll of the ledger, at a bounded rate.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,8 +22,8 @@ pub use cloud_event::CloudEvent;
 pub const STOCK_READER: &str = "stock";
 pub const BROKER_READER: &str = "broker";
 
-/// Shortest time between two looks.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// Shortest time between two polls.
+const POLL_EVERY: Duration = Duration::from_millis(200);
 
 /// Events that get their numbers in one transaction.
 const NUMBERED_MAX: u32 = 1_000;
@@ -43,12 +43,12 @@ pub struct OrderFeed {
     clock: SharedClock,
     /// Identifies the ledger.
     installation: Arc<str>,
-    last_look: Mutex<Option<Look>>,
+    last_poll: Mutex<Option<FeedPoll>>,
 }
 
-/// A look at the end of the feed.
+/// A poll of the end of the feed.
 #[derive(Clone, Copy)]
-struct Look {
+struct FeedPoll {
     began: Instant,
     last_feed_no: i64,
 }
@@ -60,7 +60,7 @@ impl OrderFeed {
         clock: SharedClock,
         installation: Arc<str>,
     ) -> Self {
-        Self { ledger, catalog, clock, installation, last_look: Mutex::default() }
+        Self { ledger, catalog, clock, installation, last_poll: Mutex::default() }
     }
 
     /// The first events after a feed number, at most `limit`. If there are none, waits for one: at
@@ -80,7 +80,7 @@ impl OrderFeed {
         let until = since + wait;
         let mut events = self.events(after, limit).await?;
         while events.is_empty() {
-            let last = self.look(since).await?;
+            let last = self.poll(since).await?;
             if last > after {
                 events = self.events(after, limit).await?;
                 // No event up to there: those are of purged sales.
@@ -122,20 +122,20 @@ impl OrderFeed {
         Ok(cloud_events)
     }
 
-    /// The last feed number, by a look that began at or after `since`: one caller looks for all
+    /// The last feed number, by a poll that began at or after `since`: one caller polls for all
     /// who wait.
-    async fn look(&self, since: Instant) -> Result<i64, db::Error> {
-        let mut last_look = self.last_look.lock().await;
-        if let Some(Look { began, last_feed_no }) = *last_look {
+    async fn poll(&self, since: Instant) -> Result<i64, db::Error> {
+        let mut last_poll = self.last_poll.lock().await;
+        if let Some(FeedPoll { began, last_feed_no }) = *last_poll {
             if began >= since {
                 return Ok(last_feed_no);
             }
-            let pause = (began + LOOK_EVERY).saturating_duration_since(self.clock.now());
+            let pause = (began + POLL_EVERY).saturating_duration_since(self.clock.now());
             tokio::time::sleep(pause).await;
         }
         let began = self.clock.now();
         let last_feed_no = self.number().await?;
-        *last_look = Some(Look { began, last_feed_no });
+        *last_poll = Some(FeedPoll { began, last_feed_no });
         Ok(last_feed_no)
     }
 

@@ -1,7 +1,7 @@
 //! Hints of results: each process that settles or releases requests names them in a channel, so
 //! that other processes look them up at once instead of again and again.
 //!
-//! A hint may be lost: the bucket has the result, the hint says only that a look is worth it.
+//! A hint may be lost: the bucket has the result, the hint says only that a read is worth it.
 
 use async_trait::async_trait;
 
@@ -36,7 +36,7 @@ impl HintChannel {
             return;
         }
         let publish = redis::cmd("PUBLISH").arg(&self.name).arg(numbers).to_owned();
-        // Lost hints are made up for by looks.
+        // Polls make up for lost hints.
         drop(executor.send(&self.name, &[publish], "hinting at results").await);
     }
 
