@@ -18,7 +18,7 @@ use crate::actors::order_consumer::CatalogSync;
 use crate::actors::sale_loader::SaleLoader;
 use crate::actors::series_sampler::SeriesSampler;
 use crate::actors::status_watcher::{
-    LISTEN_EVERY_MS, LOOK_EVERY_MS, ResultListener, StatusWatcher, StreamRegistry,
+    LISTEN_EVERY_MS, POLL_EVERY_MS, ResultListener, StatusWatcher, StreamRegistry,
 };
 use crate::actors::stock_gate::handle::GateAddress;
 use crate::actors::stock_refresher::StockRefresher;
@@ -172,7 +172,7 @@ impl ActorSystem {
             stock: Arc::clone(stock),
             clock: Arc::clone(&self.clock),
         };
-        self.start_periodic("status_watcher", &self.engine, LOOK_EVERY_MS, watcher);
+        self.start_periodic("status_watcher", &self.engine, POLL_EVERY_MS, watcher);
         if self.backends.is_shared {
             let listener =
                 ResultListener { registry: Arc::clone(registry), stock: Arc::clone(stock) };

@@ -193,7 +193,7 @@ pub trait Outbox: Send + Sync {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundEntry {
-    pub place: EntryLocation,
+    pub location: EntryLocation,
     /// The trace of the request, not of the entry's other requests.
     pub trace: TraceId,
 }

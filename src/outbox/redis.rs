@@ -93,8 +93,8 @@ impl RedisOutbox {
         find: impl Fn(&[u8]) -> Option<T>,
     ) -> Result<Option<T>, Error> {
         for page in 0.. {
-            let places = (-PAGE * (page + 1), -PAGE * page - 1);
-            let call = read_list(keys, list, places);
+            let range = (-PAGE * (page + 1), -PAGE * page - 1);
+            let call = read_list(keys, list, range);
             let elements = self.call(call, "finding a request").await?;
             if elements.is_empty() {
                 break;
@@ -115,7 +115,7 @@ impl RedisOutbox {
         let find = |bytes: &[u8]| {
             let OutboxDeadLetter { bytes, reason, .. } = decode_dead_letter(bytes);
             Some(FoundEntry {
-                place: EntryLocation::Dead { reason },
+                location: EntryLocation::Dead { reason },
                 trace: trace_in(&bytes, request)?,
             })
         };
@@ -141,11 +141,11 @@ impl RedisOutbox {
     ) -> Result<Option<FoundEntry>, Error> {
         let find = |bytes: &[u8]| trace_in(bytes, request);
         if let Some(trace) = self.search(keys, &keys.outbox(), find).await? {
-            return Ok(Some(FoundEntry { place: EntryLocation::Waiting, trace }));
+            return Ok(Some(FoundEntry { location: EntryLocation::Waiting, trace }));
         }
         for worker in self.claimants(keys).await? {
             if let Some(trace) = self.search(keys, &keys.claimed(&worker), find).await? {
-                return Ok(Some(FoundEntry { place: EntryLocation::Claimed { worker }, trace }));
+                return Ok(Some(FoundEntry { location: EntryLocation::Claimed { worker }, trace }));
             }
         }
         Ok(None)
@@ -166,7 +166,7 @@ impl RedisOutbox {
                 let claimed = |worker| EntryLocation::Claimed { worker };
                 let trace = trace_in(&entry.bytes, request)?;
                 Some(FoundEntry {
-                    place: entry.holder.map_or(EntryLocation::Waiting, claimed),
+                    location: entry.holder.map_or(EntryLocation::Waiting, claimed),
                     trace,
                 })
             });
@@ -253,8 +253,8 @@ impl Outbox for RedisOutbox {
     async fn dead(&self, bucket: BucketKey, max: usize) -> Result<Vec<OutboxDeadLetter>, Error> {
         let keys = self.keys(bucket);
         let Some(last) = max.checked_sub(1) else { return Ok(Vec::new()) };
-        let places = (0, i64::try_from(last).unwrap_or(i64::MAX));
-        let call = read_list(&keys, &keys.dead(), places);
+        let range = (0, i64::try_from(last).unwrap_or(i64::MAX));
+        let call = read_list(&keys, &keys.dead(), range);
         let elements = self.call(call, "reading dead letters").await?;
         Ok(elements.iter().map(|bytes| decode_dead_letter(bytes)).collect())
     }

@@ -81,8 +81,8 @@ impl BucketWalk {
     }
 
     /// Whether a request without a result in the ledger, accepted at this time, is lost.
-    pub(super) fn is_lost(&self, accepted_at_ms: i64) -> bool {
-        self.lost_before_ms.is_some_and(|before_ms| accepted_at_ms < before_ms)
+    pub(super) fn is_lost(&self, placed_at_ms: i64) -> bool {
+        self.lost_before_ms.is_some_and(|before_ms| placed_at_ms < before_ms)
     }
 
     /// Whether the walk could decide every request that it has read.

@@ -26,9 +26,8 @@ use crate::tier::{Backends, Pipeline};
 
 mod bucket_walk;
 mod copies;
-mod ends;
+mod lost_requests;
 mod pass;
-mod republishing;
 
 use pass::Pass;
 

@@ -7,8 +7,7 @@ use std::fmt;
 
 use super::bucket_walk::{BucketWalk, OldestQueued};
 use super::copies::RecentCopies;
-use super::ends::record_ends;
-use super::republishing::republish;
+use super::lost_requests::{record_ends, republish};
 use super::{Blocked, Reconciler};
 use crate::broker::Route;
 use crate::domain::{BucketKey, Failure, OrderIntent, RequestId, SkuNo};

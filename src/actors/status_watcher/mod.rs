@@ -7,21 +7,27 @@
 //! open, and the next poll asks again. On crash: the table is kept, and the next incarnation goes
 //! on. May repeat: every poll.
 
-mod listener;
 mod registry;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::periodic::Task;
 use crate::domain::RequestStatus;
 use crate::runtime::clock::SharedClock;
+use crate::runtime::progress;
 use crate::stock::{self, Stock};
 
-pub use listener::{LISTEN_EVERY_MS, ResultListener};
 pub use registry::{FollowedRequest, StreamNews, StreamRegistry};
 
 /// Milliseconds from one poll to the next.
-pub const LOOK_EVERY_MS: u64 = 250;
+pub const POLL_EVERY_MS: u64 = 250;
+
+/// Milliseconds until a subscription that was lost is opened again.
+pub const LISTEN_EVERY_MS: u64 = 1_000;
+
+/// A quiet channel is no stall: it is reported as progress this often.
+const ALIVE_EVERY: Duration = Duration::from_secs(1);
 
 /// Looks up the statuses of followed requests.
 pub struct StatusWatcher {
@@ -36,7 +42,7 @@ impl Task for StatusWatcher {
 
     const FAILURE: &'static str = "event streams: statuses cannot be read, asking again";
 
-    /// Looks at every SKU; returns the first error after all of them.
+    /// Polls every SKU; returns the first error after all of them.
     async fn run(&self, (): &()) -> Result<(), stock::Error> {
         let mut outcome = Ok(());
         for (sku, requests) in self.registry.begin_poll(self.clock.now()) {
@@ -57,5 +63,36 @@ impl Task for StatusWatcher {
             }
         }
         outcome
+    }
+}
+
+/// Passes hints of results to the event streams. While it does not listen, the status watcher polls
+/// more often.
+pub struct ResultListener {
+    pub registry: Arc<StreamRegistry>,
+    pub stock: Arc<dyn Stock>,
+}
+
+impl Task for ResultListener {
+    type State = ();
+    type Error = stock::Error;
+
+    const FAILURE: &'static str = "event streams: no hints of results, polling more often";
+
+    /// Listens until the subscription is lost.
+    async fn run(&self, (): &()) -> Result<(), stock::Error> {
+        let Some(mut hints) = self.stock.result_hints().await? else { return Ok(()) };
+        let listening = self.registry.listen();
+        loop {
+            match tokio::time::timeout(ALIVE_EVERY, hints.next()).await {
+                Ok(Some(requests)) => listening.hint(&requests),
+                Ok(None) => {
+                    let reason = "the subscription to results was lost".to_owned();
+                    return Err(stock::Error::Unavailable { reason });
+                }
+                Err(_quiet) => {}
+            }
+            progress::answered();
+        }
     }
 }

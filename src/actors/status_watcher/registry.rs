@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
-use super::LOOK_EVERY_MS;
+use super::POLL_EVERY_MS;
 use crate::domain::{BuyerId, RequestId, RequestStatus, SkuNo};
 use crate::observe::metrics::{Metrics, ReasonLabel};
 
@@ -25,12 +25,12 @@ const STREAM_MAX: Duration = Duration::from_mins(5);
 
 /// Looks from one heartbeat of a stream to the next: 15 seconds, below the idle time-out of common
 /// proxies. Each poll sends those of its share of the streams.
-const BEAT_EVERY: u64 = 15_000 / LOOK_EVERY_MS;
+const BEAT_EVERY: u64 = 15_000 / POLL_EVERY_MS;
 
 /// Looks from one lookup of a request without a hint to the next: 5 seconds while hints come, else
 /// one second. Each poll makes those of its share of the streams.
-const LOOK_UP_EVERY_HINTED: u64 = 5_000 / LOOK_EVERY_MS;
-const LOOK_UP_EVERY: u64 = 1_000 / LOOK_EVERY_MS;
+const LOOK_UP_EVERY_HINTED: u64 = 5_000 / POLL_EVERY_MS;
+const LOOK_UP_EVERY: u64 = 1_000 / POLL_EVERY_MS;
 
 /// What a stream receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -304,7 +304,7 @@ mod tests {
             let num_beats = streams.iter_mut().filter_map(news).count();
             assert_eq!(num_beats, 10, "the same share in each poll");
         }
-        assert_eq!(BEAT_EVERY * LOOK_EVERY_MS, 15_000);
+        assert_eq!(BEAT_EVERY * POLL_EVERY_MS, 15_000);
     }
 
     #[test]

@@ -146,7 +146,7 @@ async fn read_outbox(
 ) -> Result<(), outbox::Error> {
     let found = pipeline.outbox.find(key, request).await?;
     findings.trace = findings.trace.or_else(|| found.as_ref()?.trace.known());
-    findings.pipeline.push(match found.map(|found| found.place) {
+    findings.pipeline.push(match found.map(|found| found.location) {
         Some(EntryLocation::Waiting) => StageView::new("outbox", "waits for a relay", "queued"),
         Some(EntryLocation::Claimed { worker }) => StageView {
             holder: Some(worker),

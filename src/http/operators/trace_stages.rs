@@ -81,7 +81,7 @@ pub(super) struct TraceFindings {
     pub(super) buyer: Option<BuyerId>,
     pub(super) trace: Option<TraceId>,
     pub(super) gate: Option<StageView>,
-    pub(super) accepted_at_ms: Option<i64>,
+    pub(super) placed_at_ms: Option<i64>,
     /// The bucket that has the request as queued, while the ledger has no result.
     pub(super) queued_in: Option<BucketKey>,
     /// Stages between gate and ledger.
@@ -98,7 +98,7 @@ impl TraceFindings {
         let OrderTimeline { order, trace, published_at_ms, recorded_at_ms } = *timeline;
         (self.sku, self.buyer) = (Some(order.sku), Some(order.buyer));
         self.trace = trace.known();
-        (self.accepted_at_ms, self.recorded_at_ms) = (Some(order.placed_at_ms), recorded_at_ms);
+        (self.placed_at_ms, self.recorded_at_ms) = (Some(order.placed_at_ms), recorded_at_ms);
         let state = order.state.name();
         // Replaced by the gate's own record if it has one. An order proves a purchase even if its
         // bucket was emptied or cannot be read.
@@ -136,7 +136,7 @@ impl TraceFindings {
             }
         };
         self.gate = Some(stage.with_units_at(record.quantity, record.placed_at_ms));
-        self.accepted_at_ms = Some(record.placed_at_ms);
+        self.placed_at_ms = Some(record.placed_at_ms);
     }
 
     /// Adds the dead letters of the request. `dead_letters` is sorted newest first.
@@ -154,7 +154,7 @@ impl TraceFindings {
 
     /// From the purchase to the row. `None` also if clock skew makes the duration negative.
     pub(super) fn took_ms(&self) -> Option<u64> {
-        u64::try_from(self.recorded_at_ms?.checked_sub(self.accepted_at_ms?)?).ok()
+        u64::try_from(self.recorded_at_ms?.checked_sub(self.placed_at_ms?)?).ok()
     }
 
     pub(super) fn stages(self) -> Vec<StageView> {

@@ -5,7 +5,7 @@ use crate::domain::{
     DeadLetterNo, DeadLetterOrigin, Order, OrderState, RecordState, Refusal, RequestId, samples,
 };
 
-const ACCEPTED_MS: i64 = 1_800_000_000_000;
+const PLACED_AT_MS: i64 = 1_800_000_000_000;
 
 fn timeline(published_at_ms: Option<i64>, recorded_at_ms: Option<i64>) -> OrderTimeline {
     let order = Order { state: OrderState::Paid, ..samples::intent(9).order(1_800_000_000_000) };
@@ -14,7 +14,7 @@ fn timeline(published_at_ms: Option<i64>, recorded_at_ms: Option<i64>) -> OrderT
 
 fn record(state: RecordState) -> RequestRecord {
     let buyer = BuyerId::new(7).unwrap();
-    RequestRecord { buyer, quantity: 2, placed_at_ms: ACCEPTED_MS, state }
+    RequestRecord { buyer, quantity: 2, placed_at_ms: PLACED_AT_MS, state }
 }
 
 fn dead_letter(no: i64, state: DeadLetterState, dead_at_ms: i64) -> DeadLetter {
@@ -40,7 +40,7 @@ fn rendered(findings: TraceFindings) -> Vec<(String, String, Option<i64>)> {
     let text = |of: &Json| of.as_str().unwrap().to_owned();
     let after = |at: &Json| {
         let at = chrono::DateTime::parse_from_rfc3339(at.as_str()?).unwrap();
-        Some(at.timestamp_millis() - ACCEPTED_MS)
+        Some(at.timestamp_millis() - PLACED_AT_MS)
     };
     let stage = |of: &Json| (text(&of["stage"]), text(&of["state"]), after(&of["at"]));
     stages.as_array().unwrap().iter().map(stage).collect()
@@ -58,14 +58,14 @@ fn a_stage_without_a_record_is_omitted() {
     assert_eq!(rendered(findings), [stage("gate", "paid", Some(0)), stage("ledger", "paid", None)]);
     // The consumer's clock is slow.
     let mut findings = TraceFindings::default();
-    findings.add_order(&timeline(None, Some(ACCEPTED_MS - 1)));
+    findings.add_order(&timeline(None, Some(PLACED_AT_MS - 1)));
     assert_eq!(findings.took_ms(), None);
 }
 
 #[test]
 fn a_gate_without_the_result_is_queued_beside_the_order() {
     let mut findings = TraceFindings::default();
-    findings.add_order(&timeline(None, Some(ACCEPTED_MS + 41)));
+    findings.add_order(&timeline(None, Some(PLACED_AT_MS + 41)));
     findings.add_gate_record(&record(RecordState::Queued));
     assert_eq!(
         rendered(findings),
@@ -76,11 +76,11 @@ fn a_gate_without_the_result_is_queued_beside_the_order() {
 #[test]
 fn replayed_dead_letters_of_an_order_are_sorted_by_time() {
     let dead_letters = [
-        dead_letter(2, DeadLetterState::Replayed, ACCEPTED_MS + 30),
-        dead_letter(1, DeadLetterState::Replayed, ACCEPTED_MS + 10),
+        dead_letter(2, DeadLetterState::Replayed, PLACED_AT_MS + 30),
+        dead_letter(1, DeadLetterState::Replayed, PLACED_AT_MS + 10),
     ];
     let mut findings = TraceFindings::default();
-    findings.add_order(&timeline(Some(ACCEPTED_MS + 50), Some(ACCEPTED_MS + 60)));
+    findings.add_order(&timeline(Some(PLACED_AT_MS + 50), Some(PLACED_AT_MS + 60)));
     assert_eq!((findings.took_ms(), findings.trace), (Some(60), Some(TraceId(5))));
     findings.add_dead_letters(&dead_letters);
     let expected = [
@@ -100,7 +100,7 @@ fn a_request_in_an_open_dead_letter_is_in_no_queue() {
     {
         let mut findings = TraceFindings::default();
         findings.pipeline.push(StageView::new("broker", "is in a queue", "queued"));
-        findings.add_dead_letters(&[dead_letter(1, state, ACCEPTED_MS + 10)]);
+        findings.add_dead_letters(&[dead_letter(1, state, PLACED_AT_MS + 10)]);
         let queue = stage("broker", "queued", None);
         let dead = stage("dead_letter", expected_state, Some(10));
         let expected = if expected_state == "dead" { vec![dead] } else { vec![queue, dead] };
@@ -117,7 +117,7 @@ fn a_failure_has_its_reason_and_its_duration() {
         buyer: BuyerId::new(7).unwrap(),
         quantity: 2,
         reason: Refusal::SoldOut,
-        recorded_at_ms: ACCEPTED_MS + 41,
+        recorded_at_ms: PLACED_AT_MS + 41,
     });
     assert_eq!(findings.took_ms(), None, "the time of the purchase is unknown");
     findings.add_gate_record(&record(RecordState::Failed(Refusal::SoldOut)));

@@ -25,7 +25,7 @@ pub fn count_entries(
     let read = move |reply: &mut Reply| {
         let mut status = OutboxStatus {
             num_waiting: reply.count()?,
-            oldest_waiting_ms: accepted_at(&reply.bytes()?),
+            oldest_waiting_ms: placed_at(&reply.bytes()?),
             num_dead: reply.count()?,
             ..OutboxStatus::default()
         };
@@ -36,7 +36,7 @@ pub fn count_entries(
                 OutboxKind::Stream => reply.text()?,
             };
             let count = reply.count()?;
-            let oldest = accepted_at(&reply.bytes()?);
+            let oldest = placed_at(&reply.bytes()?);
             status.claimed.push((worker, count));
             let both = [status.oldest_claimed_ms, oldest];
             status.oldest_claimed_ms = both.into_iter().flatten().min();
@@ -49,8 +49,8 @@ pub fn count_entries(
         .keys(kind.lists(lists))
 }
 
-/// The request time of a record; `None` if the bytes are no record.
-fn accepted_at(record: &[u8]) -> Option<i64> {
+/// The time of the request in a record; `None` if the bytes are no record.
+fn placed_at(record: &[u8]) -> Option<i64> {
     RequestRecord::unpack(record).ok().map(|record| record.placed_at_ms)
 }
 

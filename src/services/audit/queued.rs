@@ -93,9 +93,10 @@ impl QueuedRequests {
             self.dead_units += u64::from(intent.quantity);
             return;
         }
-        let accepted_ms = intent.placed_at_ms;
-        self.oldest_ms = Some(self.oldest_ms.map_or(accepted_ms, |oldest| oldest.min(accepted_ms)));
-        if end == RequestEnd::None && now_ms - accepted_ms > DRAIN_LIMIT_MS {
+        let placed_at_ms = intent.placed_at_ms;
+        self.oldest_ms =
+            Some(self.oldest_ms.map_or(placed_at_ms, |oldest| oldest.min(placed_at_ms)));
+        if end == RequestEnd::None && now_ms - placed_at_ms > DRAIN_LIMIT_MS {
             self.num_overdue += 1;
             if self.overdue.len() < DETAILS_MAX {
                 self.overdue.push(intent.request);

@@ -90,7 +90,7 @@ fn stages_of<const N: usize>(
     .into_iter();
     names.map(|stage| {
         let stage_count = counts.next().flatten();
-        let age = |accepted_ms: i64| (now_ms - accepted_ms).max(0);
+        let age = |placed_at_ms: i64| (now_ms - placed_at_ms).max(0);
         let oldest_age_ms = stage_count.and_then(|it| it.oldest_ms).map(age);
         let unconsumed_queues = stage_count.and_then(|it| it.unconsumed);
         let count = stage_count.map(|it| it.count);

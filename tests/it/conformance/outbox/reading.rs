@@ -41,7 +41,7 @@ pub async fn a_request_is_found_wherever_it_is(fixture: &Fixture) {
     let find = async |no| {
         let found = fixture.outbox.find(bucket(0), request(no)).await.unwrap()?;
         assert_eq!(found.trace, TraceId(u128::from(no)));
-        Some(found.place)
+        Some(found.location)
     };
     assert_eq!(find(1).await, None);
     // More entries than one call of a search reads.

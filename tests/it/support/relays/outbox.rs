@@ -340,7 +340,7 @@ impl Outbox for FakeOutbox {
         let waiting = buckets.get(&bucket).into_iter().flat_map(|bucket| &bucket.waiting);
         let mut intents = waiting.flat_map(|entry| envelope::intents_in(&entry.bytes));
         let found = intents.find(|intent| intent.request == request);
-        Ok(found.map(|intent| FoundEntry { place: EntryLocation::Waiting, trace: intent.trace }))
+        Ok(found.map(|intent| FoundEntry { location: EntryLocation::Waiting, trace: intent.trace }))
     }
 
     async fn dead(&self, bucket: BucketKey, max: usize) -> Answer<Vec<OutboxDeadLetter>> {
