@@ -8,11 +8,14 @@ use super::{keep, keep_each, rust};
 
 /// Banned identifiers with their replacements.
 const BANNED: &[(&str, &str)] = &[
+    ("BookSnapshot", "BucketSnapshot"),
     ("Caution", "Quarantine"),
     ("Crew", "Pool"),
+    ("DeadEntry", "OutboxDeadLetter"),
     ("DeskError", "the service's own error"),
     ("Drill", "FaultInjector"),
     ("Fate", "PublishOutcome"),
+    ("GivenUpEntry", "NewOutboxDeadLetter"),
     ("Handing", "Dispatch"),
     ("Haul", "TransferOutcome"),
     ("Journey", "OrderTimeline"),
@@ -30,17 +33,20 @@ const BANNED: &[(&str, &str)] = &[
     ("Perishable", "Expirable"),
     ("Plug", "ShutdownGuard"),
     ("RelayDoor", "RelayHandle"),
+    ("RequestTokens", "RequestIds"),
     ("Rung", "Segment"),
     ("SalesDesk", "SalesService"),
     ("Shelf", "SkuBuckets"),
     ("Shelves", "SkuIndex"),
     ("Standing", "RequestStatus, or another status"),
     ("StockTeller", "StockRefresher"),
+    ("StoredRequest", "RequestRecord"),
     ("Strike", "FaultPoint"),
     ("Tally", "the counts by their name"),
     ("Vital", "ConnectionHealth"),
     ("Wish", "PurchaseRequest"),
     ("Wire", "the executor or the transport"),
+    ("asked_at_ms", "placed_at_ms"),
 ];
 
 /// Coined words that no identifier may have, alone or between underscores.
