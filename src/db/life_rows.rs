@@ -138,7 +138,7 @@ impl OrderEventRow {
 }
 
 /// SKU, buyer and request of each order.
-pub(super) fn placed_bytes(orders: &[(i32, i64, i64)]) -> Vec<u8> {
+fn placed_bytes(orders: &[(i32, i64, i64)]) -> Vec<u8> {
     let mut placed = Vec::with_capacity(PLACED_BYTES * orders.len());
     for (sku, buyer, request) in orders {
         placed.extend(sku.to_be_bytes());

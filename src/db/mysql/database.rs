@@ -21,7 +21,6 @@ use super::health::SERVER_TIME;
 use super::session::SessionAccess;
 use crate::db::Error;
 use crate::db::error::is_rolled_back_commit;
-use crate::db::life_rows::placed_bytes;
 use crate::db::rows::{NEW_ORDER_COLUMNS, NewOrder};
 use crate::db::sql::statements::{IN_LIST_MAX, SkuAndBuyer, TakeStock, list, of_buyers};
 use crate::db::sql::{Database, QuotaClaim, WRITER};
@@ -103,7 +102,7 @@ impl Database for MysqlConnection {
     }
 
     fn insert_orders(&mut self, orders: &[NewOrder]) -> QueryResult<()> {
-        let mut text = String::with_capacity(200 + 230 * orders.len());
+        let mut text = String::with_capacity(400 + 270 * orders.len());
         // Writing to a string does not fail.
         let _written = write!(text, "INSERT INTO orders ({NEW_ORDER_COLUMNS}) VALUES ");
         let mut before = "(";
@@ -128,8 +127,8 @@ impl Database for MysqlConnection {
                 Actor::Buyer,
                 keys.len()
             );
-            for byte in placed_bytes(&keys) {
-                let _written = write!(text, "{byte:02x}");
+            for (sku, buyer, request) in &keys {
+                let _written = write!(text, "{sku:08x}{buyer:016x}{request:016x}");
             }
             text.push_str("')");
         }
@@ -138,18 +137,21 @@ impl Database for MysqlConnection {
 
     /// The failures by a locking read of the latest committed rows, so that the result stays valid;
     /// the primary key restricts the locks to these requests.
-    fn any_refused(&mut self, requests: &[i64], buyers: &[SkuAndBuyer]) -> QueryResult<bool> {
-        // A batch has at most one buyer per request.
-        let buyers = buyers.chunks(IN_LIST_MAX).map(Some).chain(iter::repeat(None));
-        for (requests, buyers) in requests.chunks(IN_LIST_MAX).zip(buyers) {
+    fn any_refused(&mut self, requests: &[i64], skus: &[i32]) -> QueryResult<bool> {
+        // A batch has at most one SKU per request.
+        let skus = skus.chunks(IN_LIST_MAX).map(Some).chain(iter::repeat(None));
+        for (requests, skus) in requests.chunks(IN_LIST_MAX).zip(skus) {
             let mut text = format!(
                 "SELECT request_id FROM failed_requests FORCE INDEX (PRIMARY) \
                  WHERE request_id IN ({}) LIMIT 1 LOCK IN SHARE MODE",
                 list(requests.iter().copied())
             );
-            if let Some(buyers) = buyers {
-                let barred = of_buyers(buyers);
-                text = format!("SELECT request_id FROM bars WHERE {barred} UNION ALL ({text})");
+            if let Some(skus) = skus {
+                let skus = list(skus.iter().copied().map(i64::from));
+                text = format!(
+                    "(SELECT buyer_id FROM bars WHERE sku_no IN ({skus}) LIMIT 1) \
+                     UNION ALL ({text})"
+                );
             }
             if !sql::<BigInt>(&text).load::<i64>(self)?.is_empty() {
                 return Ok(true);

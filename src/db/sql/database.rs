@@ -71,10 +71,10 @@ pub trait Database:
     /// an error and may leave some orders written: the transaction must be rolled back then.
     fn insert_orders(&mut self, orders: &[NewOrder]) -> QueryResult<()>;
 
-    /// Whether any of these requests has a recorded failure of any process, or any of these buyers
-    /// has a bar. A concurrent transaction whose failure is not found here finds the orders of
+    /// Whether any of these requests has a recorded failure of any process, or any buyer of these
+    /// SKUs has a bar. A concurrent transaction whose failure is not found here finds the orders of
     /// this one.
-    fn any_refused(&mut self, requests: &[i64], buyers: &[SkuAndBuyer]) -> QueryResult<bool>;
+    fn any_refused(&mut self, requests: &[i64], skus: &[i32]) -> QueryResult<bool>;
 
     /// The requests of these failures that have orders of any process. The result stays valid until
     /// the transaction ends.

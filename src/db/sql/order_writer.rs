@@ -89,11 +89,12 @@ fn place<D: Database>(
 /// concurrent transaction whose failure is not found here finds the orders of this one.
 fn any_refused<D: Database>(conn: &mut D, keys: &[OrderKey]) -> Result<bool, Error> {
     let requests: Vec<i64> = keys.iter().map(|key| key.request.to_db()).collect();
-    let buyers = sorted(keys.iter().map(|key| (key.sku.0, key.buyer.to_db())));
-    if !conn.any_refused(&requests, &buyers)? {
+    let skus = sorted(keys.iter().map(|key| key.sku.0));
+    if !conn.any_refused(&requests, &skus)? {
         return Ok(false);
     }
-    // Rare: what was found may be a bar that does not apply.
+    // Rare: what was found may be a bar of another buyer, or one that does not apply.
+    let buyers = sorted(keys.iter().map(|key| (key.sku.0, key.buyer.to_db())));
     for chunk in buyers.chunks(IN_LIST_MAX) {
         for (sku, buyer, exempt) in conn.barred(chunk)? {
             let mut of_bar =

@@ -16,7 +16,7 @@ use crate::db::life_rows::OrderEventRow;
 use crate::db::migrate::MigratedDatabase;
 use crate::db::rows::{NEW_ORDER_COLUMNS, NewOrder};
 use crate::db::schema::{bars, failed_requests, tokens};
-use crate::db::sql::statements::{IN_LIST_MAX, SkuAndBuyer, TakeStock, list, of_buyers, statement};
+use crate::db::sql::statements::{IN_LIST_MAX, SkuAndBuyer, TakeStock, list, statement};
 use crate::db::sql::{Database, LifeQueries, OrderQueries, QuotaClaim, WRITER};
 use crate::db::{Error, migrate};
 use crate::domain::Failure;
@@ -66,11 +66,13 @@ impl Database for SqliteConnection {
         }
     }
 
-    fn any_refused(&mut self, requests: &[i64], buyers: &[SkuAndBuyer]) -> QueryResult<bool> {
+    fn any_refused(&mut self, requests: &[i64], skus: &[i32]) -> QueryResult<bool> {
         let any = bars::table.select(bars::buyer_id);
         if diesel::select(diesel::dsl::exists(any)).get_result::<bool>(self)? {
-            for chunk in buyers.chunks(IN_LIST_MAX) {
-                if !self.barred(chunk)?.is_empty() {
+            for chunk in skus.chunks(IN_LIST_MAX) {
+                let of_skus = bars::table.filter(bars::sku_no.eq_any(chunk));
+                let found = of_skus.select(bars::buyer_id).first::<i64>(self).optional()?;
+                if found.is_some() {
                     return Ok(true);
                 }
             }
@@ -136,15 +138,13 @@ impl Database for SqliteConnection {
 /// The index of request ids omits slot 0: a request whose order ended and left slot 0 would become
 /// an order a second time. A unique violation, as where the index is complete.
 fn reject_ended_requests(conn: &mut SqliteConnection, orders: &[NewOrder]) -> QueryResult<()> {
-    let in_slot_0: Vec<_> =
-        orders.iter().filter(|order| order.slot() == 0).map(NewOrder::key).collect();
+    let in_slot_0 = orders.iter().filter(|order| order.slot() == 0).map(NewOrder::key);
+    let in_slot_0: Vec<i64> = in_slot_0.map(|(.., request)| request).collect();
     for chunk in in_slot_0.chunks(IN_LIST_MAX) {
-        let buyers: Vec<SkuAndBuyer> = chunk.iter().map(|(sku, buyer, _)| (*sku, *buyer)).collect();
-        let requests = list(chunk.iter().map(|(.., request)| *request));
         let ended = sql::<BigInt>(&format!(
-            "SELECT request_id FROM orders WHERE ({}) AND request_id IN ({requests}) \
-             AND slot <> 0 LIMIT 1",
-            of_buyers(&buyers)
+            "SELECT request_id FROM orders INDEXED BY orders_by_request \
+             WHERE request_id IN ({}) AND slot <> 0 LIMIT 1",
+            list(chunk.iter().copied())
         ));
         if !ended.load::<i64>(conn)?.is_empty() {
             let key = Box::new("orders_by_request".to_owned());
