@@ -12,6 +12,7 @@ use crate::harness::{ENDLESS, Harness, Measured, Product};
 use crate::http::sold_out_sale;
 use crate::meter::{resident, socket_bytes};
 use crate::pipeline::Servers;
+use crate::process::relaunch;
 use crate::stats::{Round, Sample, row};
 use crate::table::Row;
 
@@ -74,23 +75,23 @@ async fn idle(harness: &mut Harness<'_>) -> anyhow::Result<Rounds> {
     Ok(rounds)
 }
 
-/// Streams of requests that stay queued, because the only process is of role `api`.
+/// Streams of requests that stay queued, because the broker is down.
 async fn streams(harness: &mut Harness<'_>) -> anyhow::Result<Rounds> {
     let servers = Servers::start(harness)?;
     let mut rounds = Rounds::default();
     for round in 1..=harness.args.rounds {
         let mut settings = servers.settings(&format!("streams{round}")).await?;
         settings.extend(SETTINGS.map(str::to_owned));
-        let product = harness.product(&[&settings[..], &["role=api".to_owned()]].concat()).await?;
+        let product = harness.product(&settings).await?;
         let (sold_out_sale, _) = sold_out_sale(harness, &product).await?;
-        let alone = sold_out(harness, &product, &sold_out_sale).await?;
         let sale = harness.sale(&product, ENDLESS).await?;
+        servers.rabbit.kill();
+        let alone = sold_out(harness, &product, &sold_out_sale).await?;
         let one = |buyer| wait_for_state(product.server.public, &sale, buyer);
         let (held, kib) = hold(&product, one).await?;
         let beside = sold_out(harness, &product, &sold_out_sale).await?;
-        drop((held, product));
-        // Another process writes what waited.
-        let product = harness.product(&settings).await?;
+        drop(held);
+        relaunch(&servers.rabbit).await?;
         harness.check(&product.admin, &sale, CONNECTIONS).await?;
         rounds.add(harness, kib, &[alone, beside]);
     }

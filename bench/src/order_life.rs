@@ -154,7 +154,7 @@ pub(crate) async fn feed(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> 
         let mut rates = Vec::new();
         for with_broker in [false, true] {
             let url = format!("ledger.url={}", new_database(&maria).await?);
-            let stores = stores::open(&settings(&["tier=ledger".to_owned(), url])?).await?;
+            let stores = stores::open(&settings(&["tier=ledger".to_owned(), url.clone()])?).await?;
             let offer = with_events(&stores, events).await?;
             let catalog = Arc::new(Catalog::default());
             stores.ledger.sales().await?.iter().for_each(|sale| catalog.put(sale));
@@ -163,6 +163,9 @@ pub(crate) async fn feed(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> 
                 let set = [
                     "tier=pipeline".to_owned(),
                     format!("namespace=feed{round}"),
+                    url,
+                    // The tier demands a gate; the publisher never connects to it.
+                    "redis.url=redis://127.0.0.1:1".to_owned(),
                     "events.exchange=true".to_owned(),
                     format!("amqp.url={}", rabbitmq::url(rabbit.addr())),
                 ];

@@ -95,7 +95,7 @@ goals! {
     }
     large_audit::audit, "audit of a large ledger", {
         "S19" Count 200.0 64.0 " MiB"
-            "most resident memory of a server that audits 10,000,000 orders";
+            "memory that an audit of 10,000,000 orders adds to the server";
     }
     restart::restart, "restart of Redis", {
         "S23" Count 10.0 3.0 " s"
