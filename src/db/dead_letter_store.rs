@@ -48,6 +48,11 @@ pub trait DeadLetterStore: Send + Sync {
     /// The number of dead letters by state.
     async fn count_dead_letters(&self) -> Result<DeadLetterCounts, Error>;
 
-    /// The requests among these that are in an open or parked dead letter.
-    async fn dead_lettered_among(&self, requests: Vec<RequestId>) -> Result<Vec<RequestId>, Error>;
+    /// The requests among these that are in an open or parked dead letter, or in one that was
+    /// replayed at this time or later.
+    async fn dead_lettered_among(
+        &self,
+        requests: Vec<RequestId>,
+        replayed_since_ms: i64,
+    ) -> Result<Vec<RequestId>, Error>;
 }

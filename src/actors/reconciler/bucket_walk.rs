@@ -40,8 +40,9 @@ pub(super) struct BucketWalk {
     /// The next page; between walks the first one.
     page: u16,
     checkpoint: Option<Checkpoint>,
-    /// The present walk publishes unresolved requests accepted before this time again.
-    lost_before_ms: Option<i64>,
+    /// The checkpoint that the consumers passed before the present walk, which publishes lost
+    /// requests again.
+    passed: Option<Checkpoint>,
     /// The oldest queued request of the present walk.
     oldest: OldestQueued,
     /// Earliest start of the next walk.
@@ -64,11 +65,11 @@ impl BucketWalk {
     pub(super) fn begin(&mut self, watermark_ms: Option<i64>) -> bool {
         self.oldest = OldestQueued::Recent;
         let is_passed = |at: &Checkpoint| watermark_ms.is_some_and(|mark| mark > at.taken_at_ms);
-        self.lost_before_ms = self.checkpoint.filter(is_passed).map(|at| at.left_before_ms);
-        if self.lost_before_ms.is_some() {
+        self.passed = self.checkpoint.filter(is_passed);
+        if self.passed.is_some() {
             self.checkpoint = None;
         }
-        self.checkpoint.is_none() && self.lost_before_ms.is_none()
+        self.checkpoint.is_none() && self.passed.is_none()
     }
 
     /// Takes a checkpoint: `now_ms` is a time after the outbox was read, `oldest_ms` the acceptance
@@ -82,12 +83,18 @@ impl BucketWalk {
 
     /// Whether a request without a result in the ledger, accepted at this time, is lost.
     pub(super) fn is_lost(&self, placed_at_ms: i64) -> bool {
-        self.lost_before_ms.is_some_and(|before_ms| placed_at_ms < before_ms)
+        self.passed.is_some_and(|at| placed_at_ms < at.left_before_ms)
+    }
+
+    /// The time of the checkpoint by which this walk finds requests lost. What was published after
+    /// it may still be on its way.
+    pub(super) fn passed_at_ms(&self) -> Option<i64> {
+        self.passed.map(|at| at.taken_at_ms)
     }
 
     /// Whether the walk could decide every request that it has read.
     pub(super) fn is_conclusive(&self) -> bool {
-        self.lost_before_ms.is_some() || self.oldest < OldestQueued::Due
+        self.passed.is_some() || self.oldest < OldestQueued::Due
     }
 
     /// Whether the watermark has been behind the checkpoint for more than 30 seconds.

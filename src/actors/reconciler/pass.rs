@@ -301,15 +301,17 @@ impl BucketPass<'_> {
             Err(stock::Error::NotLoaded(_) | stock::Error::Fenced { .. }) => {}
             Err(error) => self.block(Blocked::Results, error),
         }
-        if !lost.is_empty() {
-            self.publish_again(lost).await;
+        if let Some(passed_at_ms) = walk.passed_at_ms().filter(|_| !lost.is_empty()) {
+            self.publish_again(lost, passed_at_ms).await;
         }
     }
 
-    /// Publishes lost requests again, except those whose end state is a dead letter.
-    async fn publish_again(&mut self, mut lost: Vec<OrderIntent>) {
+    /// Publishes lost requests again, except those whose end state is a dead letter, or whose dead
+    /// letter was replayed after the checkpoint: a consumer may hold that message.
+    async fn publish_again(&mut self, mut lost: Vec<OrderIntent>, passed_at_ms: i64) {
         let requests: Vec<RequestId> = lost.iter().map(|intent| intent.request).collect();
-        match self.deps.backends.ledger.dead_lettered_among(requests).await {
+        let ledger = &self.deps.backends.ledger;
+        match ledger.dead_lettered_among(requests, passed_at_ms).await {
             Ok(dead) => lost.retain(|intent| !dead.contains(&intent.request)),
             Err(error) => return self.block(Blocked::Ledger, error),
         }

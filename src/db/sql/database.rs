@@ -4,7 +4,6 @@ use diesel::QueryResult;
 use diesel::connection::SimpleConnection;
 use diesel::result::Error as Diesel;
 
-use super::statements::SkuAndBuyer;
 use super::{
     AuditQueries, DeadLetterQueries, LifeQueries, OrderQueries, PaymentQueries, Queries,
     QuotaClaim, RepairQueries, RetentionQueries, SaleQueries, VerbQueries,

@@ -241,13 +241,16 @@ trait DeadLetterQueries {
         states.select((dead_letters::state, count_star())).load(self)
     }
 
-    /// The requests among these that are in an open or parked dead letter; may contain duplicates.
-    fn dead_lettered_among(&mut self, requests: &[i64]) -> QueryResult<Vec<i64>> {
+    /// The requests among these that are in an open or parked dead letter, or in one replayed since
+    /// then; may contain duplicates.
+    fn dead_lettered_among(&mut self, requests: &[i64], since_ms: i64) -> QueryResult<Vec<i64>> {
         let same_no = dead_letters::letter_no.eq(dead_requests::letter_no);
+        let is_replayed = dead_letters::state.eq(DeadLetterState::Replayed.to_db());
+        let is_recent = dead_letters::changed_at_ms.ge(since_ms);
         dead_requests::table
             .inner_join(dead_letters::table.on(same_no))
             .filter(dead_requests::request_id.eq_any(requests))
-            .filter(dead_letters::state.eq_any(final_states()))
+            .filter(dead_letters::state.eq_any(final_states()).or(is_replayed.and(is_recent)))
             .select(dead_requests::request_id)
             .load(self)
     }

@@ -115,12 +115,16 @@ impl<D: Database> DeadLetterStore for SqlLedger<D> {
         .await
     }
 
-    async fn dead_lettered_among(&self, requests: Vec<RequestId>) -> Result<Vec<RequestId>, Error> {
+    async fn dead_lettered_among(
+        &self,
+        requests: Vec<RequestId>,
+        replayed_since_ms: i64,
+    ) -> Result<Vec<RequestId>, Error> {
         self.read("reading dead letters", move |conn| {
             let ids: Vec<i64> = requests.iter().map(|request| request.to_db()).collect();
             let mut dead = BTreeSet::new();
             for chunk in ids.chunks(IN_LIST_MAX) {
-                dead.extend(conn.dead_lettered_among(chunk)?);
+                dead.extend(conn.dead_lettered_among(chunk, replayed_since_ms)?);
             }
             request_ids(dead)
         })

@@ -133,7 +133,7 @@ impl AuditRun<'_> {
                 };
                 let requests = chunk.iter().map(|intent| intent.request);
                 let open = requests.filter(|request| !has_ended(request)).collect();
-                let dead = self.sources.ledger.dead_lettered_among(open).await?;
+                let dead = self.sources.ledger.dead_lettered_among(open, i64::MAX).await?;
                 for intent in chunk {
                     let end = match intent.request {
                         request if has_ended(&request) => RequestEnd::Ledger,

@@ -139,10 +139,18 @@ impl MemoryDeadLetters {
         found.map(|content| (content.dead_letter.clone(), content.body.clone())).collect()
     }
 
-    pub fn dead_lettered_among(&self, mut requests: Vec<RequestId>) -> Vec<RequestId> {
+    pub fn dead_lettered_among(
+        &self,
+        mut requests: Vec<RequestId>,
+        replayed_since_ms: i64,
+    ) -> Vec<RequestId> {
+        let ends = |letter: &DeadLetter| {
+            let is_replayed = letter.state == DeadLetterState::Replayed;
+            letter.state.is_end() || is_replayed && letter.changed_at_ms >= replayed_since_ms
+        };
         requests.retain(|request| {
             self.stored.iter().any(|(_, content)| {
-                content.dead_letter.state.is_end() && content.requests.contains(request)
+                ends(&content.dead_letter) && content.requests.contains(request)
             })
         });
         requests
@@ -198,7 +206,11 @@ impl DeadLetterStore for DefectiveLedger {
         Ok(self.rows.lock().dead_letters.counts())
     }
 
-    async fn dead_lettered_among(&self, requests: Vec<RequestId>) -> Result<Vec<RequestId>, Error> {
-        Ok(self.rows.lock().dead_letters.dead_lettered_among(requests))
+    async fn dead_lettered_among(
+        &self,
+        requests: Vec<RequestId>,
+        replayed_since_ms: i64,
+    ) -> Result<Vec<RequestId>, Error> {
+        Ok(self.rows.lock().dead_letters.dead_lettered_among(requests, replayed_since_ms))
     }
 }

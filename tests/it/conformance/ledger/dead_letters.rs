@@ -34,8 +34,13 @@ fn transition(dead_letter: &DeadLetter, to: DeadLetterState) -> DeadLetterTransi
 }
 
 async fn dead_lettered(ledger: &dyn Ledger, numbers: &[u64]) -> Vec<u64> {
+    dead_lettered_or_replayed(ledger, numbers, i64::MAX).await
+}
+
+async fn dead_lettered_or_replayed(ledger: &dyn Ledger, numbers: &[u64], since: i64) -> Vec<u64> {
     let requests = numbers.iter().map(|number| request(*number)).collect();
-    ledger.dead_lettered_among(requests).await.unwrap().into_iter().map(RequestId::get).collect()
+    let found = ledger.dead_lettered_among(requests, since).await.unwrap();
+    found.into_iter().map(RequestId::get).collect()
 }
 
 pub async fn a_dead_letter_reads_back_as_it_was_stored(backend: &dyn Backend) {
@@ -116,6 +121,8 @@ pub async fn a_replayed_message_that_fails_again_is_open_again(backend: &dyn Bac
         ledger.transition_dead_letter(transition(&seen, DeadLetterState::Replayed)).await.unwrap()
     );
     assert!(dead_lettered(&*ledger, &[1]).await.is_empty());
+    assert_eq!(dead_lettered_or_replayed(&*ledger, &[1], NOW + 1).await, [1], "at that time");
+    assert!(dead_lettered_or_replayed(&*ledger, &[1], NOW + 2).await.is_empty(), "before");
 
     let again = NewDeadLetter {
         reason: "the ledger refused it".to_owned(),

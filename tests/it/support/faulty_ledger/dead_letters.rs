@@ -68,8 +68,12 @@ impl DeadLetterStore for FaultyLedger {
         self.inner.count_dead_letters().await
     }
 
-    async fn dead_lettered_among(&self, requests: Vec<RequestId>) -> Result<Vec<RequestId>, Error> {
+    async fn dead_lettered_among(
+        &self,
+        requests: Vec<RequestId>,
+        replayed_since_ms: i64,
+    ) -> Result<Vec<RequestId>, Error> {
         self.begin().await?;
-        self.inner.dead_lettered_among(requests).await
+        self.inner.dead_lettered_among(requests, replayed_since_ms).await
     }
 }
