@@ -23,8 +23,7 @@ use crate::domain::{
 };
 use crate::http::admission::LimitedCall;
 use crate::http::admission::tickets::{Ticket, UnverifiedTicket, is_ticket};
-use crate::http::buyers::request_ids::RequestIds;
-use crate::http::connection::Working;
+use crate::http::buyers::request_tokens::RequestTokens;
 use crate::http::middleware::body;
 use crate::http::middleware::problem::{IDEMPOTENT_REPLAYED, Problem, ProblemCode};
 use crate::http::middleware::trace_context::{TRACEPARENT, TraceContext};
@@ -72,7 +71,6 @@ pub struct PurchaseRequest<'b> {
 pub async fn buy(request: HttpRequest, payload: web::Payload, state: State) -> HttpResponse {
     let started = state.deps.clock.now();
     let trace = TraceContext::of(request.headers());
-    let _working = request.conn_data::<Working>().map(Working::enter);
     let (answer, outcome) = match decide(&request, payload, &state, &trace).await {
         Ok(decided) => decided,
         Err(problem) => (problem.respond(&trace), problem.outcome()),

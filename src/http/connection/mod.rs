@@ -2,11 +2,12 @@
 //! below the encryption.
 //!
 //! The listening sockets have `TCP_USER_TIMEOUT`, which accepted connections inherit: a peer that
-//! acknowledges nothing is cut by the kernel. A connection whose read half the client has closed is
-//! closed: its answer has no reader.
+//! acknowledges nothing is cut by the kernel. They inherit the limit of the send buffer, too. A
+//! connection whose read half the client has closed is closed: its answer has no reader.
 
 mod crowd;
 mod stream;
+mod turns;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -16,7 +17,7 @@ use std::time::Duration;
 use actix_http::error::DispatchError;
 use actix_http::{HttpService, Request, Response};
 use actix_service::{
-    IntoServiceFactory, ServiceFactory, ServiceFactoryExt, fn_service, map_config,
+    IntoServiceFactory, ServiceFactory, ServiceFactoryExt, apply_fn_factory, fn_service, map_config,
 };
 use actix_web::Error;
 use actix_web::body::MessageBody;
@@ -27,8 +28,8 @@ use rustls::ServerConfig;
 
 use crate::net::MaybeTls;
 use crowd::OpenConnections;
-pub use stream::Working;
 use stream::{GuardedStream, WRITE_MAX};
+use turns::call_in_turn;
 
 /// Longest time for a client to send the first head of a connection; the stream's clocks limit the
 /// later ones.
@@ -36,6 +37,10 @@ const HEAD_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Longest time for a client to take note that its connection is being closed.
 const CLOSE_DEADLINE: Duration = Duration::from_secs(1);
+
+/// Bytes of answers that the kernel keeps for a connection; Linux takes twice as many. Without it
+/// each slow reader may hold mebibytes.
+const SEND_BUFFER: usize = 128 * 1024;
 
 /// Options of a listener.
 #[derive(Debug, Clone)]
@@ -75,6 +80,8 @@ pub fn listen(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
         &listener,
         u32::try_from(WRITE_MAX.as_millis()).unwrap_or(u32::MAX),
     )?;
+    // Accepted connections inherit it.
+    rustix::net::sockopt::set_socket_send_buffer_size(&listener, SEND_BUFFER)?;
     // Listening again changes the backlog.
     rustix::net::listen(&listener, i32::try_from(backlog).unwrap_or(i32::MAX))?;
     Ok(listener)
@@ -97,7 +104,7 @@ where
     S::InitError: std::fmt::Debug,
     S::Response: Into<Response<B>> + 'static,
     S::Service: 'static,
-    B: MessageBody + 'static,
+    B: MessageBody + Unpin + 'static,
 {
     let address = listener.local_addr()?;
     let ListenOptions { name, workers, connections_max, keep_alive, .. } = options;
@@ -123,10 +130,11 @@ where
             .h1_allow_half_closed(false)
             .local_addr(address)
             .on_connect_ext(|stream: &MaybeTls<GuardedStream<TcpStream>>, data| {
-                data.insert(stream.get_ref().working());
+                data.insert(stream.get_ref().requests());
             });
         let application = application().into_factory();
         let application = application.map_err(|error| error.into().error_response());
+        let application = apply_fn_factory(application, call_in_turn::<_, B>);
         fn_service(move |io: TcpStream| {
             let peer = io.peer_addr().ok();
             let (stream, tls) = (GuardedStream::new(io, crowd.enter()), tls.clone());

@@ -9,15 +9,15 @@
 //! | [`WRITE_MAX`] | a peer that takes no more bytes | [`PROGRESS`] bytes taken, or all |
 //! | [`BYTES_MAX`] read | the first byte after a finished write | the next finished write |
 //!
-//! While a handler works, [`READ_MAX`] is paused.
+//! While a request is in progress, [`READ_MAX`] is paused. While the client does not take its
+//! answers, nothing more is read from it; nor is more than a little of what it sends in advance
+//! (see [`super::turns`]).
 //! A *finished write* is one of everything that was to be sent: an answer, or a chunk of a stream.
 //! A connection beyond a limit is cut. One timer per connection is set at most once in
 //! [`READ_MAX`], not once per request: when it fires early it is set again.
 
-use std::cell::Cell;
 use std::io;
 use std::pin::Pin;
-use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -25,9 +25,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::crowd::OpenConnection;
+use super::turns::ConnectionRequests;
 use crate::runtime::clock::now_of_timers;
 
-/// Longest time from the first byte of a request to its answer, without the time in its handler.
+/// Longest time from the first byte of a request to its answer, while none is in progress.
 pub const READ_MAX: Duration = Duration::from_secs(20);
 
 /// Longest time in which a peer takes less than [`PROGRESS`] bytes of an answer.
@@ -43,37 +44,11 @@ pub const BYTES_MAX: usize = 512 * 1024;
 /// crowded.
 const CROWDED_MAX: Duration = Duration::from_secs(1);
 
-/// The number of handlers that work on a request of one connection.
-#[derive(Debug, Clone, Default)]
-pub struct Working(Rc<Cell<u32>>);
-
-/// A handler that works, until drop: the read clock is paused.
-#[derive(Debug)]
-pub struct WorkingHandler(Rc<Cell<u32>>);
-
-impl Working {
-    /// Counts a handler.
-    pub fn enter(&self) -> WorkingHandler {
-        self.0.set(self.0.get() + 1);
-        WorkingHandler(Rc::clone(&self.0))
-    }
-
-    fn is_none(&self) -> bool {
-        self.0.get() == 0
-    }
-}
-
-impl Drop for WorkingHandler {
-    fn drop(&mut self) {
-        self.0.set(self.0.get().saturating_sub(1));
-    }
-}
-
 /// A stream with clocks.
 #[derive(Debug)]
 pub struct GuardedStream<T> {
     io: T,
-    working: Working,
+    requests: ConnectionRequests,
     /// When the read clock ends, if it runs.
     read_until: Option<Instant>,
     /// When the write clock ends, if it runs.
@@ -89,7 +64,7 @@ impl<T> GuardedStream<T> {
     pub fn new(io: T, seat: OpenConnection) -> Self {
         Self {
             io,
-            working: Working::default(),
+            requests: ConnectionRequests::default(),
             read_until: idle_until(&seat),
             write_until: None,
             bytes_read: 0,
@@ -99,9 +74,9 @@ impl<T> GuardedStream<T> {
         }
     }
 
-    /// For the connection's handlers.
-    pub fn working(&self) -> Working {
-        self.working.clone()
+    /// For the service that answers the requests.
+    pub fn requests(&self) -> ConnectionRequests {
+        self.requests.clone()
     }
 
     /// The first end of the clocks that run.
@@ -126,8 +101,8 @@ impl<T> GuardedStream<T> {
                 return Ok(());
             }
             let fired = timer.deadline();
-            if !self.working.is_none() && self.write_until.is_none() {
-                // A handler works: its answer ends the clock, or the next check.
+            if !self.requests.is_none() && self.write_until.is_none() {
+                // A request is in progress: its answer ends the clock, or the next look.
                 self.read_until = Some(fired + READ_MAX);
             } else if fired >= deadline {
                 return Err(io::ErrorKind::TimedOut.into());
@@ -142,6 +117,7 @@ impl<T> GuardedStream<T> {
         if num_bytes == 0 {
             return Ok(());
         }
+        self.requests.has_read(num_bytes);
         self.bytes_read += num_bytes;
         if self.bytes_read > BYTES_MAX {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "too much without an answer"));
@@ -183,8 +159,15 @@ impl<T: AsyncRead + Unpin> AsyncRead for GuardedStream<T> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        if !this.requests.may_read(cx, this.write_until.is_some()) {
+            this.check(cx)?;
+            return Poll::Pending;
+        }
         let before = buffer.filled().len();
         let read = Pin::new(&mut this.io).poll_read(cx, buffer);
+        if read.is_pending() {
+            this.requests.has_read_all();
+        }
         this.has_read(buffer.filled().len() - before)?;
         this.check(cx)?;
         read
@@ -210,6 +193,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for GuardedStream<T> {
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        this.requests.end_turn(cx, this.write_until.is_some());
         this.check(cx)?;
         Pin::new(&mut this.io).poll_flush(cx)
     }

@@ -68,16 +68,16 @@ async fn an_answer_stops_the_clock_and_an_idle_connection_stays() {
 }
 
 #[tokio::test]
-async fn a_working_handler_pauses_the_read_clock() {
+async fn a_request_in_progress_pauses_the_read_clock() {
     paused(async {
         let (mut server, mut client) = connected(&OpenConnections::new(100));
         client.write_all(b"request").await.unwrap();
-        let working = server.working().enter();
+        let request = server.requests().begin().await;
         let mut buffer = [0; 64];
         assert_eq!(server.read(&mut buffer).await.unwrap(), 7);
         let long = timeout(Duration::from_secs(300), server.read(&mut buffer)).await;
         assert!(long.is_err(), "{long:?}");
-        drop(working);
+        drop(request);
         let (after, kind) = cut_after(server).await;
         assert_eq!(kind, io::ErrorKind::TimedOut);
         assert!(after <= READ_MAX, "{after:?}");

@@ -13,7 +13,6 @@ use actix_web::{Error, HttpMessage, HttpRequest, HttpResponse};
 
 use super::problem::{Problem, ProblemCode};
 use super::trace_context::{TRACEPARENT, TraceContext};
-use crate::http::connection::Working;
 use crate::http::routes::RouteAccess;
 use crate::http::state::{HttpState, State};
 use crate::observe::metrics::{RouteLabel, RouteStatus};
@@ -55,7 +54,6 @@ pub async fn watch(
         RouteAccess::Open | RouteAccess::Buyer => Ok(None),
     };
     let call = (access == RouteAccess::Admin).then(|| AdminCall::of(&request));
-    let working = request.conn_data::<Working>().map(Working::enter);
     let mut answer = match allowed {
         Ok(operator) => {
             let name = operator.as_ref().map(|operator| Arc::clone(&operator.name));
@@ -75,7 +73,6 @@ pub async fn watch(
             request.into_response(problem.respond(&trace))
         }
     };
-    drop(working);
     protect(answer.headers_mut(), access);
     answer.headers_mut().insert(TRACEPARENT, trace.header());
     let took = state.deps.clock.now().duration_since(started).as_secs_f64();

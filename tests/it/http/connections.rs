@@ -8,7 +8,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
-use super::{one_per_buyer, selling};
+use super::{one_per_buyer, selling, settings};
+use crate::support::TestApp;
+use crate::support::process::Server;
 
 /// An answered request, and the beginning of the next.
 async fn held(address: SocketAddr) -> TcpStream {
@@ -122,4 +124,72 @@ async fn probes_are_answered_while_all_internal_connections_are_held() {
         assert_eq!(answer.status(), 200);
     }
     drop(held_ones);
+}
+
+/// Reads this many bytes of answers.
+async fn take(reader: &mut (impl AsyncReadExt + Unpin), mut num_bytes: usize) {
+    let mut buffer = vec![0; 64 * 1024];
+    while num_bytes > 0 {
+        let wanted = buffer.len().min(num_bytes);
+        let read = reader.read(&mut buffer[..wanted]).await.unwrap();
+        assert!(read > 0, "closed, {num_bytes} bytes before the end");
+        num_bytes -= read;
+    }
+}
+
+#[tokio::test]
+async fn requests_sent_in_advance_do_not_hold_up_another_connection() {
+    const PIPELINED: usize = 10_000;
+    let (mut settings, stores) = settings();
+    settings.http.workers = 1;
+    let app = TestApp::on((settings, stores));
+    let request = "GET /docs HTTP/1.1\r\nHost: a\r\n\r\n";
+    let mut single = TcpStream::connect(app.public).await.unwrap();
+    single.write_all(request.as_bytes()).await.unwrap();
+    // Every answer has the same size.
+    let mut answer = [0; 4096];
+    let size = single.read(&mut answer).await.unwrap();
+    assert!(answer[..size].ends_with(b"\r\n\r\n"));
+
+    let (mut reader, mut writer) = TcpStream::connect(app.public).await.unwrap().into_split();
+    let requests = request.repeat(PIPELINED);
+    let writing = async { writer.write_all(requests.as_bytes()).await.unwrap() };
+    let mut num_beside = 0;
+    let beside = async {
+        loop {
+            single.write_all(request.as_bytes()).await.unwrap();
+            take(&mut single, size).await;
+            num_beside += 1;
+        }
+    };
+    tokio::select! {
+        ((), ()) = async { tokio::join!(writing, take(&mut reader, PIPELINED * size)) } => {}
+        () = beside => {}
+    }
+    assert!(num_beside > 100, "{num_beside} answers between {PIPELINED} of the other connection");
+}
+
+#[tokio::test]
+async fn readers_that_take_nothing_of_a_large_text_take_little_memory() {
+    const READERS: usize = 200;
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &[]);
+    let resident = || {
+        let statm = std::fs::read_to_string(format!("/proc/{}/statm", server.id())).unwrap();
+        statm.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 4096
+    };
+    let request = "GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: a\r\n\r\n".repeat(20);
+    let mut readers = Vec::new();
+    let before = resident();
+    for _ in 0..READERS {
+        let mut reader = TcpStream::connect(server.public).await.unwrap();
+        reader.write_all(request.as_bytes()).await.unwrap();
+        readers.push(reader);
+    }
+    // The server has begun every answer: a text of a mebibyte and a half.
+    for reader in &mut readers {
+        take(reader, 1).await;
+    }
+    let grown = resident().saturating_sub(before);
+    assert!(grown < READERS * 256 * 1024, "{} KiB each", grown / READERS / 1024);
 }
