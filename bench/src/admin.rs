@@ -131,6 +131,11 @@ impl Admin {
         Ok(())
     }
 
+    /// Whether a path of the internal listener answers 2xx in time.
+    pub(crate) async fn probe(&self, path: &str, within: Duration) -> bool {
+        self.0.text(path, within).await.is_some()
+    }
+
     /// Audits one sale or the whole ledger; returns the first violations.
     pub(crate) async fn audit(&self, sale: Option<&str>) -> anyhow::Result<Vec<String>> {
         let body = json!({ "sale_id": sale, "repair": false });

@@ -27,6 +27,7 @@ mod connections;
 mod crowd;
 mod decide;
 mod harness;
+mod hostile;
 mod http;
 mod large_audit;
 mod machine;

@@ -3,8 +3,8 @@ use floodgate::cli::output::Output;
 use serde::Serialize;
 
 use super::{
-    backlog, connections, decide, http, large_audit, memory, order_life, orders, pipeline, relay,
-    restart, retention, takeover, without_events,
+    backlog, connections, decide, hostile, http, large_audit, memory, order_life, orders, pipeline,
+    relay, restart, retention, takeover, without_events,
 };
 use crate::args::BenchArgs;
 use crate::harness::Harness;
@@ -87,6 +87,12 @@ goals! {
         "S16 streams" Count 24.0 12.0 " KiB"
             "memory of one event stream of 10,000, its socket included";
         "S16 streams rate" AtLeast 0.90 0.98 "/s" "sold-out answers beside these, against alone";
+    }
+    hostile::hostile, "honest buyers beside hostile clients", {
+        "hostile" AtLeast 0.80 1.0 " %"
+            "honest purchases that succeed beside 5,000 hostile clients, against alone";
+        "hostile p99" AtMost 1.2 1.0 " µs" "p99 of these, against alone";
+        "hostile probes" Count 0.0 0.0 "" "probes without an answer within a second beside these";
     }
     takeover::takeover, "crash of a relay", {
         "S17" Count 5.0 1.0 " s"

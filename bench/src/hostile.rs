@@ -1,0 +1,372 @@
+//! Honest buyers alone, then beside hostile clients: their success, their p99, and the probes.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use floodgate::runtime::clock::now_monotonic;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use loadgen::{Load, Pace};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::sync::oneshot;
+use tokio::time::{sleep, timeout};
+
+use crate::harness::{ENDLESS, Harness, Measured, Product};
+use crate::process::poll;
+use crate::stats::{Round, Sample, row};
+use crate::table::Row;
+
+const HOSTILE: u64 = 5_000;
+/// Honest buyers, each with a connection and a purchase a second.
+const HONEST: usize = 500;
+const LATE_LIMIT: Duration = Duration::from_secs(2);
+
+/// Loopback addresses of the hostile clients, which share them: one has too few ports.
+const ADDRESSES: u64 = 16;
+/// The hostile clients begin within this time.
+const START_MAX: Duration = Duration::from_secs(3);
+const STARTED_TIMEOUT: Duration = Duration::from_secs(60);
+/// Pause of a slow client between two bytes.
+const BYTE_PAUSE: Duration = Duration::from_secs(1);
+/// Pause of a flood between two bursts: together they send about 13,000 requests a second.
+const BURST_PAUSE: Duration = Duration::from_secs(8);
+/// Requests of a burst, sent without waiting for answers.
+const BURST: usize = 64;
+/// Pause of a client between two attacks.
+const ATTACK_PAUSE: Duration = Duration::from_secs(1);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+
+const PROBE_PERIOD: Duration = Duration::from_millis(250);
+/// A probe that takes longer counts as missed.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A request that is answered at once.
+const ANSWERED: &str = "GET /v1/sales HTTP/1.1\r\nHost: a\r\n\r\n";
+const BODY: &str = r#"{"sku_id":"bench","quantity":1}"#;
+
+/// The goals of honest buyers beside hostile clients.
+pub(crate) async fn hostile(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> {
+    let (mut success, mut latency, mut missed) = (Vec::new(), Vec::new(), Vec::new());
+    let mut num_attacks = 0;
+    for number in 1..=harness.args.rounds {
+        let product = harness.product(&[]).await?;
+        let sale = harness.sale(&product, ENDLESS).await?;
+        let alone = honest(harness, &product, &sale).await?;
+        let crowd = HostileCrowd::start(product.server.public, &sale).await?;
+        let (beside, probes) = probed(harness, &product, &sale).await?;
+        let (attacks, believed) = crowd.stop()?;
+        harness.void_unless(believed == 0, || format!("{sale}: {believed} forged calls succeeded"));
+        harness.check(&product.admin, &sale, alone.accepted() + beside.accepted()).await?;
+        let p99 = [&beside, &alone].map(|side| side.report.latency.p99_us() as f64);
+        let shares = [&beside, &alone].map(share);
+        harness.note(&format!(
+            "round {number}: {:.2} % of honest purchases, p99 {} µs ({:.2} %, {} µs alone); \
+             {attacks} attacks; {} probes, {} missed, at most {} ms",
+            shares[0],
+            p99[0],
+            shares[1],
+            p99[1],
+            probes.num,
+            probes.missed,
+            probes.longest.as_millis()
+        ));
+        num_attacks += attacks;
+        let pair = |[product, baseline]: [f64; 2]| {
+            Round::pair(beside.sample(product), alone.sample(baseline))
+        };
+        success.push(pair(shares));
+        latency.push(pair(p99));
+        missed.push(Round::number(Sample::of(probes.missed as f64)));
+    }
+    let remark = format!(
+        "{HONEST} honest buyers, one purchase a second each; {HOSTILE} hostile clients made \
+         {num_attacks} attacks in all rounds"
+    );
+    Ok(vec![
+        row("hostile", &success, Some(remark))?,
+        row("hostile p99", &latency, None)?,
+        row("hostile probes", &missed, None)?,
+    ])
+}
+
+/// The share of purchases that succeeded, in percent.
+fn share(measured: &Measured) -> f64 {
+    measured.report.succeeded() as f64 / measured.report.attempted.max(1) as f64 * 100.0
+}
+
+/// One round of the honest buyers.
+async fn honest(
+    harness: &mut Harness<'_>,
+    product: &Product,
+    sale: &str,
+) -> anyhow::Result<Measured> {
+    let load = Load {
+        pace: Pace::Open { per_second: HONEST as f64, late_limit: LATE_LIMIT },
+        connections: HONEST,
+        ..harness.load(&product.server, sale)
+    };
+    harness.measure(Some(product), load).await
+}
+
+#[derive(Default)]
+struct Probes {
+    num: u64,
+    missed: u64,
+    longest: Duration,
+}
+
+/// One round of the honest buyers, with probes all the time.
+async fn probed(
+    harness: &mut Harness<'_>,
+    product: &Product,
+    sale: &str,
+) -> anyhow::Result<(Measured, Probes)> {
+    let mut probes = Probes::default();
+    let probing = async {
+        loop {
+            for path in ["/livez", "/readyz"] {
+                let begun = now_monotonic();
+                let is_answered = product.admin.probe(path, PROBE_TIMEOUT).await;
+                probes.num += 1;
+                probes.missed += u64::from(!is_answered);
+                probes.longest = probes.longest.max(begun.elapsed());
+            }
+            sleep(PROBE_PERIOD).await;
+        }
+    };
+    let measured = tokio::select! {
+        measured = honest(harness, product, sale) => measured?,
+        () = probing => unreachable!("probes have no end"),
+    };
+    ensure!(probes.num > 0, "no probe was sent");
+    Ok((measured, probes))
+}
+
+/// What the hostile clients have done.
+#[derive(Debug, Default)]
+struct AttackCounts {
+    /// Clients that have made a connection.
+    started: AtomicU64,
+    /// Connections that ended.
+    attacks: AtomicU64,
+    /// Forged calls that succeeded.
+    believed: AtomicU64,
+}
+
+/// The hostile clients, on a thread of their own.
+#[derive(Debug)]
+struct HostileCrowd {
+    counts: Arc<AttackCounts>,
+    stop: oneshot::Sender<()>,
+    thread: JoinHandle<std::io::Result<()>>,
+}
+
+impl HostileCrowd {
+    /// Starts the clients and waits until each has made a connection.
+    async fn start(server: SocketAddr, sale: &str) -> anyhow::Result<Self> {
+        let counts: Arc<AttackCounts> = Arc::default();
+        let (stop, stopped) = oneshot::channel();
+        let clients: Vec<_> = (0..HOSTILE)
+            .map(|number| HostileClient {
+                number,
+                server,
+                sale: sale.to_owned(),
+                counts: Arc::clone(&counts),
+                has_started: AtomicBool::new(false),
+            })
+            .collect();
+        let thread = std::thread::Builder::new().name("hostile".to_owned()).spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(async {
+                let mut attacks: FuturesUnordered<_> =
+                    clients.iter().map(HostileClient::attack_for_ever).collect();
+                tokio::select! {
+                    _ = stopped => {}
+                    _ = attacks.next() => {}
+                }
+            });
+            Ok(())
+        })?;
+        let crowd = Self { counts, stop, thread };
+        let started = || crowd.counts.started.load(Ordering::Relaxed);
+        let check = async || Ok((started(), started() == HOSTILE));
+        let (started, all) = poll(STARTED_TIMEOUT, check).await?;
+        ensure!(all, "{started} of {HOSTILE} hostile clients could connect");
+        Ok(crowd)
+    }
+
+    /// Ends all connections. Returns the number of attacks, and of forged calls that succeeded.
+    fn stop(self) -> anyhow::Result<(u64, u64)> {
+        let _ = self.stop.send(());
+        let ended = self.thread.join();
+        ended.ok().context("the thread of the hostile clients panicked")??;
+        let AttackCounts { attacks, believed, .. } = &*self.counts;
+        Ok((attacks.load(Ordering::Relaxed), believed.load(Ordering::Relaxed)))
+    }
+}
+
+#[derive(Debug)]
+struct HostileClient {
+    number: u64,
+    server: SocketAddr,
+    sale: String,
+    counts: Arc<AttackCounts>,
+    has_started: AtomicBool,
+}
+
+/// The end of a connection. An error, such as a cut connection, is one, too.
+type Attack = std::io::Result<()>;
+
+impl HostileClient {
+    async fn attack_for_ever(&self) {
+        sleep(START_MAX.mul_f64(fastrand::f64())).await;
+        loop {
+            let ended: Attack = match self.number % 6 {
+                0 => self.send_slowly(ANSWERED, &self.slow_head()).await,
+                1 => self.send_slowly(&self.slow_body(), &" ".repeat(4_000)).await,
+                2 => self.take_nothing().await,
+                3 => self.flood(&self.purchase()).await,
+                4 => self.flood(ANSWERED).await,
+                _ => self.forge().await,
+            };
+            drop(ended);
+            self.counts.attacks.fetch_add(1, Ordering::Relaxed);
+            sleep(ATTACK_PAUSE).await;
+        }
+    }
+
+    async fn connect(&self) -> std::io::Result<TcpStream> {
+        let last = u8::try_from(2 + self.number % ADDRESSES).unwrap_or(2);
+        let socket = TcpSocket::new_v4()?;
+        socket.bind((Ipv4Addr::new(127, 0, 0, last), 0).into())?;
+        let connection = socket.connect(self.server).await?;
+        if !self.has_started.swap(true, Ordering::Relaxed) {
+            self.counts.started.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(connection)
+    }
+
+    /// Sends what comes first, then a byte at a time.
+    async fn send_slowly(&self, first: &str, slowly: &str) -> Attack {
+        let mut connection = self.connect().await?;
+        connection.write_all(first.as_bytes()).await?;
+        for byte in slowly.bytes() {
+            connection.write_all(&[byte]).await?;
+            sleep(BYTE_PAUSE).await;
+        }
+        Ok(())
+    }
+
+    fn slow_head(&self) -> String {
+        format!("GET /v1/sales/{} HTTP/1.1\r\nX-Long: {}", self.sale, "x".repeat(1_000))
+    }
+
+    fn slow_body(&self) -> String {
+        format!(
+            "POST /v1/buy/{} HTTP/1.1\r\nHost: a\r\nX-Buyer-Id: {}\r\n\
+             Content-Type: application/json\r\nContent-Length: 4000\r\n\r\n",
+            self.sale,
+            self.buyer()
+        )
+    }
+
+    /// Requests large answers and reads none.
+    async fn take_nothing(&self) -> Attack {
+        let mut connection = self.connect().await?;
+        let request = "GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: a\r\n\r\n".repeat(20);
+        connection.write_all(request.as_bytes()).await?;
+        loop {
+            sleep(BYTE_PAUSE).await;
+            connection.write_all(b"\r\n").await?;
+        }
+    }
+
+    /// Sends bursts of requests; reads the answers only between these.
+    async fn flood(&self, request: &str) -> Attack {
+        let mut connection = self.connect().await?;
+        let (mut reader, mut writer) = connection.split();
+        let burst = request.repeat(BURST);
+        let reading = async {
+            let mut answers = vec![0; 16 * 1024];
+            while reader.read(&mut answers).await? > 0 {}
+            Ok(())
+        };
+        let writing = async {
+            loop {
+                writer.write_all(burst.as_bytes()).await?;
+                sleep(BURST_PAUSE).await;
+            }
+        };
+        tokio::select! { ended = reading => ended, ended = writing => ended }
+    }
+
+    /// Sends what is forged, each on a connection of its own.
+    async fn forge(&self) -> Attack {
+        for call in self.forged() {
+            let mut connection = self.connect().await?;
+            connection.write_all(call.as_bytes()).await?;
+            let mut answer = Vec::new();
+            if let Ok(read) = timeout(ANSWER_TIMEOUT, connection.read_buf(&mut answer)).await {
+                read?;
+            }
+            if answer.starts_with(b"HTTP/1.1 2") {
+                self.counts.believed.fetch_add(1, Ordering::Relaxed);
+            }
+            drop(connection);
+            sleep(ATTACK_PAUSE).await;
+        }
+        Ok(())
+    }
+
+    /// Credentials, request ids, tickets, paths and framing.
+    fn forged(&self) -> Vec<String> {
+        let (buyer, number) = (self.buyer(), fastrand::i64(1..));
+        let id = format!("{number}-1-AAAAAAAAAAAAAAAA");
+        let with_id = format!(r#"{{"sku_id":"bench","quantity":1,"request_id":"{id}"}}"#);
+        let get = |path: &str, headers: &str| {
+            format!("GET {path} HTTP/1.1\r\nHost: a\r\n{headers}\r\n\r\n")
+        };
+        let post = |path: &str, body: &str| {
+            format!(
+                "POST {path} HTTP/1.1\r\nHost: a\r\nX-Buyer-Id: {buyer}\r\n\
+                 Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+                body.len()
+            )
+        };
+        vec![
+            get("/v1/orders", "Authorization: Bearer x.y.z"),
+            get("/v1/orders", "X-Buyer-Id: 0"),
+            get(&format!("/v1/requests/{id}"), &format!("X-Buyer-Id: {buyer}")),
+            get(&format!("/v1/requests/{id}/events"), &format!("X-Buyer-Id: {buyer}")),
+            get(&format!("/{}", "%2e%2e/".repeat(500)), "X-Forwarded-For: 127.0.0.1"),
+            post(&format!("/v1/buy/{}", self.sale), &with_id),
+            post(&format!("/v1/buy/~{}", "A".repeat(38)), BODY),
+            format!(
+                "POST /v1/buy/{} HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\
+                 Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+                self.sale
+            ),
+            "\0\u{1}\u{2}".repeat(200),
+        ]
+    }
+
+    /// Not an honest buyer's id.
+    fn buyer(&self) -> u64 {
+        (1 << 60) + self.number
+    }
+
+    fn purchase(&self) -> String {
+        format!(
+            "POST /v1/buy/{} HTTP/1.1\r\nHost: a\r\nX-Buyer-Id: {}\r\n\
+             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{BODY}",
+            self.sale,
+            self.buyer(),
+            BODY.len()
+        )
+    }
+}
