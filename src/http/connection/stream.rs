@@ -102,7 +102,7 @@ impl<T> GuardedStream<T> {
             }
             let fired = timer.deadline();
             if !self.requests.is_none() && self.write_until.is_none() {
-                // A request is in progress: its answer ends the clock, or the next look.
+                // A request is in progress: its answer ends the clock, or the next check.
                 self.read_until = Some(fired + READ_MAX);
             } else if fired >= deadline {
                 return Err(io::ErrorKind::TimedOut.into());

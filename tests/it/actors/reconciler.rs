@@ -6,9 +6,8 @@ use std::time::Duration;
 use floodgate::broker::{BrokerStatus, Route};
 use floodgate::db::{DeadLetterStore, OrderWriter};
 use floodgate::domain::{
-    BucketKey, BucketNo, Currency, DeadLetterFilter, DeadLetterState, DeadLetterTransition, Epoch,
-    Failure, LoaderToken, OrderIntent, Phase, Refusal, RequestId, RequestStatus, Reservation, Sale,
-    Sku, TraceId,
+    BucketKey, BucketNo, Currency, Epoch, Failure, LoaderToken, OrderIntent, Phase, Refusal,
+    RequestId, RequestStatus, Reservation, Sale, Sku, TraceId,
 };
 use floodgate::messages::envelope;
 use floodgate::outbox::OutboxDeadLetter;
@@ -27,7 +26,7 @@ use crate::support::wait::until;
 
 /// Requests 1 to 10 are accepted and lost: no outbox, queue or ledger has them. Odd numbers are in
 /// one bucket, even numbers in the other.
-async fn simulation_with_lost_requests() -> (Simulation, Arc<FakeWatermarks>) {
+pub(super) async fn simulation_with_lost_requests() -> (Simulation, Arc<FakeWatermarks>) {
     let mut simulation = Simulation::new(2);
     simulation.settings.outbox.envelope_max = 3;
     simulation.lose(1..=10).await;
@@ -97,42 +96,6 @@ fn lost_requests_are_published_again_once() {
         let second_copies =
             || async { simulation.queues.kept().values().all(|copies| *copies == 2).then_some(()) };
         until("second copies", second_copies).await;
-    });
-}
-
-#[test]
-fn a_replayed_dead_letter_on_its_way_is_not_published_again() {
-    in_system(async {
-        let (simulation, watermarks) = simulation_with_lost_requests().await;
-        let letters = vec![new_dead_letter(&[3]), new_dead_letter(&[4])];
-        simulation.ledger.store_dead_letters(letters, 1).await.unwrap();
-        // One was replayed before any checkpoint of the walk and is lost; one only a moment ago.
-        let hour_ms = 3_600_000;
-        let filter = DeadLetterFilter::default();
-        for letter in simulation.ledger.dead_letters(filter, 2).await.unwrap() {
-            let content = simulation.ledger.dead_letter(letter.no).await.unwrap().unwrap();
-            let is_recent = content.requests[0].get() == 4;
-            let now_ms = simulation.clock.wall_ms();
-            let replayed = DeadLetterTransition {
-                no: letter.no,
-                from: letter.state,
-                arrivals: letter.arrivals,
-                to: DeadLetterState::Replayed,
-                note: None,
-                at_ms: if is_recent { now_ms + hour_ms } else { now_ms },
-            };
-            assert!(simulation.ledger.transition_dead_letter(replayed).await.unwrap());
-        }
-        let process = reconciler(&simulation, &watermarks);
-        until_republished(&simulation, &process, 9).await;
-        assert!(!simulation.queues.kept().contains_key(&4), "a consumer may hold it");
-        // Checkpoints after the replay decide.
-        simulation.clock.advance(Duration::from_millis(hour_ms.unsigned_abs()));
-        until("the lost copy", async || {
-            run_passes(&simulation, &process, 1, SECOND).await;
-            simulation.queues.kept().contains_key(&4).then_some(())
-        })
-        .await;
     });
 }
 

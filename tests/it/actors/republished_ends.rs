@@ -1,12 +1,22 @@
-//! The reconciler records how the requests ended that it published again.
+//! The requests that the reconciler publishes again, and how they end.
 
-use floodgate::db::{OrderWriter, RepairStore};
-use floodgate::domain::{Failure, Refusal, RepairAction, RepairOutcome};
+use std::time::Duration;
 
-use super::reconciler::{SECOND, reserve, run_passes, sku_of_both, until_republished};
+use floodgate::db::{DeadLetterStore, OrderWriter, RepairStore};
+use floodgate::domain::{
+    DeadLetterFilter, DeadLetterState, DeadLetterTransition, Failure, Refusal, RepairAction,
+    RepairOutcome,
+};
+use floodgate::runtime::clock::Clock;
+
+use super::reconciler::{
+    SECOND, reserve, run_passes, simulation_with_lost_requests, sku_of_both, until_republished,
+};
+use crate::support::dead_letters::new_dead_letter;
 use crate::support::harness::in_system;
 use crate::support::reconcilers::{reconciler, watermarks};
 use crate::support::relays::Simulation;
+use crate::support::wait::until;
 
 #[test]
 fn the_end_of_a_lost_request_is_recorded_once() {
@@ -49,5 +59,41 @@ fn the_end_of_a_lost_request_is_recorded_once() {
             ))
         };
         assert_eq!((metric("compensated"), metric("failed_final")), (1, 1));
+    });
+}
+
+#[test]
+fn a_replayed_dead_letter_on_its_way_is_not_published_again() {
+    in_system(async {
+        let (simulation, watermarks) = simulation_with_lost_requests().await;
+        let letters = vec![new_dead_letter(&[3]), new_dead_letter(&[4])];
+        simulation.ledger.store_dead_letters(letters, 1).await.unwrap();
+        // One was replayed before any checkpoint of the walk and is lost; one only a moment ago.
+        let hour_ms = 3_600_000;
+        let filter = DeadLetterFilter::default();
+        for letter in simulation.ledger.dead_letters(filter, 2).await.unwrap() {
+            let content = simulation.ledger.dead_letter(letter.no).await.unwrap().unwrap();
+            let is_recent = content.requests[0].get() == 4;
+            let now_ms = simulation.clock.wall_ms();
+            let replayed = DeadLetterTransition {
+                no: letter.no,
+                from: letter.state,
+                arrivals: letter.arrivals,
+                to: DeadLetterState::Replayed,
+                note: None,
+                at_ms: if is_recent { now_ms + hour_ms } else { now_ms },
+            };
+            assert!(simulation.ledger.transition_dead_letter(replayed).await.unwrap());
+        }
+        let process = reconciler(&simulation, &watermarks);
+        until_republished(&simulation, &process, 9).await;
+        assert!(!simulation.queues.kept().contains_key(&4), "a consumer may hold it");
+        // Checkpoints after the replay decide.
+        simulation.clock.advance(Duration::from_millis(hour_ms.unsigned_abs()));
+        until("the lost copy", async || {
+            run_passes(&simulation, &process, 1, SECOND).await;
+            simulation.queues.kept().contains_key(&4).then_some(())
+        })
+        .await;
     });
 }

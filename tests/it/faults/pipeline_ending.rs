@@ -39,7 +39,9 @@ impl Buyer<'_> {
                 purchase["request_id"] = json!(id);
             }
             let answer = self.call(Method::POST, "/v1/buy/sale", Some(purchase)).await?;
-            (answer.0 != 503 && answer.1["state"] != "unknown").then_some(answer)
+            // 404: this process does not know the sale of the other one yet.
+            let is_final = !matches!(answer.0, 404 | 503) && answer.1["state"] != "unknown";
+            is_final.then_some(answer)
         })
         .await
     }

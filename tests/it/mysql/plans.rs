@@ -86,7 +86,10 @@ impl Store {
              WHERE command_type IN ('Query', 'Execute') AND user_host LIKE 'floodgate%' \
              AND argument NOT LIKE 'SELECT @@max_allowed_packet%' ORDER BY event_time",
         );
-        let reads = |text: &String| ["SELECT", "UPDATE"].iter().any(|verb| text.starts_with(verb));
+        let reads = |text: &String| {
+            let first = text.trim_start_matches('(');
+            ["SELECT", "UPDATE"].iter().any(|verb| first.starts_with(verb))
+        };
         let statements: Vec<String> = logged.into_iter().filter(reads).collect();
         self.server.as_root(async |conn| {
             let mut plans = Vec::new();
