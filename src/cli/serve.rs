@@ -110,6 +110,12 @@ fn warn_of_unsafe_settings(settings: &Settings) {
             "auth.mode is \"header\": X-Buyer-Id is not verified; for development and tests only"
         );
     }
+    if settings.role.sells() && settings.auth.trusts_for_ever() {
+        tracing::warn!(
+            "auth.jwt_require_exp is off: a bearer token without exp is valid for ever, also a \
+             stolen one; set auth.jwt_require_exp or auth.jwt_lifetime_max_s"
+        );
+    }
     for link in settings.links().iter().filter(|link| link.is_readable()) {
         tracing::warn!(
             setting = link.key,

@@ -6,7 +6,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::settings::{AdminSettings, Settings};
+use super::settings::{AdminSettings, AuthSettings, Settings};
 use super::validate::RuleCheck;
 
 /// Shortest admin token that may guard a listener reachable from other machines.
@@ -117,6 +117,14 @@ impl AdminSettings {
     }
 }
 
+impl AuthSettings {
+    /// Whether a bearer token may be valid without end.
+    #[must_use]
+    pub fn trusts_for_ever(&self) -> bool {
+        self.mode == AuthMode::Jwt && !self.jwt_require_exp && self.jwt_lifetime_max_s == 0
+    }
+}
+
 /// Checks the rules that are no number's.
 pub(super) fn check(settings: &Settings, check: &mut RuleCheck) {
     secrets(settings, check);
@@ -185,6 +193,18 @@ mod tests {
         assert_eq!(tokens.iter().map(read).collect::<Vec<_>>(), expected);
         assert_eq!(tokens[2].token.expose_secret(), format!("{LONG}3"));
         assert!(AdminScope::Operate > AdminScope::Read);
+    }
+
+    #[test]
+    fn tokens_without_end_are_trusted_only_where_nothing_limits_them() {
+        let mut auth = Settings::for_test("sqlite://x").auth;
+        assert!(!auth.trusts_for_ever(), "mode header has no tokens");
+        auth.mode = AuthMode::Jwt;
+        assert!(auth.trusts_for_ever());
+        for (require_exp, lifetime_max_s) in [(true, 0), (false, 3_600)] {
+            (auth.jwt_require_exp, auth.jwt_lifetime_max_s) = (require_exp, lifetime_max_s);
+            assert!(!auth.trusts_for_ever());
+        }
     }
 
     #[test]

@@ -103,6 +103,7 @@ sections! { all;
         jwt_secret_file: PathBuf;
         jwks_file: PathBuf;
         jwt_require_exp: bool;
+        jwt_lifetime_max_s: u32;
         jwt_audience: String;
         jwt_issuer: String;
         signing_key_file: PathBuf;

@@ -98,6 +98,11 @@ impl Sale {
         self.phase != Phase::Draft && !self.retention.is_purged() && !self.is_long_over(now_ms)
     }
 
+    /// Whether nothing is sold any more: the sale is closed, or its window is over.
+    pub fn is_over(&self, now_ms: i64) -> bool {
+        self.phase == Phase::Closed || now_ms >= self.ends_at_ms
+    }
+
     fn is_long_over(&self, now_ms: i64) -> bool {
         now_ms > self.ends_at_ms.saturating_add(RETENTION_MS)
     }

@@ -70,7 +70,7 @@ tables! {
     /// expression: the purchase, the hot path, comes first.
     PUBLIC described by PublicPaths {
         "POST" BUY, Buyer => buy::buy, [
-            InvalidRequest RequestIdInvalid TicketInvalid NotStarted UnknownSku SoldOut
+            InvalidRequest RequestIdInvalid TicketInvalid NotStarted Paused UnknownSku SoldOut
             AlreadyPurchased QuotaExceeded Barred Discarded CancelledByBuyer QueueTimeout Ended
             RequestIdReused RateLimited Busy
         ];
@@ -78,7 +78,7 @@ tables! {
         "GET" "/v1/sales/{sale_id}", Open => sales::show, [UnknownSku];
         "GET" "/v1/sales/{sale_id}/mine", Buyer => mine::mine, [UnknownSku Busy];
         "POST" "/v1/sales/{sale_id}/request-ids", Buyer => requests::create, [
-            InvalidRequest UnknownSku RateLimited
+            InvalidRequest UnknownSku Ended RateLimited
         ];
         "POST" "/v1/sales/{sale_id}/challenges", Buyer => tickets::challenge, [
             InvalidRequest UnknownSku RateLimited
@@ -212,19 +212,19 @@ pub fn mount(table: &'static [RouteEntry], config: &mut ServiceConfig) {
         if table.iter().take(index).any(|earlier| earlier.path == path) {
             continue;
         }
-        let resource = resource(table, path);
+        let (resource, others) = resource(table, path);
+        let watched = from_fn(move |request, next| watch(path, access, request, next));
         if path == BUY {
             // The hot path: its handler does the work of `watch` itself.
-            config.service(resource);
+            config.service(resource.default_service(others.wrap(watched)));
         } else {
-            let watched = from_fn(move |request, next| watch(path, access, request, next));
-            config.service(resource.wrap(watched));
+            config.service(resource.default_service(others).wrap(watched));
         }
     }
 }
 
-/// All methods of one path; 405 for the others.
-fn resource(table: &'static [RouteEntry], path: &'static str) -> Resource {
+/// All methods of one path, and 405 for the others.
+fn resource(table: &'static [RouteEntry], path: &'static str) -> (Resource, Route) {
     let mut methods = Vec::new();
     let mut resource = web::resource(path);
     for entry in table.iter().filter(|entry| entry.path == path) {
@@ -242,10 +242,11 @@ fn resource(table: &'static [RouteEntry], path: &'static str) -> Resource {
         resource = resource.route((entry.mount)(route));
     }
     let allow = methods.join(", ");
-    resource.default_service(web::route().to(move |request: HttpRequest| {
+    let others = web::route().to(move |request: HttpRequest| {
         let answer = Problem::method_not_allowed(&allow).respond(&trace_of(&request));
         std::future::ready(answer)
-    }))
+    });
+    (resource, others)
 }
 
 #[cfg(test)]

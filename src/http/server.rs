@@ -5,9 +5,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use actix_http::{ConnectionType, Request};
 use actix_web::dev::{Server, ServerHandle};
+use actix_web::http::header::{HeaderValue, UPGRADE};
 use actix_web::web::{Data, PathConfig, QueryConfig};
-use actix_web::{App, web};
+use actix_web::{App, HttpResponse, web};
 use rustls::ServerConfig;
 use tokio::signal::unix::Signal;
 
@@ -17,6 +19,7 @@ use super::secret_reload;
 use super::state::{HttpDeps, HttpState};
 use crate::config::Settings;
 use crate::http::middleware::problem::Problem;
+use crate::http::middleware::trace_context::TraceContext;
 use crate::http::middleware::watch::no_such_path;
 use crate::runtime::shutdown::spawn_server;
 
@@ -118,6 +121,22 @@ struct ListenKey {
     tls: Option<Arc<ServerConfig>>,
 }
 
+/// Refuses a switch to WebSocket: actix-http would take all that follows for a body without end.
+/// Other offers, such as `h2c`, are ignored (RFC 9110, section 7.8).
+fn refuse_websocket(request: &Request) -> Option<HttpResponse> {
+    let is_websocket = |value: &HeaderValue| {
+        let mut protocols = value.to_str().unwrap_or_default().split(',');
+        protocols.any(|protocol| protocol.trim().eq_ignore_ascii_case("websocket"))
+    };
+    let headers = &request.head().headers;
+    headers.get_all(UPGRADE).any(is_websocket).then(|| {
+        let problem = Problem::invalid("WebSocket is not spoken here: leave out Upgrade");
+        let mut answer = problem.respond(&TraceContext::of(headers));
+        answer.head_mut().set_connection_type(ConnectionType::Close);
+        answer
+    })
+}
+
 /// Binds without serving, so that no request is served if the other address cannot be bound.
 fn bind(
     state: &Data<HttpState>,
@@ -148,6 +167,7 @@ fn bind(
         name: key,
         tls,
         malformed: state.deps.metrics.http_malformed.clone(),
+        refuse: refuse_websocket,
         workers,
         connections_max,
         keep_alive: Duration::from_millis(settings.http.keep_alive_ms),

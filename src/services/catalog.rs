@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
-use crate::domain::{Sale, SaleId, Sku, SkuNo};
+use crate::domain::{Phase, Sale, SaleId, Sku, SkuNo};
 
 /// A sale with shared SKUs.
 #[derive(Debug, Clone)]
@@ -44,6 +44,12 @@ impl Catalog {
     #[must_use]
     pub fn sale(&self, id: &str) -> Option<Arc<CatalogSale>> {
         self.index.load().by_id.get(id).cloned()
+    }
+
+    /// The sale with this public name, as buyers know it: they do not know drafts.
+    #[must_use]
+    pub fn announced(&self, id: &str) -> Option<Arc<CatalogSale>> {
+        self.sale(id).filter(|listed| listed.sale.phase != Phase::Draft)
     }
 
     /// The sale that a SKU belongs to, and the SKU.
@@ -102,7 +108,7 @@ impl Catalog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{Epoch, Phase, samples};
+    use crate::domain::{Epoch, samples};
 
     fn sale(epoch: i64, phase: Phase) -> Sale {
         Sale { epoch: Epoch(epoch), phase, ..samples::sale() }

@@ -37,7 +37,7 @@ function Report({ report }) {
         `${count(report.num_dead_letters)} open or parked dead letters, ` +
         `${count(report.num_unmatched_reports)} unmatched payment reports ` +
         `(${count(report.num_resolved_reports)} resolved), ` +
-        `${age(Date.now() - report.checked_at_ms)} ago`
+        `${age(Date.now() - Date.parse(report.checked_at))} ago`
       }
     </p>
     ${

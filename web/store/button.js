@@ -196,7 +196,8 @@ function answer(state, event) {
   if (status === 202 && body?.state === "queued") return accepted(state, body, now, true);
   if (status === 503 || status === 429) return busy(state, event);
   if (status === 401) return signIn(state);
-  if (code === "not-started" || code === "paused") return tooEarly(state, event);
+  if (code === "paused") return paused(state);
+  if (code === "not-started") return tooEarly(state, event);
   if (code === "request-id-invalid") return renew(state);
   if (code === "ticket-invalid" || code === "challenge-failed") {
     const kept = { ...state.record, path_id: null };
@@ -268,14 +269,17 @@ function busy(state, event) {
   ]);
 }
 
+/** The record is kept: once the sale goes on, a click sends the same request. */
+const paused = (state) => go(state, "closed", { note: "paused" }, [{ do: "refresh" }]);
+
 /** The server decides when the sale begins: an early click waits, it has not failed. */
-function tooEarly(state, { body, retryAfterMs, now }) {
-  const paused = !body.starts_at || body.code === "paused" || state.retried;
-  const effects = [{ do: "refresh" }];
-  if (paused && !retryAfterMs) return go(state, "closed", { note: "paused" }, effects);
-  const ms = retryAfterMs ?? null;
-  effects.push({ do: "at-start", startsAt: body.starts_at ?? null, ms, jitter: 0.3 });
-  return go(state, "closed", { note: "before", retried: true, retryAt: now }, effects);
+function tooEarly(state, { body, now }) {
+  // A second time: the clocks differ, and the news of the sale open the button.
+  if (!body.starts_at || state.retried) return paused(state);
+  return go(state, "closed", { note: "before", retried: true, retryAt: now }, [
+    { do: "refresh" },
+    { do: "at-start", startsAt: body.starts_at, jitter: 0.3 },
+  ]);
 }
 
 function retry(state, event) {

@@ -94,8 +94,7 @@ export class Purchase {
       case "after":
         return this.#after(effect.ms, effect.jitter, () => this.send({ type: effect.timer }));
       case "at-start": {
-        const startsAt = Date.parse(effect.startsAt);
-        const ms = effect.ms ?? Math.max(0, startsAt - api.serverNow());
+        const ms = Math.max(0, Date.parse(effect.startsAt) - api.serverNow());
         // A share of a long wait would be late: the jitter is of one second.
         return this.#after(ms + 1000 * Math.random() * effect.jitter, 0,
           () => this.send({ type: "retry" }));

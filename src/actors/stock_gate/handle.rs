@@ -137,14 +137,14 @@ impl GateHandle {
     }
 
     fn sale_refusal(&self, listed: &CatalogSale, sku: SkuNo, now_ms: i64) -> Option<Refusal> {
-        match listed.sale.phase {
-            Phase::Draft | Phase::Paused => Some(Refusal::NotStarted),
-            Phase::Closed => Some(Refusal::Ended),
-            Phase::Open if now_ms < listed.sale.starts_at_ms => Some(Refusal::NotStarted),
-            Phase::Open if now_ms >= listed.sale.ends_at_ms => Some(Refusal::Ended),
-            Phase::Open if self.stock.is_sold_out(sku) => Some(Refusal::SoldOut),
-            Phase::Open => None,
+        if listed.sale.is_over(now_ms) {
+            return Some(Refusal::Ended);
         }
+        let is_open = listed.sale.phase == Phase::Open;
+        if !is_open || now_ms < listed.sale.starts_at_ms {
+            return Some(Refusal::NotStarted);
+        }
+        self.stock.is_sold_out(sku).then_some(Refusal::SoldOut)
     }
 
     /// Sends the request to the buyer's home gate, and awaits the answer up to the deadline.

@@ -26,6 +26,7 @@ impl BuyerAuth {
             AuthMode::Jwt => {
                 let required = RequiredClaims {
                     exp: settings.jwt_require_exp,
+                    lifetime_max_s: settings.jwt_lifetime_max_s,
                     audience: settings.jwt_audience.clone(),
                     issuer: settings.jwt_issuer.clone(),
                 };

@@ -11,7 +11,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use actix_web::http::header::{HeaderValue, LOCATION, RETRY_AFTER};
+use actix_web::http::header::{HeaderMap, HeaderValue, LOCATION, RETRY_AFTER};
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -23,13 +23,17 @@ use crate::domain::{
 };
 use crate::http::admission::LimitedCall;
 use crate::http::admission::tickets::{Ticket, UnverifiedTicket, is_ticket};
-use crate::http::buyers::request_tokens::RequestTokens;
+use crate::http::buyers::auth::single;
+use crate::http::buyers::request_ids::RequestIds;
 use crate::http::middleware::body;
-use crate::http::middleware::problem::{IDEMPOTENT_REPLAYED, Problem, ProblemCode};
+use crate::http::middleware::problem::{IDEMPOTENT_REPLAYED, NO_SNIFF, Problem, ProblemCode};
 use crate::http::middleware::trace_context::{TRACEPARENT, TraceContext};
 use crate::http::state::{HttpState, State};
 use crate::messages::BuyAnswer;
 use crate::services::catalog::CatalogSale;
+
+/// The header that may carry the request id.
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 /// Body of a purchase.
 #[derive(Deserialize, ToSchema)]
@@ -50,10 +54,12 @@ pub struct PurchaseRequest<'b> {
 /// Buys units of a SKU.
 #[utoipa::path(
     post, path = "/v1/buy/{path_id}", operation_id = "buyUnits", tag = "buyers",
-    params((
-        "path_id" = String, Path,
-        description = "the sale's id, or a ticket's where the sale requires one",
-    )),
+    params(
+        ("path_id" = String, Path,
+            description = "the sale's id, or a ticket's where the sale requires one"),
+        ("Idempotency-Key" = Option<String>, Header,
+            description = "the request id, where the body has none; 400 if both differ"),
+    ),
     request_body = PurchaseRequest<'_>,
     responses(
         (status = 200, description = "in the ledger", body = RequestView, headers(
@@ -98,7 +104,8 @@ async fn decide(
     if !(1..=max).contains(&purchase.quantity) {
         return Err(Problem::invalid(format!("quantity must be from 1 to {max}")));
     }
-    let number = identify(state, &purchase, &listed, &sku, buyer, now_ms).await?;
+    let sent_id = sent_request_id(request.headers(), purchase.request_id.as_deref())?;
+    let number = identify(state, sent_id, &listed, &sku, buyer, now_ms).await?;
     let reservation = Reservation {
         request: number,
         sku: sku.no,
@@ -122,13 +129,14 @@ async fn decide(
         deps.gates.buy(reservation).await
     };
     if let BuyAnswer::Known { status: RequestStatus::Failed(refusal), replayed } = answer {
-        let first_id = |first| state.request_ids.sign(first, &listed.sale.id, sku.no, buyer);
-        let problem = refused(&refusal, &listed.sale, first_id).replayed(replayed);
-        let again = state.request_ids.again(number, &refusal, &listed.sale.id, &sku, buyer);
-        return Err(again.into_iter().fold(problem, |problem, id| problem.with("again", id)));
+        // Another quantity under the buyer's one id, which the buyer did not send.
+        let is_second = refusal == Refusal::RequestIdReused && sent_id.is_none();
+        let refusal = if is_second { Refusal::AlreadyPurchased { first: number } } else { refusal };
+        let problem = refused(&refusal, &reservation, &listed.sale, &sku, &state.request_ids);
+        return Err(problem.replayed(replayed));
     }
-    let id = match purchase.request_id {
-        Some(sent_id) => sent_id.into_owned(),
+    let id = match sent_id {
+        Some(sent_id) => sent_id.to_owned(),
         None => state.request_ids.sign(number, &listed.sale.id, sku.no, buyer),
     };
     let (mut view, replayed) = match answer {
@@ -155,7 +163,7 @@ fn entry(
 ) -> Result<(Arc<CatalogSale>, Option<Ticket>), Problem> {
     let catalog = &state.deps.catalog;
     if !is_ticket(path_id) {
-        let listed = catalog.sale(path_id).ok_or(ProblemCode::UnknownSku)?;
+        let listed = catalog.announced(path_id).ok_or(ProblemCode::UnknownSku)?;
         if listed.sale.ticket_required {
             let detail = "This sale requires a ticket: POST /v1/sales/{sale_id}/challenges.";
             return Err(Problem::from(ProblemCode::TicketInvalid).with_detail(detail));
@@ -193,11 +201,30 @@ async fn use_ticket(
     if bound == request { Ok(()) } else { Err(ProblemCode::TicketInvalid.into()) }
 }
 
+/// The request id of the body, or of `Idempotency-Key` where the body has none.
+fn sent_request_id<'r>(
+    headers: &'r HeaderMap,
+    in_body: Option<&'r str>,
+) -> Result<Option<&'r str>, Problem> {
+    if !headers.contains_key(IDEMPOTENCY_KEY) {
+        return Ok(in_body);
+    }
+    let key = single(headers, IDEMPOTENCY_KEY)
+        .ok_or_else(|| Problem::invalid("Idempotency-Key must be one request id"))?;
+    // A string of RFC 9651 stands in quotes.
+    let unquoted = key.strip_prefix('"').and_then(|key| key.strip_suffix('"'));
+    let key = unquoted.unwrap_or(key);
+    if in_body.is_some_and(|id| id != key) {
+        return Err(Problem::invalid("Idempotency-Key and request_id differ; send one of them"));
+    }
+    Ok(Some(key))
+}
+
 /// The number of the request. An expired id is accepted as long as its bucket has a record of it,
 /// so that a repeat gets its first answer.
 async fn identify(
     state: &HttpState,
-    purchase: &PurchaseRequest<'_>,
+    sent_id: Option<&str>,
     listed: &CatalogSale,
     sku: &Arc<Sku>,
     buyer: BuyerId,
@@ -205,7 +232,7 @@ async fn identify(
 ) -> Result<RequestId, Problem> {
     let (deps, sale) = (&state.deps, &listed.sale.id);
     let derives = sku.policy.derives_request_id();
-    let Some(sent_id) = &purchase.request_id else {
+    let Some(sent_id) = sent_id else {
         if derives {
             return Ok(state.request_ids.derive(sale, sku.no, buyer));
         }
@@ -223,21 +250,30 @@ async fn identify(
     if is_valid { Ok(id.number) } else { Err(ProblemCode::RequestIdInvalid.into()) }
 }
 
-/// The problem of a refusal. `sign` signs the id of another request of the buyer.
-fn refused(refusal: &Refusal, sale: &Sale, sign: impl FnOnce(RequestId) -> String) -> Problem {
+/// The problem of a refusal.
+fn refused(
+    refusal: &Refusal,
+    reservation: &Reservation,
+    sale: &Sale,
+    sku: &Sku,
+    request_ids: &RequestIds,
+) -> Problem {
+    let Reservation { request, buyer, placed_at_ms, .. } = *reservation;
+    let again = request_ids.again(request, refusal, &sale.id, sku, buyer);
     let problem = Problem::from(ProblemCode::from(refusal));
+    let problem = again.into_iter().fold(problem, |problem, id| problem.with("again", id));
     match *refusal {
-        Refusal::AlreadyPurchased { first } => problem.with("request_id", sign(first)),
+        Refusal::AlreadyPurchased { first } => {
+            problem.with("request_id", request_ids.sign(first, &sale.id, sku.no, buyer))
+        }
         Refusal::QuotaExceeded { owned, limit } => {
             problem.with("owned", owned).with("limit", limit)
         }
-        Refusal::NotStarted => {
-            let problem = problem.with("starts_at", rfc3339(sale.starts_at_ms));
-            if sale.phase == Phase::Paused {
-                return problem.with_detail("The sale is paused.");
-            }
-            problem
+        // Also where the gate knows of the pause before the catalog does.
+        Refusal::NotStarted if sale.phase == Phase::Paused || placed_at_ms >= sale.starts_at_ms => {
+            ProblemCode::Paused.into()
         }
+        Refusal::NotStarted => problem.with("starts_at", rfc3339(sale.starts_at_ms)),
         Refusal::SoldOut
         | Refusal::RequestIdReused
         | Refusal::Ended
@@ -254,6 +290,7 @@ fn accepted(view: &RequestView, replayed: bool, trace: &TraceContext) -> HttpRes
         if view.order.is_some() { HttpResponse::Ok() } else { HttpResponse::Accepted() };
     answer
         .insert_header(no_store())
+        .insert_header(NO_SNIFF)
         .insert_header((LOCATION, format!("/v1/requests/{}", view.request_id)))
         .insert_header((TRACEPARENT, trace.header()));
     if view.order.is_none() {

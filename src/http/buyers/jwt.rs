@@ -33,6 +33,9 @@ pub enum TokenError {
     /// `exp` has passed.
     #[error("the bearer token has expired")]
     Expired,
+    /// Valid for longer than tokens of this server may be.
+    #[error("the bearer token is valid for too long")]
+    TooLong,
     /// `exp` is missing where it is required.
     #[error("the bearer token has no exp")]
     NoExpiry,
@@ -55,6 +58,8 @@ struct Claims {
     exp: Option<f64>,
     nbf: Option<f64>,
     #[serde(default)]
+    iat: Value,
+    #[serde(default)]
     aud: Value,
     #[serde(default)]
     iss: Value,
@@ -64,6 +69,8 @@ struct Claims {
 #[derive(Debug, Clone, Default)]
 pub struct RequiredClaims {
     pub exp: bool,
+    /// Most seconds from `iat`, or without it from now, to `exp`; 0: not limited.
+    pub lifetime_max_s: u32,
     /// One of `aud`, unless empty.
     pub audience: String,
     /// `iss`, unless empty.
@@ -71,7 +78,7 @@ pub struct RequiredClaims {
 }
 
 impl RequiredClaims {
-    fn check(&self, claims: &Claims) -> Result<(), TokenError> {
+    fn check(&self, claims: &Claims, now_s: f64) -> Result<(), TokenError> {
         let is_audience = |value: &Value| value.as_str() == Some(&self.audience);
         let is_ours = match &claims.aud {
             Value::Array(all) => all.iter().any(is_audience),
@@ -83,7 +90,15 @@ impl RequiredClaims {
         if !(self.issuer.is_empty() || claims.iss.as_str() == Some(&self.issuer)) {
             return Err(TokenError::OtherService);
         }
-        if self.exp && claims.exp.is_none() { Err(TokenError::NoExpiry) } else { Ok(()) }
+        let is_limited = self.lifetime_max_s > 0;
+        let Some(exp) = claims.exp else {
+            return if self.exp || is_limited { Err(TokenError::NoExpiry) } else { Ok(()) };
+        };
+        // A token from the future counts from now.
+        let now_s = now_s + LEEWAY_S;
+        let issued_s = claims.iat.as_f64().map_or(now_s, |iat| iat.min(now_s));
+        let is_too_long = is_limited && exp - issued_s > f64::from(self.lifetime_max_s);
+        if is_too_long { Err(TokenError::TooLong) } else { Ok(()) }
     }
 }
 
@@ -164,8 +179,8 @@ impl TokenReader {
         if !is_access_token(&header) {
             return Err(TokenError::OtherService);
         }
-        self.required.check(&claims)?;
         let now_s = now_ms as f64 / 1000.0;
+        self.required.check(&claims, now_s)?;
         if claims.exp.is_some_and(|exp| exp + LEEWAY_S <= now_s) {
             return Err(TokenError::Expired);
         }

@@ -223,8 +223,12 @@ fn critical_extensions_are_refused() {
 
 #[test]
 fn required_claims_must_be_there_and_match() {
-    let required =
-        RequiredClaims { exp: true, audience: "shop".to_owned(), issuer: "login".to_owned() };
+    let required = RequiredClaims {
+        exp: true,
+        audience: "shop".to_owned(),
+        issuer: "login".to_owned(),
+        ..RequiredClaims::default()
+    };
     let reader = TokenReader::new(&JwtKeys::of_secret(SECRET), required);
     let good = json!({"sub": "1", "exp": NOW_S + 60, "aud": "shop", "iss": "login"});
     let read = |changed: Value| {
@@ -244,4 +248,26 @@ fn required_claims_must_be_there_and_match() {
     }
     assert_eq!(read(json!({"exp": null})), Err(TokenError::NoExpiry));
     assert_eq!(read(json!({"exp": NOW_S - 60})), Err(TokenError::Expired));
+}
+
+/// From `iat`, but at most from 30 seconds after now, to `exp`.
+#[test]
+fn a_token_that_is_valid_for_too_long_is_refused() {
+    let required = RequiredClaims { lifetime_max_s: 3_600, ..RequiredClaims::default() };
+    let reader = TokenReader::new(&JwtKeys::of_secret(SECRET), required);
+    let cases = [
+        (json!({"iat": NOW_S - 1_800, "exp": NOW_S + 1_800}), Ok(1)),
+        (json!({"iat": NOW_S - 1_800, "exp": NOW_S + 1_801}), Err(TokenError::TooLong)),
+        (json!({"iat": NOW_S + 3_600, "exp": NOW_S + 3_631}), Err(TokenError::TooLong)),
+        (json!({"exp": NOW_S + 3_630}), Ok(1)),
+        (json!({"exp": NOW_S + 3_631}), Err(TokenError::TooLong)),
+        (json!({"iat": "today", "exp": NOW_S + 3_631}), Err(TokenError::TooLong)),
+        (json!({"exp": 1e308}), Err(TokenError::TooLong)),
+        (json!({"iat": NOW_S}), Err(TokenError::NoExpiry)),
+        (json!({"exp": null}), Err(TokenError::NoExpiry)),
+    ];
+    for (mut claims, expected) in cases {
+        claims["sub"] = json!("1");
+        assert_eq!(reader.buyer(&token(&claims), NOW_MS).map(BuyerId::get), expected, "{claims}");
+    }
 }

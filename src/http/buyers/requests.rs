@@ -38,8 +38,7 @@ pub struct RequestIdQuery<'b> {
     sku_id: Cow<'b, str>,
 }
 
-/// Issues a request id. For `one_per_buyer` it is the same at every call and is valid until the
-/// sale ends.
+/// Issues a request id, until the sale ends. For `one_per_buyer` it is the same at every call.
 #[utoipa::path(
     post, path = "/v1/sales/{sale_id}/request-ids", operation_id = "issueRequestId", tag = "buyers",
     request_body = RequestIdQuery<'_>,
@@ -54,13 +53,16 @@ pub async fn create(
     let deps = &state.deps;
     let now_ms = deps.clock.wall_ms();
     let buyer = state.admit(&request, LimitedCall::RequestId)?;
-    let listed = deps.catalog.sale(&sale_id).ok_or(ProblemCode::UnknownSku)?;
+    let listed = deps.catalog.announced(&sale_id).ok_or(ProblemCode::UnknownSku)?;
     if listed.sale.retention.is_purged() {
         return Err(ProblemCode::UnknownSku.into());
     }
     let bytes = body::read(payload, state.settings.http.body_max_bytes).await?;
     let query: RequestIdQuery<'_> = body::parse(request.headers(), &bytes)?;
     let sku = listed.sku(&query.sku_id).ok_or(ProblemCode::UnknownSku)?;
+    if listed.sale.is_over(now_ms) {
+        return Err(ProblemCode::Ended.into());
+    }
     let skus = std::slice::from_ref(sku);
     state.admit_shared(&request, LimitedCall::RequestId, buyer, skus).await?;
     let sale = &listed.sale;

@@ -19,10 +19,11 @@ use actix_http::{HttpService, Request, Response};
 use actix_service::{
     IntoServiceFactory, ServiceFactory, ServiceFactoryExt, apply_fn_factory, fn_service, map_config,
 };
-use actix_web::Error;
 use actix_web::body::MessageBody;
 use actix_web::dev::{AppConfig, Server};
 use actix_web::rt::net::TcpStream;
+use actix_web::{Error, HttpResponse};
+use futures_util::future::{Either, ready};
 use prometheus_client::metrics::counter::Counter;
 use rustls::ServerConfig;
 
@@ -50,6 +51,8 @@ pub struct ListenOptions {
     pub tls: Option<Arc<ServerConfig>>,
     /// Counts the connections that end because what came in is no HTTP, or no TLS.
     pub malformed: Counter,
+    /// Answers a request that the application must not see.
+    pub refuse: fn(&Request) -> Option<HttpResponse>,
     pub workers: usize,
     pub connections_max: usize,
     pub keep_alive: Duration,
@@ -107,7 +110,7 @@ where
     B: MessageBody + Unpin + 'static,
 {
     let address = listener.local_addr()?;
-    let ListenOptions { name, workers, connections_max, keep_alive, .. } = options;
+    let ListenOptions { name, workers, connections_max, keep_alive, refuse, .. } = options;
     let builder = Server::build()
         .workers(workers)
         .max_concurrent_connections(connections_max.div_ceil(workers.max(1)))
@@ -134,7 +137,12 @@ where
             });
         let application = application().into_factory();
         let application = application.map_err(|error| error.into().error_response());
-        let application = apply_fn_factory(application, call_in_turn::<_, B>);
+        let application = apply_fn_factory(application, move |request: Request, service| {
+            match refuse(&request) {
+                None => Either::Left(call_in_turn::<_, B>(request, service)),
+                Some(refusal) => Either::Right(ready(Err(refusal))),
+            }
+        });
         fn_service(move |io: TcpStream| {
             let peer = io.peer_addr().ok();
             let (stream, tls) = (GuardedStream::new(io, crowd.enter()), tls.clone());

@@ -2,10 +2,12 @@
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
+use std::ops::RangeInclusive;
 
 use actix_web::http::StatusCode;
 use actix_web::http::header::{
     ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
+    X_CONTENT_TYPE_OPTIONS,
 };
 use actix_web::{HttpResponse, ResponseError};
 use serde_json::Value;
@@ -20,8 +22,15 @@ pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-
 const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
-/// Value of `Retry-After` in answers with status 503, seconds.
-const RETRY_AFTER_S: u32 = 1;
+/// Keeps browsers from guessing the type of an answer.
+pub const NO_SNIFF: (HeaderName, HeaderValue) =
+    (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+
+/// `Retry-After` of 503, seconds: each answer draws one, so that a crowd does not come back in step.
+const RETRY_AFTER_S: RangeInclusive<u32> = 1..=3;
+
+/// `Retry-After` of a paused sale, seconds: an operator pauses for minutes rather than seconds.
+const PAUSED_S: RangeInclusive<u32> = 5..=10;
 
 /// What a handler returns.
 pub type Handled = Result<HttpResponse, Problem>;
@@ -98,17 +107,25 @@ impl Problem {
         answer
             .insert_header((CONTENT_TYPE, PROBLEM_JSON))
             .insert_header((CACHE_CONTROL, NO_STORE))
+            .insert_header(NO_SNIFF)
             .insert_header((TRACEPARENT, trace.header()));
         if self.replayed {
             answer.insert_header((IDEMPOTENT_REPLAYED, HeaderValue::from_static("true")));
         }
-        if self.code.status() == 503 {
-            answer.insert_header((RETRY_AFTER, HeaderValue::from(RETRY_AFTER_S)));
+        if let Some(seconds) = self.retry_after_s() {
+            answer.insert_header((RETRY_AFTER, HeaderValue::from(fastrand::u32(seconds))));
         }
         for header in &self.headers {
             answer.insert_header(header.clone());
         }
         answer.body(self.body(trace))
+    }
+
+    fn retry_after_s(&self) -> Option<RangeInclusive<u32>> {
+        match self.code {
+            ProblemCode::Paused => Some(PAUSED_S),
+            code => (code.status() == 503).then_some(RETRY_AFTER_S),
+        }
     }
 
     fn body(&self, trace: &TraceContext) -> String {
@@ -189,6 +206,8 @@ fn unavailable(store: &str, error: &(dyn std::error::Error + 'static)) -> Proble
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::domain::TraceId;
 
@@ -210,6 +229,25 @@ mod tests {
             assert_eq!(body["trace_id"], "00000000000000000000000000000001");
             assert!(StatusCode::from_u16(code.status()).is_ok());
         }
+    }
+
+    /// A crowd that was refused together does not come back in step.
+    #[test]
+    fn the_time_to_come_again_is_drawn_for_each_answer() {
+        for (code, expected) in [
+            (ProblemCode::Busy, 1..=3),
+            (ProblemCode::NotReady, 1..=3),
+            (ProblemCode::Paused, 5..=10),
+        ] {
+            let drawn = (0..500).map(|_| {
+                let answer = Problem::from(code).respond(&TraceContext::new_root());
+                answer.headers().get(RETRY_AFTER).unwrap().to_str().unwrap().parse::<u32>().unwrap()
+            });
+            let drawn: BTreeSet<u32> = drawn.collect();
+            assert_eq!(drawn, expected.collect(), "{}", code.as_str());
+        }
+        let final_one = Problem::from(ProblemCode::SoldOut).respond(&TraceContext::new_root());
+        assert!(!final_one.headers().contains_key(RETRY_AFTER));
     }
 
     #[test]

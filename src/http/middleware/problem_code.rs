@@ -58,7 +58,10 @@ codes! {
     ChallengeFailed => 403, "challenge-failed", "Challenge failed",
         "The answer is wrong, too late, or one too many. Get a new challenge.";
     NotStarted => 403, "not-started", "Not started",
-        "The sale is not open now.";
+        "The sale is not open now. See starts_at.";
+    /// A refusal `NotStarted` of a sale whose start has passed.
+    Paused => 403, "paused", "Paused",
+        "The sale is paused, and may go on. Ask again with the same request id after Retry-After.";
     Forbidden => 403, "forbidden", "Forbidden",
         "Requests of other sites' pages, and of proxies, are refused here.";
     UnknownSku => 404, "unknown-sku", "No such sale or SKU",

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use actix_web::body::{BoxBody, MessageBody};
 use actix_web::dev::{ServiceRequest, ServiceResponse};
 use actix_web::http::Method;
-use actix_web::http::header::{CACHE_CONTROL, HeaderMap, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use actix_web::http::header::{CACHE_CONTROL, HeaderMap, HeaderName, HeaderValue};
 use actix_web::middleware::Next;
 use actix_web::{Error, HttpMessage, HttpRequest, HttpResponse};
 
-use super::problem::{Problem, ProblemCode};
+use super::problem::{NO_SNIFF, Problem, ProblemCode};
 use super::trace_context::{TRACEPARENT, TraceContext};
 use crate::http::routes::RouteAccess;
 use crate::http::state::{HttpState, State};
@@ -19,6 +19,12 @@ use crate::observe::metrics::{RouteLabel, RouteStatus};
 
 /// The route label of paths without a route.
 const UNMATCHED: &str = "unmatched";
+
+/// No page of another site may load the answer.
+const SAME_ORIGIN: (HeaderName, HeaderValue) = (
+    HeaderName::from_static("cross-origin-resource-policy"),
+    HeaderValue::from_static("same-origin"),
+);
 
 /// Why an operator did something.
 struct Reason(String);
@@ -83,11 +89,17 @@ pub async fn watch(
     Ok(answer)
 }
 
-/// Keeps browsers from guessing types, and caches from keeping what only operators may see.
+/// Keeps browsers from guessing types, and caches and pages of other sites from what only operators
+/// may see.
 fn protect(headers: &mut HeaderMap, access: RouteAccess) {
-    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    if access == RouteAccess::Admin && !headers.contains_key(CACHE_CONTROL) {
-        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    let (name, value) = NO_SNIFF;
+    headers.insert(name, value);
+    if access == RouteAccess::Admin {
+        let (name, value) = SAME_ORIGIN;
+        headers.insert(name, value);
+        if !headers.contains_key(CACHE_CONTROL) {
+            headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        }
     }
 }
 

@@ -101,6 +101,9 @@ fn add_refusals(operation: &mut Operation, entry: &RouteEntry) {
         let same: Vec<_> =
             codes().filter(|other| other.status() == code.status()).map(|c| c.as_str()).collect();
         let mut answer = problem(&same.join(", "), code.status());
+        if same.contains(&ProblemCode::Paused.as_str()) {
+            add_header(&mut answer, "Retry-After", "seconds; of `paused`");
+        }
         if entry.path == BUY {
             add_header(&mut answer, "Idempotent-Replayed", "`true`: was answered before");
         }

@@ -11,7 +11,7 @@ const PATTERNS: [(&[&str], &str, u32); 6] = [
     // Operators may leave out all but the number.
     (&["request_id", "again", "replaced_by"], "^[0-9]{1,19}(-[0-9]{1,10}-[A-Za-z0-9_-]{16})?$", 47),
     (&["buyer_id"], "^[1-9][0-9]{0,18}$", 19),
-    (&["dead_letter_id", "audit_id", "repair_id"], "^[0-9]{1,20}$", 20),
+    (&["dead_letter_id", "audit_id", "repair_id", "sku_no"], "^[0-9]{1,20}$", 20),
     (&["trace_id"], "^[0-9a-f]{32}$", 32),
 ];
 

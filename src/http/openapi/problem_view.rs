@@ -37,7 +37,7 @@ pub struct ProblemView {
     owned: Option<u32>,
     /// Of `quota-exceeded`: the most units.
     limit: Option<u32>,
-    /// Of `not-started`: first instant of the window.
+    /// Of `not-started`: first instant of the window, which has not come.
     starts_at: Option<String>,
     /// Of `invalid-request`: each fault of a sale.
     faults: Option<Vec<String>>,

@@ -79,7 +79,7 @@ pub struct DeadLettersView {
 #[derive(Serialize, ToSchema)]
 pub struct IntentView {
     request: String,
-    sku_no: i32,
+    sku_no: String,
     /// Null if the SKU is not in this process's catalog; `sku_id` likewise.
     sale_id: Option<String>,
     sku_id: Option<String>,
@@ -166,7 +166,7 @@ fn view_of_intent(state: &HttpState, intent: &OrderIntent) -> IntentView {
     let (sale_id, sku_id) = ids.unzip();
     IntentView {
         request: intent.request.to_string(),
-        sku_no: intent.sku.0,
+        sku_no: intent.sku.to_string(),
         sale_id,
         sku_id,
         bucket: intent.bucket.0,

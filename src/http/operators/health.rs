@@ -10,6 +10,7 @@ use utoipa::ToSchema;
 use crate::db;
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
 use crate::http::state::{HttpDeps, State};
+use crate::runtime::clock::Clock;
 
 /// Time-out of the ping of the ledger and of the stock.
 const PING_DEADLINE: Duration = Duration::from_secs(2);
@@ -29,22 +30,37 @@ struct StoresAnswer {
 }
 
 impl StorePings {
-    /// Callers that come together wait for one answer.
     async fn read(&self, deps: &HttpDeps) -> StoresAnswer {
+        self.read_by(&*deps.clock, async || {
+            let stock = tokio::time::timeout(PING_DEADLINE, deps.stock.ping());
+            let (ledger, stock) = tokio::join!(ledger_answers(deps.ledger.ping()), stock);
+            (ledger, matches!(stock, Ok(Ok(()))))
+        })
+        .await
+    }
+
+    /// Callers that come together wait for one answer.
+    async fn read_by(
+        &self,
+        clock: &dyn Clock,
+        ask: impl AsyncFnOnce() -> (bool, bool),
+    ) -> StoresAnswer {
         let mut last = self.0.lock().await;
         if let Some(answer) = *last
-            && deps.clock.now().duration_since(answer.at) < ANSWERS_FOR
+            && clock.now().duration_since(answer.at) < ANSWERS_FOR
         {
             return answer;
         }
-        let ledger = tokio::time::timeout(PING_DEADLINE, deps.ledger.ping());
-        let stock = tokio::time::timeout(PING_DEADLINE, deps.stock.ping());
-        let (ledger, stock) = tokio::join!(ledger, stock);
-        // A full queue of probes is a crowd of callers, not a ledger that is away.
-        let ledger = matches!(ledger, Ok(Ok(()) | Err(db::Error::Full)));
-        let stock = matches!(stock, Ok(Ok(())));
-        *last.insert(StoresAnswer { at: deps.clock.now(), ledger, stock })
+        let (ledger, stock) = ask().await;
+        *last.insert(StoresAnswer { at: clock.now(), ledger, stock })
     }
+}
+
+/// Whether the ledger answers its ping. A full queue is a crowd of readers, not a ledger that is
+/// away.
+async fn ledger_answers(ping: impl Future<Output = Result<(), db::Error>>) -> bool {
+    let answer = tokio::time::timeout(PING_DEADLINE, ping).await;
+    matches!(answer, Ok(Ok(()) | Err(db::Error::Full)))
 }
 
 /// Result of a probe.
@@ -117,4 +133,36 @@ pub async fn ready(query: web::Query<Detail>, state: State) -> Handled {
 )]
 pub async fn healthz(query: web::Query<Detail>, state: State) -> Handled {
     ready(query, state).await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use super::*;
+    use crate::runtime::clock::ManualClock;
+
+    #[tokio::test]
+    async fn the_stores_are_asked_once_a_second_however_many_probes_come() {
+        let (pings, clock) = (StorePings::default(), ManualClock::new(0));
+        let mut num_asked = 0;
+        for (advance_ms, expected) in [(0, 1), (0, 1), (999, 1), (1, 2), (500, 2), (500, 3)] {
+            clock.advance(Duration::from_millis(advance_ms));
+            let answer = pings.read_by(&clock, async || {
+                num_asked += 1;
+                (true, false)
+            });
+            let answer = answer.await;
+            assert!(answer.ledger && !answer.stock);
+            assert_eq!(num_asked, expected);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_crowd_of_readers_does_not_make_the_process_unready() {
+        assert!(ledger_answers(ready(Ok(()))).await);
+        assert!(ledger_answers(ready(Err(db::Error::Full))).await);
+        assert!(!ledger_answers(ready(Err(db::Error::TimedOut { operation: "a ping" }))).await);
+        assert!(!ledger_answers(pending()).await);
+    }
 }

@@ -153,7 +153,7 @@ pub struct AdminSkuView {
     #[serde(flatten)]
     sku: SkuView,
     /// Number of the SKU in the ledger: the middle part of its request ids.
-    sku_no: i32,
+    sku_no: String,
     buckets: u16,
     payment_window_s: i32,
     bar_lapsed: bool,
@@ -267,7 +267,7 @@ impl AdminSaleView {
     pub(super) fn new(sale: &Sale, state: &HttpState) -> Self {
         let sku_view = |sku: &Sku| AdminSkuView {
             sku: SkuView::new(sku, stock_left(state, sale.phase, sku)),
-            sku_no: sku.no.0,
+            sku_no: sku.no.to_string(),
             buckets: sku.buckets,
             payment_window_s: sku.payment_window_s,
             bar_lapsed: sku.bar_lapsed,

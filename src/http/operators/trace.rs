@@ -1,5 +1,10 @@
 //! Trace of one request for operators: every stage between gate and ledger that has a record of it.
 
+use std::pin::pin;
+use std::time::Duration;
+
+use futures_util::{FutureExt, StreamExt, stream};
+
 use super::dead_letter_filter::request_number;
 use super::trace_stages::{StageView, TraceFindings, TraceView};
 use crate::db;
@@ -14,6 +19,15 @@ use crate::outbox::{self, EntryLocation};
 use crate::stock;
 use crate::tier::Pipeline;
 
+/// Longest search of the gates.
+const GATES_DEADLINE: Duration = Duration::from_secs(5);
+
+/// Buckets that are asked at once.
+const BUCKETS_AT_ONCE: usize = 16;
+
+/// Most unsettled requests of a SKU among which the trace of one is looked up.
+const UNSETTLED_MAX: u64 = 10_000;
+
 /// Finds a request by its request id or by its number. The signature is not verified: operators may
 /// read every request. A store that cannot be read becomes a stage with state `unknown`.
 ///
@@ -25,7 +39,7 @@ pub async fn trace(deps: &HttpDeps, id: &str) -> Result<TraceView, Problem> {
     let mut findings = TraceFindings { sku: sent.map(|id| id.sku_no), ..TraceFindings::default() };
     let query = read_ledger(deps, request, &mut findings);
     let ledger = db::with_timeout("a trace", query).await;
-    let gates = read_gates(deps, request, &mut findings).await;
+    let gates = in_time(read_gates(deps, request, &mut findings)).await;
     if let (Some(pipeline), Some(key)) = (&deps.pipeline, findings.queued_in)
         && let Err(error) = read_outbox(pipeline, key, request, &mut findings).await
     {
@@ -65,6 +79,17 @@ pub async fn trace(deps: &HttpDeps, id: &str) -> Result<TraceView, Problem> {
     Ok(view)
 }
 
+/// Limits a search of the gates to [`GATES_DEADLINE`].
+async fn in_time(
+    search: impl Future<Output = Result<(), stock::Error>>,
+) -> Result<(), stock::Error> {
+    let elapsed = |_| {
+        let reason = format!("no answer within {} s", GATES_DEADLINE.as_secs());
+        Err(stock::Error::Unavailable { reason })
+    };
+    tokio::time::timeout(GATES_DEADLINE, search).await.unwrap_or_else(elapsed)
+}
+
 /// Adds the order or the recorded failure.
 async fn read_ledger(
     deps: &HttpDeps,
@@ -94,8 +119,8 @@ async fn read_dead_letters(
     Ok(())
 }
 
-/// Adds the record of the gate. Reads every bucket of the SKU, or of all SKUs if the SKU is not
-/// known, one after the other.
+/// Adds what the gate has of the request, which is searched in the buckets of its SKU, or of all SKUs
+/// if that is not known.
 async fn read_gates(
     deps: &HttpDeps,
     request: RequestId,
@@ -105,36 +130,48 @@ async fn read_gates(
     // Draft sales have no buckets.
     let sold = all.iter().filter(|listed| listed.sale.phase != Phase::Draft);
     let skus = sold.flat_map(|listed| &listed.skus);
-    let mut candidates = skus.filter(|sku| known_sku.is_none_or(|no| no == sku.no));
-    let (mut is_found, mut not_loaded) = (false, None);
-    while !is_found && let Some(sku) = candidates.next() {
-        for key in BucketKey::all_of(sku) {
-            let found = match deps.stock.record(key, request, None).await {
-                Err(error @ stock::Error::NotLoaded(_)) => {
-                    not_loaded = not_loaded.or(Some(error));
-                    continue;
-                }
-                found => found?,
-            };
-            let Some(found) = found else { continue };
-            is_found = true;
-            findings.sku = Some(sku.no);
-            findings.add_gate_record(&found);
-            if found.state == RecordState::Queued && findings.ledger.is_none() {
-                findings.queued_in = Some(key);
-                let open = deps.stock.unsettled(key, i64::MAX).await?;
-                if let Some(intent) = open.iter().find(|intent| intent.request == request) {
-                    findings.buyer = Some(intent.buyer);
-                    findings.trace = intent.trace.known();
-                }
-            }
+    let keys = skus
+        .filter(|sku| known_sku.is_none_or(|no| no == sku.no))
+        .flat_map(|sku| BucketKey::all_of(sku));
+    let stock = &deps.stock;
+    let found = first_found(keys, |key| stock.record(key, request, None)).await?;
+    let Some((key, record)) = found else { return Ok(()) };
+    findings.sku = Some(key.sku);
+    findings.add_gate_record(&record);
+    if record.state != RecordState::Queued || findings.ledger.is_some() {
+        return Ok(());
+    }
+    findings.queued_in = Some(key);
+    // Where there is no outbox, the bucket itself has the trace.
+    if deps.pipeline.is_none() && stock.num_unsettled(key.sku).await? <= UNSETTLED_MAX {
+        let open = stock.unsettled(key, i64::MAX).await?;
+        let intent = open.iter().find(|intent| intent.request == request);
+        findings.trace = intent.and_then(|intent| intent.trace.known());
+    }
+    Ok(())
+}
+
+/// The first bucket that has something; [`BUCKETS_AT_ONCE`] are asked at a time.
+async fn first_found<T, F>(
+    keys: impl Iterator<Item = BucketKey>,
+    ask: impl Fn(BucketKey) -> F,
+) -> Result<Option<(BucketKey, T)>, stock::Error>
+where
+    F: Future<Output = Result<Option<T>, stock::Error>>,
+{
+    let ask = |key| ask(key).map(move |answer| (key, answer));
+    let mut answers = pin!(stream::iter(keys.map(ask)).buffer_unordered(BUCKETS_AT_ONCE));
+    let mut not_loaded = None;
+    while let Some((key, answer)) = answers.next().await {
+        match answer {
+            Ok(Some(found)) => return Ok(Some((key, found))),
+            Ok(None) => {}
+            Err(error @ stock::Error::NotLoaded(_)) => not_loaded = not_loaded.or(Some(error)),
+            Err(error) => return Err(error),
         }
     }
     // A bucket that is not loaded may have accepted the request before.
-    match not_loaded {
-        Some(error) if !is_found => Err(error),
-        _ => Ok(()),
-    }
+    not_loaded.map_or(Ok(None), Err)
 }
 
 /// Adds the pipeline stage of a request that its gate has as queued and the ledger does not have.
@@ -172,4 +209,49 @@ async fn trace_in(
     let intents = content.map(|content| envelope::intents_in(&content.body)).unwrap_or_default();
     let intent = intents.iter().find(|intent| intent.request == request);
     Ok(intent.and_then(|intent| intent.trace.known()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::domain::{BucketNo, SkuNo};
+
+    fn keys(num: u16) -> impl Iterator<Item = BucketKey> {
+        (0..num).map(|no| BucketKey { sku: SkuNo(1), bucket: BucketNo(no) })
+    }
+
+    #[tokio::test]
+    async fn sixteen_buckets_are_asked_at_once_and_none_after_the_request_is_found() {
+        let (open, most, asked) = (Cell::new(0), Cell::new(0), Cell::new(0));
+        let ask = async |key: BucketKey| {
+            asked.set(asked.get() + 1);
+            open.set(open.get() + 1);
+            most.set(most.get().max(open.get()));
+            tokio::task::yield_now().await;
+            open.set(open.get() - 1);
+            Ok((key.bucket == BucketNo(100)).then_some("found"))
+        };
+        let found = first_found(keys(10_000), &ask).await.unwrap();
+        assert_eq!(found.map(|(key, what)| (key.bucket.0, what)), Some((100, "found")));
+        assert_eq!(most.get(), BUCKETS_AT_ONCE);
+        assert!(asked.get() < 200, "{} buckets", asked.get());
+    }
+
+    #[tokio::test]
+    async fn a_bucket_that_is_not_loaded_is_no_proof() {
+        let ask = async |key: BucketKey| match key.bucket.0 {
+            3 => Err(stock::Error::NotLoaded(key.sku)),
+            no => Ok((no == 7).then_some(no)),
+        };
+        assert_eq!(first_found(keys(7), &ask).await, Err(stock::Error::NotLoaded(SkuNo(1))));
+        assert_eq!(first_found(keys(8), &ask).await.unwrap().map(|(_, no)| no), Some(7));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_search_without_an_end_is_ended() {
+        let error = in_time(std::future::pending()).await.unwrap_err();
+        assert!(error.to_string().contains("no answer within 5 s"), "{error}");
+    }
 }

@@ -136,7 +136,7 @@ impl TraceFindings {
             }
         };
         self.gate = Some(stage.with_units_at(record.quantity, record.placed_at_ms));
-        self.placed_at_ms = Some(record.placed_at_ms);
+        (self.buyer, self.placed_at_ms) = (Some(record.buyer), Some(record.placed_at_ms));
     }
 
     /// Adds the dead letters of the request. `dead_letters` is sorted newest first.

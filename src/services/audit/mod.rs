@@ -19,6 +19,7 @@ use crate::db::{self, AuditRow, Ledger};
 use crate::domain::invariants::{Checker, FailureFacts, GateFacts, GateView, Violation};
 use crate::domain::{Order, Phase, RequestStatus, RetentionState, Sale, SaleId, Sku, SkuNo};
 use crate::outbox;
+use crate::runtime::clock::rfc3339;
 use crate::services::rebuild::for_each_chunk;
 use crate::services::sales::SalesError;
 use crate::stock::{self, Stock};
@@ -345,6 +346,7 @@ impl AuditRun<'_> {
         AuditReport {
             holds: num_violations == 0,
             could_tell: self.could_tell,
+            checked_at: rfc3339(self.now_ms),
             checked_at_ms: self.now_ms,
             num_orders,
             num_dead_letters,

@@ -12,7 +12,9 @@ pub struct AuditReport {
     pub holds: bool,
     /// Whether every invariant could be checked.
     pub could_tell: bool,
-    /// Time of the audit, epoch milliseconds.
+    /// Time of the audit, RFC 3339.
+    pub checked_at: String,
+    /// The same, epoch milliseconds.
     pub checked_at_ms: i64,
     pub num_orders: u64,
     /// Open and parked dead letters of the whole ledger. They are end states of their requests.

@@ -11,7 +11,7 @@ use crate::stock::BucketHealth;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SkuBucketsReport {
     pub sku_id: String,
-    pub sku_no: i32,
+    pub sku_no: String,
     pub buckets: u16,
     /// `ready`, `other_phase`, `other_stock`, `missing` (not loaded), `distrusted` or
     /// `unavailable`.
@@ -59,7 +59,7 @@ impl SalesService {
         let left_in_ledger = db::with_timeout("the units left", left).await.ok();
         SkuBucketsReport {
             sku_id: sku.id.to_string(),
-            sku_no: sku.no.0,
+            sku_no: sku.no.to_string(),
             buckets: sku.buckets,
             health,
             why,

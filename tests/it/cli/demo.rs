@@ -1,6 +1,7 @@
 //! `floodgate demo`: its verdict, and the calls that it prints for a newcomer to try.
 
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -58,11 +59,15 @@ impl Drop for Demo {
 fn the_calls_that_the_demo_prints_work_until_ctrl_c() {
     let directory = tempfile::tempdir().unwrap();
     let mut command = floodgate(directory.path(), &["demo", "--buyers", "300", "--stock", "290"]);
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut demo = Demo(child);
+    command.env("TMPDIR", directory.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut demo = Demo(command.spawn().unwrap());
     let verdict = read_until(demo.0.stdout.take().unwrap(), "verdict: ");
     assert_eq!(verdict.last().unwrap(), "verdict: 0 oversold, 0 doubled, 0 lost");
     let notes = read_until(demo.0.stderr.take().unwrap(), LAST_LINE);
+    // The folder of the ledger, which has the key of request ids.
+    let mut entries = directory.path().read_dir().unwrap().map(|entry| entry.unwrap());
+    let folder = entries.find(|entry| entry.file_type().unwrap().is_dir()).unwrap();
+    assert_eq!(folder.metadata().unwrap().permissions().mode() & 0o777, 0o700);
 
     let commands = commands(&notes);
     let answers: Vec<String> = commands.iter().map(|command| try_command(command)).collect();

@@ -36,6 +36,12 @@ async fn the_buyer_header_must_be_one_number() {
         assert_eq!(answer.headers()["www-authenticate"], "X-Buyer-Id", "{sent:?}");
         problem(answer, 401, "unauthenticated").await;
     }
+    // Behind a proxy on this machine everybody would be believed.
+    for header in ["x-forwarded-for", "forwarded", "x-real-ip", "via", "x-forwarded-host"] {
+        let call = app.client.get(app.url("/v1/orders")).header("x-buyer-id", "1");
+        let answer = call.header(header, "203.0.113.9").send().await.unwrap();
+        problem(answer, 403, "forbidden").await;
+    }
 }
 
 #[tokio::test]
@@ -106,6 +112,7 @@ async fn operators_routes_need_the_token_where_one_is_set() {
     let (mut settings, _stores) = settings();
     settings.admin.token = "a token of some length".into();
     let app = TestApp::start(settings);
+    let mut num_refused = 0;
     for entry in INTERNAL {
         let path = entry.path.replace("{sale_id}", "sale").replace("{request_id}", "1");
         let method = Method::from_bytes(entry.method.as_bytes()).unwrap();
@@ -123,7 +130,13 @@ async fn operators_routes_need_the_token_where_one_is_set() {
         problem(wrong, 401, "unauthenticated").await;
         let with = call().bearer_auth("a token of some length").send().await.unwrap();
         assert_ne!(with.status(), 401, "{path}");
+        num_refused += 2;
     }
+    let metrics = app.client.get(format!("http://{}/metrics", app.internal));
+    let metrics = metrics.bearer_auth("a token of some length").send().await.unwrap();
+    let (metrics, line) =
+        (metrics.text().await.unwrap(), format!("floodgate_admin_refused_total {num_refused}"));
+    assert!(metrics.lines().any(|found| found == line), "{line}");
 }
 
 #[tokio::test]

@@ -112,23 +112,74 @@ async fn a_quota_refusal_states_what_the_buyer_has() {
 }
 
 #[tokio::test]
-async fn a_refusal_before_the_opening_states_the_time() {
+async fn a_draft_is_unknown_to_buyers() {
     let app = fresh();
     app.admin("/sales", Some(sale_body("sale", one_per_buyer(), 5, 1))).await;
-    let body = json!({"sku_id": "sku", "quantity": 1});
-    let draft = problem(app.buy("sale", 1, body.clone()).await, 403, "not-started").await;
-    assert!(draft["starts_at"].is_string(), "{draft}");
+    let sku = json!({"sku_id": "sku"});
+    problem(app.buy("sale", 1, json!({"sku_id": "sku", "quantity": 1})).await, 404, "unknown-sku")
+        .await;
+    let answer = json!({"challenge_id": "x", "answer": "1"});
+    for (path, body) in [("request-ids", sku), ("challenges", json!({})), ("tickets", answer)] {
+        let call = app.client.post(app.url(&format!("/v1/sales/sale/{path}")));
+        let answer = call.header("x-buyer-id", "1").json(&body).send().await.unwrap();
+        problem(answer, 404, "unknown-sku").await;
+    }
+}
 
-    app.admin("/sales/sale/open", Some(json!({}))).await;
+/// Paused is not "not started": a client that waited for `starts_at` would not wait at all.
+#[tokio::test]
+async fn a_paused_sale_says_so_until_it_ends() {
+    let app = selling(one_per_buyer(), 5).await;
+    let body = json!({"sku_id": "sku", "quantity": 1});
     app.bought("sale", 1, body.clone()).await;
     app.admin("/sales/sale/pause", Some(json!({}))).await;
-    let paused = problem(app.buy("sale", 2, body.clone()).await, 403, "not-started").await;
-    assert_eq!(paused["detail"], "The sale is paused.");
+    let paused = app.buy("sale", 2, body.clone()).await;
+    let after: u32 = paused.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+    assert!((5..=10).contains(&after), "{after}");
+    let paused = problem(paused, 403, "paused").await;
+    assert!(paused.get("starts_at").is_none(), "{paused}");
 
     app.admin("/sales/sale/close", Some(json!({}))).await;
     problem(app.buy("sale", 2, body.clone()).await, 410, "ended").await;
     let again = app.buy("sale", 1, body).await;
     assert_eq!(again.status(), 200, "a closed sale still returns the order");
+}
+
+/// The request id of a header, and the two of a header and a body.
+#[tokio::test]
+async fn the_header_is_the_request_id_where_the_body_has_none() {
+    let app = selling(unlimited(), 9).await;
+    let buy = async |key: &str, in_body: Option<&str>| {
+        let body = json!({"sku_id": "sku", "quantity": 1, "request_id": in_body});
+        let call = app.client.post(app.url("/v1/buy/sale")).header("idempotency-key", key);
+        call.header("x-buyer-id", "1").json(&body).send().await.unwrap()
+    };
+    let id = app.request_id("sale", 1).await;
+    let first: Json = buy(&id, None).await.json().await.unwrap();
+    assert_eq!(first["request_id"], json!(id), "{first}");
+    let quoted = format!("\"{id}\"");
+    for (key, in_body) in [(&id, None), (&quoted, None), (&id, Some(id.as_str()))] {
+        let again = buy(key, in_body).await;
+        assert_eq!(again.headers()["idempotent-replayed"], "true", "{key} {in_body:?}");
+    }
+    let other = app.request_id("sale", 1).await;
+    problem(buy(&other, Some(&id)).await, 400, "invalid-request").await;
+    for foreign in ["", "0f8fad5b-d9cb-469f-a165-70867728950e"] {
+        problem(buy(foreign, None).await, 403, "request-id-invalid").await;
+    }
+    let call = app.client.post(app.url("/v1/buy/sale")).header("idempotency-key", &id);
+    let twice = call.header("idempotency-key", &other).header("x-buyer-id", "1");
+    let twice = twice.json(&json!({"sku_id": "sku", "quantity": 1})).send().await.unwrap();
+    problem(twice, 400, "invalid-request").await;
+}
+
+#[tokio::test]
+async fn another_quantity_without_an_id_names_the_first_purchase() {
+    let app = selling(one_per_buyer(), 5).await;
+    let wish = |quantity: u32| json!({"sku_id": "sku", "quantity": quantity});
+    let first = app.bought("sale", 1, wish(2)).await;
+    let second = problem(app.buy("sale", 1, wish(1)).await, 409, "already-purchased").await;
+    assert_eq!(second["request_id"], first["request_id"]);
 }
 
 #[tokio::test]
@@ -138,7 +189,9 @@ async fn the_window_counts_by_the_servers_clock() {
         let time = chrono::DateTime::from_timestamp_millis(wall_ms() + ms).unwrap();
         json!(time.to_rfc3339())
     };
-    for (sale, starts, ends) in [("early", 60_000, 120_000), ("late", -120_000, -60_000)] {
+    let sales =
+        [("early", 60_000, 120_000), ("late", -120_000, -60_000), ("stopped", -120_000, -60_000)];
+    for (sale, starts, ends) in sales {
         let mut body = sale_body(sale, one_per_buyer(), 5, 1);
         body["starts_at"] = at(starts);
         body["ends_at"] = at(ends);
@@ -149,7 +202,11 @@ async fn the_window_counts_by_the_servers_clock() {
     let early = problem(app.buy("early", 1, body.clone()).await, 403, "not-started").await;
     let (_, sale) = app.get("/v1/sales/early", 1).await;
     assert_eq!(early["starts_at"], sale["starts_at"]);
-    problem(app.buy("late", 1, body).await, 410, "ended").await;
+    assert!(early["starts_at"].is_string(), "{early}");
+    problem(app.buy("late", 1, body.clone()).await, 410, "ended").await;
+    // The end of a paused sale is not moved by the pause.
+    app.admin("/sales/stopped/pause", Some(json!({}))).await;
+    problem(app.buy("stopped", 1, body).await, 410, "ended").await;
 }
 
 #[tokio::test]
@@ -177,7 +234,8 @@ async fn a_full_gate_is_busy_and_takes_nothing() {
         refused.last()
     };
     let (buyer, busy) = wait::until("a full gate", crowd).await;
-    assert_eq!(busy.headers()["retry-after"], "1");
+    let after: u32 = busy.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+    assert!((1..=3).contains(&after), "{after}");
     problem(busy, 503, "busy").await;
     // The gate releases its permits shortly after it has answered.
     let retry = async || {
@@ -229,7 +287,10 @@ pub const CASES: &[Case] = &cases![
     the_same_request_with_other_content_is_refused,
     sold_out_is_final_and_repeats_of_the_winners_still_count,
     a_quota_refusal_states_what_the_buyer_has,
-    a_refusal_before_the_opening_states_the_time,
+    a_draft_is_unknown_to_buyers,
+    a_paused_sale_says_so_until_it_ends,
+    the_header_is_the_request_id_where_the_body_has_none,
+    another_quantity_without_an_id_names_the_first_purchase,
     the_window_counts_by_the_servers_clock,
     unknown_sales_and_skus_are_refused_locally,
     a_full_gate_is_busy_and_takes_nothing,

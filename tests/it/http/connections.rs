@@ -44,6 +44,38 @@ async fn half_a_second_head_is_cut_on_both_listeners() {
     }
 }
 
+/// What follows such a head is no body that ends: nothing is waited for. Other offers are ignored.
+#[tokio::test]
+async fn a_switch_to_websocket_is_refused_before_its_body() {
+    let app = selling(one_per_buyer(), 5).await;
+    let body = "{\"sku_id\":\"sku\",\"quantity\":1}";
+    let request = |path: &str, upgrade: &str| {
+        format!(
+            "POST {path} HTTP/1.1\r\nHost: a\r\nX-Buyer-Id: 1\r\nContent-Type: application/json\r\n\
+             {upgrade}\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+    };
+    for (address, path) in [(app.public, "/v1/buy/sale"), (app.internal, "/admin/v1/audit")] {
+        for upgrade in ["Upgrade: websocket", "Connection: Upgrade\r\nUpgrade: h2c, WebSocket"] {
+            let mut client = TcpStream::connect(address).await.unwrap();
+            client.write_all(request(path, upgrade).as_bytes()).await.unwrap();
+            let (_, answer) = closed_within(&mut client, Duration::from_secs(4)).await;
+            let answer = String::from_utf8(answer).unwrap();
+            assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+            for part in ["\"code\":\"invalid-request\"", "traceparent: 00-", "connection: close"] {
+                assert!(answer.contains(part), "{part}: {answer}");
+            }
+        }
+    }
+    let mut client = TcpStream::connect(app.public).await.unwrap();
+    let upgrade = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk";
+    client.write_all(request("/v1/buy/sale", upgrade).as_bytes()).await.unwrap();
+    let mut answer = [0; 12];
+    client.read_exact(&mut answer).await.unwrap();
+    assert!(answer.starts_with(b"HTTP/1.1 20"), "{}", String::from_utf8_lossy(&answer));
+}
+
 #[tokio::test]
 async fn a_body_that_trickles_ends_after_5_seconds() {
     let app = selling(one_per_buyer(), 5).await;

@@ -3,7 +3,7 @@
 use floodgate::http::{INTERNAL, PUBLIC};
 use serde_json::{Value as Json, json};
 
-use super::{one_per_buyer, selling};
+use super::{one_per_buyer, problem, selling};
 
 #[tokio::test]
 async fn each_listener_describes_its_routes_with_their_refusals() {
@@ -44,6 +44,7 @@ async fn each_listener_describes_its_routes_with_their_refusals() {
         ("200", vec!["Location", "Idempotent-Replayed", "traceparent"]),
         ("202", vec!["Location", "Retry-After", "Idempotent-Replayed", "traceparent"]),
         ("401", vec!["WWW-Authenticate", "traceparent"]),
+        ("403", vec!["Retry-After", "Idempotent-Replayed"]),
         ("429", vec!["Retry-After", "RateLimit", "RateLimit-Policy"]),
         ("503", vec!["Retry-After"]),
     ] {
@@ -53,6 +54,9 @@ async fn each_listener_describes_its_routes_with_their_refusals() {
         }
     }
     assert_eq!(buy["security"][0]["buyer"], json!([]));
+    let parameters = buy["parameters"].as_array().unwrap();
+    let key = parameters.iter().find(|parameter| parameter["name"] == "Idempotency-Key").unwrap();
+    assert_eq!((&key["in"], &key["required"]), (&json!("header"), &json!(false)));
     let order = &documents[0]["components"]["schemas"]["OrderView"]["properties"];
     for id in ["request_id", "sale_id", "sku_id", "buyer_id"] {
         assert_eq!(order[id]["type"], "string", "{id}");
@@ -125,10 +129,8 @@ async fn every_number_that_names_something_is_a_string() {
     fn check(at: &str, json: &Json) {
         match json {
             Json::Object(members) => members.iter().for_each(|(name, value)| {
-                assert!(
-                    !name.ends_with("_id") || value.is_string() || value.is_null(),
-                    "{at}.{name}"
-                );
+                let is_name = name.ends_with("_id") || name == "sku_no";
+                assert!(!is_name || value.is_string() || value.is_null(), "{at}.{name}");
                 check(&format!("{at}.{name}"), value);
             }),
             Json::Array(items) => items.iter().for_each(|item| check(at, item)),
@@ -142,7 +144,49 @@ async fn every_number_that_names_something_is_a_string() {
         check(path, &app.get(path, 1).await.1);
     }
     let id = bought["request_id"].as_str().unwrap();
-    for path in ["/sales".to_owned(), "/stats".to_owned(), format!("/requests/{id}/trace")] {
-        check(&path, &app.admin(&path, None).await);
+    let trace = format!("/requests/{id}/trace");
+    for path in ["/sales", "/sales/sale/buckets", "/stats", &trace] {
+        check(path, &app.admin(path, None).await);
     }
+}
+
+/// A call that takes a query refuses members that it does not know: a misspelt filter must not
+/// become no filter. A call that takes none does not look at it.
+#[tokio::test]
+async fn queries_are_read_strictly_where_there_are_any() {
+    let app = selling(one_per_buyer(), 5).await;
+    let mut num_strict = 0;
+    for address in [app.public, app.internal] {
+        let url = |path: &str| format!("http://{address}{path}");
+        let document = app.client.get(url("/openapi.json")).send().await.unwrap();
+        let document: Json = document.json().await.unwrap();
+        let paths = document["paths"].as_object().unwrap().iter();
+        let is_api = |path: &str| ["/v1/", "/admin/v1/"].iter().any(|at| path.starts_with(at));
+        for (path, methods) in paths.filter(|(path, _)| is_api(path)) {
+            for (method, operation) in methods.as_object().unwrap() {
+                let parameters = operation["parameters"].as_array();
+                let is_in = |parameter: &Json| parameter["in"] == "query";
+                let has_query = parameters.is_some_and(|all| all.iter().any(is_in));
+                if method != "get" && !has_query {
+                    continue;
+                }
+                let path = path.replace("{sale_id}", "sale").replace(['{', '}'], "");
+                let send = async |query: &str| {
+                    let method = method.to_uppercase().parse().unwrap();
+                    let call = app.client.request(method, url(&format!("{path}{query}")));
+                    call.header("x-buyer-id", "1").json(&json!({})).send().await.unwrap()
+                };
+                let answer = send("?no_such_member=1").await;
+                if has_query {
+                    let body = problem(answer, 400, "invalid-request").await;
+                    let detail = body["detail"].as_str().unwrap();
+                    assert!(detail.contains("no_such_member"), "{path}: {detail}");
+                    num_strict += 1;
+                } else {
+                    assert_eq!(answer.status(), send("").await.status(), "{path}");
+                }
+            }
+        }
+    }
+    assert!(num_strict >= 12, "{num_strict} calls with a query");
 }

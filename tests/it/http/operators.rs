@@ -7,6 +7,7 @@ use serde_json::{Value as Json, json};
 use super::{Case, cases, fresh, one_per_buyer, problem, selling, unlimited};
 use crate::support::TestApp;
 use crate::support::app::sale_body;
+use crate::support::process::Server;
 use crate::support::wait::until;
 
 async fn post(app: &TestApp, path: &str, body: &Json) -> Response {
@@ -187,6 +188,8 @@ async fn an_audit_without_a_body_covers_everything() {
     let url = format!("http://{}/admin/v1/audit", app.internal);
     let audited: Json = app.client.post(url).send().await.unwrap().json().await.unwrap();
     assert_eq!(audited["holds"], true);
+    let at = chrono::DateTime::parse_from_rfc3339(audited["checked_at"].as_str().unwrap()).unwrap();
+    assert_eq!(json!(at.timestamp_millis()), audited["checked_at_ms"]);
 }
 
 #[tokio::test]
@@ -232,6 +235,12 @@ async fn no_cache_keeps_what_operators_see_and_no_browser_guesses_its_type() {
         assert_eq!(answer.status(), 200, "{path}");
         assert_eq!(answer.headers()["cache-control"], "no-store", "{path}");
         assert_eq!(answer.headers()["x-content-type-options"], "nosniff", "{path}");
+        assert_eq!(answer.headers()["cross-origin-resource-policy"], "same-origin", "{path}");
+    }
+    for buyer in ["1", "none"] {
+        let call = app.client.post(app.url("/v1/buy/sale")).header("x-buyer-id", buyer);
+        let answer = call.json(&json!({"sku_id": "sku", "quantity": 1})).send().await.unwrap();
+        assert_eq!(answer.headers()["x-content-type-options"], "nosniff", "{buyer}");
     }
 }
 
@@ -252,6 +261,37 @@ async fn probes_are_answered() {
         let is_optional = app.settings.tier == Tier::Pipeline && check["name"] == "ledger";
         assert_eq!((&check["ok"], &check["required"]), (&json!(true), &json!(!is_optional)));
     }
+}
+
+/// Who did what, why, with which result; and that somebody was refused, but not how often.
+#[tokio::test]
+async fn verbs_and_refused_operators_leave_lines_in_the_log() {
+    const TOKEN: &str = "the-token-of-ann-0123456789";
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tokens");
+    std::fs::write(&file, format!("ann operate {TOKEN}\n")).unwrap();
+    let server =
+        Server::start(folder.path(), &[("FLOODGATE__ADMIN__TOKENS_FILE", file.to_str().unwrap())]);
+    let url = format!("http://{}/admin/v1/sales/none/open", server.internal);
+    let open = |token: &str| {
+        let call = reqwest::Client::new().post(&url).bearer_auth(token);
+        call.json(&json!({"reason": "the courier is back"})).send()
+    };
+    for _ in 0..20 {
+        assert_eq!(open("the-token-of-nobody-012345").await.unwrap().status(), 401);
+    }
+    assert_eq!(open(TOKEN).await.unwrap().status(), 404);
+    let log = until("the line of the verb", async || {
+        Some(server.log()).filter(|log| log.contains("operator: verb"))
+    })
+    .await;
+    let verb = log.lines().find(|line| line.contains("operator: verb")).unwrap();
+    for part in ["ann", "/admin/v1/sales/none/open", "the courier is back", "404", "trace_id"] {
+        assert!(verb.contains(part), "{part}: {verb}");
+    }
+    let refused = log.lines().filter(|line| line.contains("operator: refused")).count();
+    assert!((1..20).contains(&refused), "{refused} lines");
+    assert!(!log.contains("the-token-of"), "{log}");
 }
 
 /// Cases that hold in every tier.

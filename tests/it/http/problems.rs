@@ -38,7 +38,17 @@ async fn a_wrong_method_is_answered_with_the_allowed_ones() {
         let url = format!("http://{address}{path}");
         let answer = app.client.request(method, url).send().await.unwrap();
         assert_eq!(answer.headers()["allow"], allow, "{path}");
+        for header in ["traceparent", "x-content-type-options"] {
+            assert!(answer.headers().contains_key(header), "{path}: {header}");
+        }
         problem(answer, 405, "method-not-allowed").await;
+    }
+    let metrics = app.client.get(format!("http://{}/metrics", app.internal)).send().await.unwrap();
+    let metrics = metrics.text().await.unwrap();
+    for (route, count) in [("/v1/buy/{path_id}", 2), ("/v1/sales", 1)] {
+        let line =
+            format!("floodgate_http_requests_total{{route=\"{route}\",status=\"405\"}} {count}");
+        assert!(metrics.lines().any(|found| found == line), "{line}");
     }
 }
 

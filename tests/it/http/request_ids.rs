@@ -4,6 +4,7 @@ use serde_json::{Value as Json, json};
 
 use super::{Case, cases, one_per_buyer, problem, selling, settings, unlimited};
 use crate::support::TestApp;
+use crate::support::app::sale_body;
 
 fn purchase(request_id: &str) -> Json {
     json!({"sku_id": "sku", "quantity": 1, "request_id": request_id})
@@ -117,6 +118,23 @@ async fn ids_are_for_known_skus() {
     problem(call.json(&json!({"sku": "sku"})).send().await.unwrap(), 400, "invalid-request").await;
 }
 
+/// Such an id could not buy anything.
+#[tokio::test]
+async fn no_ids_are_issued_for_a_sale_that_is_over() {
+    let app = selling(unlimited(), 5).await;
+    let mut past = sale_body("past", one_per_buyer(), 5, 1);
+    past["starts_at"] = json!("2020-01-01T00:00:00Z");
+    past["ends_at"] = json!("2020-01-02T00:00:00Z");
+    app.admin("/sales", Some(past)).await;
+    app.admin("/sales/past/open", Some(json!({}))).await;
+    app.admin("/sales/sale/close", Some(json!({}))).await;
+    for sale in ["sale", "past"] {
+        let call = app.client.post(app.url(&format!("/v1/sales/{sale}/request-ids")));
+        let call = call.header("x-buyer-id", "1").json(&json!({"sku_id": "sku"}));
+        problem(call.send().await.unwrap(), 410, "ended").await;
+    }
+}
+
 /// Cases that hold in every tier.
 pub const CASES: &[Case] = &cases![
     issued_ids_differ_and_derived_ids_do_not,
@@ -125,4 +143,5 @@ pub const CASES: &[Case] = &cases![
     a_derived_id_cannot_be_replaced_by_another_signed_one,
     an_expired_id_buys_nothing_new_but_reads_its_first_answer,
     ids_are_for_known_skus,
+    no_ids_are_issued_for_a_sale_that_is_over,
 ];
