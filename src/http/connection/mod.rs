@@ -72,6 +72,14 @@ fn is_malformed(error: &DispatchError) -> bool {
     }
 }
 
+/// The error, counted if it is malformed.
+fn counted(error: DispatchError, malformed: &Counter) -> DispatchError {
+    if is_malformed(&error) {
+        malformed.inc();
+    }
+    error
+}
+
 /// A listening socket.
 ///
 /// # Errors
@@ -157,12 +165,7 @@ where
             }
         })
         .and_then(http.h1(map_config(application, |()| AppConfig::default())))
-        .map_err(move |error| {
-            if is_malformed(&error) {
-                malformed.inc();
-            }
-            error
-        })
+        .map_err(move |error| counted(error, &malformed))
     })?;
     Ok(builder.run())
 }

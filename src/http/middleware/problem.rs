@@ -26,7 +26,7 @@ const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 pub const NO_SNIFF: (HeaderName, HeaderValue) =
     (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
 
-/// `Retry-After` of 503, seconds: each answer draws one, so that a crowd does not come back in step.
+/// `Retry-After` of 503, seconds: each answer draws one, so that no crowd comes back in step.
 const RETRY_AFTER_S: RangeInclusive<u32> = 1..=3;
 
 /// `Retry-After` of a paused sale, seconds: an operator pauses for minutes rather than seconds.

@@ -119,8 +119,8 @@ async fn read_dead_letters(
     Ok(())
 }
 
-/// Adds what the gate has of the request, which is searched in the buckets of its SKU, or of all SKUs
-/// if that is not known.
+/// Adds what the gate has of the request, which is searched in the buckets of its SKU, or of all
+/// SKUs if that is not known.
 async fn read_gates(
     deps: &HttpDeps,
     request: RequestId,

@@ -76,11 +76,37 @@ async fn start_payment(
     .await
 }
 
+/// Time to pay an order.
+const WINDOW_MS: i64 = 4_000;
+
+/// Begins the payments of what was sold: by buyer, with the deadline. Whatever the others get, the
+/// money of buyer 1 comes at once, and buyer 2 never pays.
+async fn start_payments(
+    client: &Client,
+    webhooks: &WebhookSender,
+    public: SocketAddr,
+    sold: &History,
+) -> BTreeMap<u64, (String, i64)> {
+    let mut payments = BTreeMap::new();
+    for attempt in sold.purchases.iter().filter(|attempt| attempt.is_promise()) {
+        let (buyer, id) = (attempt.request.buyer, attempt.request_id.as_deref().unwrap());
+        if buyer == 2 {
+            continue;
+        }
+        let Some(payment) = start_payment(client, public, id, buyer).await else { continue };
+        if buyer == 1 {
+            webhooks.report(public, &payment, "paid").await.unwrap();
+        } else {
+            payments.insert(buyer, (payment, wall_ms() + WINDOW_MS));
+        }
+    }
+    payments
+}
+
 /// C18: money arrives around the deadline of its order, at two processes, one of which is killed.
 #[test]
 fn each_order_is_paid_or_timed_out_once_and_no_money_is_lost() {
     const BUYERS: u64 = 64;
-    const WINDOW_MS: i64 = 4_000;
     let fixture = GateFixture::new();
     // A purchase with late money would be one more order.
     let settings = [&SETTINGS[..], &PATIENT, &[("payment.late_payment", "refund")]].concat();
@@ -92,25 +118,9 @@ fn each_order_is_paid_or_timed_out_once_and_no_money_is_lost() {
         let client = Client::new();
         let webhooks = WebhookSender::new(client.clone());
         let mut payments = BTreeMap::new();
-        // Whatever the others get: the money of one order comes at once, and of one never.
-        let (paid_at_once, never_paid) = (1, 2);
-        // Each other order has its payment open, from the same moment as its window.
         for first in (1..=BUYERS).step_by(16) {
             let sold = sell(public, first..first + 16).await;
-            for attempt in sold.purchases.iter().filter(|attempt| attempt.is_promise()) {
-                let (buyer, id) = (attempt.request.buyer, attempt.request_id.as_deref().unwrap());
-                if buyer == never_paid {
-                    continue;
-                }
-                let Some(payment) = start_payment(&client, public, id, buyer).await else {
-                    continue;
-                };
-                if buyer == paid_at_once {
-                    webhooks.report(public, &payment, "paid").await.unwrap();
-                } else {
-                    payments.insert(buyer, (payment, wall_ms() + WINDOW_MS));
-                }
-            }
+            payments.extend(start_payments(&client, &webhooks, public, &sold).await);
             history.absorb(sold);
         }
         assert!(payments.len() > 30, "most payments began in time: {}", payments.len());

@@ -92,14 +92,15 @@ async fn title_and_end_change_at_once() {
     let refused = problem(call(&app, Method::PATCH, "/sale", &body).await, 400, "invalid-request");
     assert!(refused.await["detail"].as_str().unwrap().contains("2 s ahead"));
     change(&app, json!({"ends_at": end(2_500)})).await;
-    let mut buyer = 0;
-    until("the end", async || {
-        buyer += 1;
-        let id = app.request_id("sale", buyer).await;
-        let body = json!({"sku_id": "sku", "quantity": 1, "request_id": id});
-        (app.buy("sale", buyer, body).await.status() == 410).then_some(())
+    let id = app.request_id("sale", 1).await;
+    until("the end, after which no id is issued", async || {
+        let call = app.client.post(app.url("/v1/sales/sale/request-ids")).header("x-buyer-id", "1");
+        let answer = call.json(&json!({"sku_id": "sku"})).send().await.unwrap();
+        (answer.status() == 410).then_some(())
     })
     .await;
+    let body = json!({"sku_id": "sku", "quantity": 1, "request_id": id});
+    problem(app.buy("sale", 1, body).await, 410, "ended").await;
     app.assert_audit_holds().await;
 }
 
