@@ -176,9 +176,9 @@ async fn the_header_is_the_request_id_where_the_body_has_none() {
 #[tokio::test]
 async fn another_quantity_without_an_id_names_the_first_purchase() {
     let app = selling(one_per_buyer(), 5).await;
-    let wish = |quantity: u32| json!({"sku_id": "sku", "quantity": quantity});
-    let first = app.bought("sale", 1, wish(2)).await;
-    let second = problem(app.buy("sale", 1, wish(1)).await, 409, "already-purchased").await;
+    let body_of = |quantity: u32| json!({"sku_id": "sku", "quantity": quantity});
+    let first = app.bought("sale", 1, body_of(2)).await;
+    let second = problem(app.buy("sale", 1, body_of(1)).await, 409, "already-purchased").await;
     assert_eq!(second["request_id"], first["request_id"]);
 }
 

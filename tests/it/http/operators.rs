@@ -263,7 +263,7 @@ async fn probes_are_answered() {
     }
 }
 
-/// Who did what, why, with which result; and that somebody was refused, but not how often.
+/// Who did what, why, with which result; and that a caller was refused, but not how often.
 #[tokio::test]
 async fn verbs_and_refused_operators_leave_lines_in_the_log() {
     const TOKEN: &str = "the-token-of-ann-0123456789";
