@@ -113,6 +113,14 @@ const HEADERS: [&str; 30] = [
     "Range: bytes=0-5",
 ];
 
+/// Offers of another protocol: WebSocket is refused, the others are ignored.
+const UPGRADES: [&str; 4] = [
+    "Connection: Upgrade\r\nUpgrade: websocket\r\n",
+    "Upgrade: h2c, websocket\r\n",
+    "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n",
+    "Connection: Upgrade\r\nUpgrade: TLS/1.2, HTTP/2.0\r\n",
+];
+
 const BODIES: [&str; 24] = [
     "",
     "{}",
@@ -241,9 +249,14 @@ fn sound(rng: &mut Rng, known: &Known, is_public: bool) -> Sound {
     if closes {
         head.push_str("Connection: close\r\n");
     }
+    let offers = rng.u8(..16) == 0;
+    let offer = if offers { *pick(rng, &UPGRADES) } else { "" };
+    head.push_str(offer);
     let has_body = !matches!(method, "GET" | "HEAD") || rng.u8(..8) == 0;
     let body = if has_body { body(rng, known) } else { Vec::new() };
-    let may_reset = body.len() > 16 << 10;
+    // A switch to WebSocket is refused before the body.
+    let is_refused = offer.contains("websocket");
+    let may_reset = body.len() > 16 << 10 || is_refused && !body.is_empty();
     let mut bytes = head.into_bytes();
     if has_body && !is_old && rng.u8(..3) == 0 {
         bytes.extend(b"Transfer-Encoding: chunked\r\n\r\n");
@@ -261,7 +274,7 @@ fn sound(rng: &mut Rng, known: &Known, is_public: bool) -> Sound {
         bytes.extend(&body);
     }
     let request = SoundRequest { is_head: method == "HEAD", may_reset };
-    Sound { bytes, request, is_last: closes || is_old || may_reset }
+    Sound { bytes, request, is_last: closes || is_old || may_reset || is_refused }
 }
 
 /// The path of a route with any values for its parameters, and any query.
