@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use serde_json::{Value as Json, json};
 
-use super::admin::{CALL_TIMEOUT, ServerArgs};
+use super::admin::{AdminClient, CALL_TIMEOUT, Error, ServerArgs};
 use super::common::Common;
 use super::exit::{CommandFailure, Exit};
 use super::export::{self, ExportArgs};
@@ -144,8 +144,8 @@ pub async fn run(args: &SaleArgs, common: &Common) -> anyhow::Result<Exit> {
             return Ok(Exit::Done);
         }
         Verb::List => {
-            let sales = client.get(&["sales"], CALL_TIMEOUT).await?;
-            output.data(&sales, || render_list(&sales))?;
+            let sales = read_list(&client).await?;
+            output.data(&json!({ "sales": sales }), || render_list(&sales))?;
             return Ok(Exit::Done);
         }
     };
@@ -172,9 +172,21 @@ fn read_description(file: &Path) -> Result<Json, CommandFailure> {
     })
 }
 
-/// Accepts `{"sales": [..]}`, as the API answers, and a bare array.
-fn render_list(answer: &Json) -> String {
-    let sales = answer.get("sales").unwrap_or(answer).as_array().map_or(&[][..], Vec::as_slice);
+/// Every sale, page by page.
+async fn read_list(client: &AdminClient) -> Result<Vec<Json>, Error> {
+    let mut sales = Vec::new();
+    let mut page = client.ask(&["sales"], &[("limit", "200")], CALL_TIMEOUT).await?;
+    loop {
+        sales.extend(list(&page, "sales").iter().cloned());
+        let Some(cursor) = page.get("next_cursor").and_then(Json::as_str) else {
+            return Ok(sales);
+        };
+        let query = [("limit", "200"), ("cursor", cursor)];
+        page = client.ask(&["sales"], &query, CALL_TIMEOUT).await?;
+    }
+}
+
+fn render_list(sales: &[Json]) -> String {
     if sales.is_empty() {
         return "no sales; create one: floodgate sale create FILE".to_owned();
     }

@@ -282,9 +282,17 @@ impl Metrics {
         self.order_changes_oldest.set(oldest.as_secs_f64());
     }
 
-    /// Sets the units left of a SKU. Called at each scrape.
-    pub fn stock_left(&self, sale: String, sku: String, left: u32) {
-        self.stock_left.get_or_create(&SaleSku { sale, sku }).set(i64::from(left));
+    /// Sets the units left of a SKU; `None` ends its series. Called at each scrape.
+    pub fn stock_left(&self, sale: String, sku: String, left: Option<u32>) {
+        let labels = SaleSku { sale, sku };
+        match left {
+            Some(left) => {
+                self.stock_left.get_or_create(&labels).set(i64::from(left));
+            }
+            None => {
+                self.stock_left.remove(&labels);
+            }
+        }
     }
 
     /// Sets the numbers of requests inside gates and of intents inside the ledger writer. Called at

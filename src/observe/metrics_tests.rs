@@ -34,7 +34,7 @@ fn the_table_of_metrics_lists_every_metric_and_no_other() {
     metrics.buy.get_or_create(&OutcomeLabel { outcome: "placed" }).inc();
     metrics.rate_limited.get_or_create(&ReasonLabel { reason: "buyer-second" }).inc();
     metrics.event_streams_refused.get_or_create(&ReasonLabel { reason: "buyer" }).inc();
-    metrics.stock_left("s".to_owned(), "k".to_owned(), 1);
+    metrics.stock_left("s".to_owned(), "k".to_owned(), Some(1));
     metrics.ledger_refused(&Refusal::SoldOut);
     metrics.dead_letter(DeadLetterOrigin::Relay);
     metrics.dead_letters(DeadLetterCounts::default());

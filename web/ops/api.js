@@ -49,6 +49,17 @@ async function call(method, path, body, signal) {
 export const get = (path, signal) => call("GET", path, undefined, signal);
 export const post = (path, body = {}) => call("POST", path, body);
 
+/** The rows `name` of a list, page by page. */
+export async function getAll(path, name, signal) {
+  const rows = [];
+  for (let cursor = ""; cursor !== undefined; ) {
+    const page = await get(withQuery(path, { limit: 200, cursor }), signal);
+    rows.push(...page[name]);
+    cursor = page.next_cursor;
+  }
+  return rows;
+}
+
 /** The checks of the readiness probe, also where it says that this process is not ready. */
 export const probe = (signal) =>
   get("../../readyz?verbose", signal).catch((error) => {

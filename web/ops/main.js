@@ -1,7 +1,7 @@
 // The operators' page: header, navigation, and the view that the query names.
 
 import { html, render, useEffect, useState } from "./htm-preact.min.js";
-import { access, get, token } from "./api.js";
+import { access, get, getAll, token } from "./api.js";
 import { Actors } from "./actors.js";
 import { Audit } from "./audit.js";
 import { DeadLetters } from "./dead_letters.js";
@@ -128,7 +128,10 @@ function App() {
   const values = useParameters();
   const view = values.view ?? "overview";
   const { answer, error, at, reload } = usePolled(async (signal) => {
-    const [stats, { sales }] = await Promise.all([get("stats", signal), get("sales", signal)]);
+    const [stats, sales] = await Promise.all([
+      get("stats", signal),
+      getAll("sales", "sales", signal),
+    ]);
     access.scope = stats.scope;
     return { stats, sales };
   }, "frame");

@@ -1,7 +1,7 @@
 // Sales and their verbs.
 
 import { html } from "./htm-preact.min.js";
-import { get, post } from "./api.js";
+import { get, getAll, post } from "./api.js";
 import { History, Last } from "./history.js";
 import { Fault, Link, State, Table, Time, Verb, count } from "./parts.js";
 import { usePolled } from "./state.js";
@@ -175,8 +175,8 @@ function One({ sale, reload, last, isAlone }) {
 /** Every sale, or the one that the address names. */
 export function Sales({ values }) {
   const read = async (signal) => {
-    const [{ sales }, { verbs }] = await Promise.all([
-      get("sales", signal),
+    const [sales, { verbs }] = await Promise.all([
+      getAll("sales", "sales", signal),
       get("verbs?limit=500", signal).catch((error) => {
         if (error.name === "AbortError") throw error;
         return { verbs: [] };

@@ -15,7 +15,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::poll_interval::{PollLoad, interval_ms};
 use super::views::{SalePage, SaleView, SalesPage, page_cursor, page_cut, page_limit, rfc3339};
 use crate::domain::SaleId;
-use crate::http::middleware::problem::{Handled, ProblemCode};
+use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
 use crate::http::state::{HttpState, State};
 use crate::services::catalog::CatalogSale;
 
@@ -104,6 +104,16 @@ pub struct SalesQuery {
     cursor: Option<String>,
 }
 
+impl SalesQuery {
+    /// Reduces the sales, oldest first, to the page. Returns the cursor of the next page.
+    pub fn page(&self, sales: &mut Vec<Arc<CatalogSale>>) -> Result<Option<String>, Problem> {
+        let limit = page_limit(self.limit, LIMIT_DEFAULT, LIMIT_MAX)?;
+        let after = page_cursor(self.cursor.as_deref(), |number| number.parse::<i32>().ok())?;
+        sales.retain(|listed| after.is_none_or(|after| listed.sale.no > after));
+        Ok(page_cut(sales, limit, |last| last.sale.no.to_string()))
+    }
+}
+
 /// The sales that are neither drafts nor over for more than a day, oldest first.
 #[utoipa::path(
     get, path = "/v1/sales", operation_id = "listSales", tag = "buyers", params(SalesQuery),
@@ -115,14 +125,10 @@ pub struct SalesQuery {
 )]
 pub async fn list(request: HttpRequest, query: web::Query<SalesQuery>, state: State) -> Handled {
     let (deps, now) = (&state.deps, state.deps.clock.now());
-    let limit = page_limit(query.limit, LIMIT_DEFAULT, LIMIT_MAX)?;
-    let after = page_cursor(query.cursor.as_deref(), |number| number.parse::<i32>().ok())?;
     let now_ms = deps.clock.wall_ms();
     let mut listed = deps.catalog.all();
-    listed.retain(|listed| {
-        listed.sale.is_public(now_ms) && after.is_none_or(|after| listed.sale.no > after)
-    });
-    let next_cursor = page_cut(&mut listed, limit, |last| last.sale.no.to_string());
+    listed.retain(|listed| listed.sale.is_public(now_ms));
+    let next_cursor = query.page(&mut listed)?;
     let pages: Vec<_> =
         listed.iter().map(|listed| state.sale_pages.page(listed, &state, now)).collect();
     let next = next_cursor.map(|next| format!(",\"next_cursor\":\"{next}\""));

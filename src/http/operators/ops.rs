@@ -74,7 +74,9 @@ pub async fn metrics(state: State) -> HttpResponse {
     for listed in deps.catalog.all() {
         for sku in &listed.skus {
             let (sale, sku_id) = (listed.sale.id.to_string(), sku.id.to_string());
-            deps.metrics.stock_left(sale, sku_id, stock_left(&state, listed.sale.phase, sku));
+            let left = (!listed.sale.is_dormant(deps.clock.wall_ms()))
+                .then(|| stock_left(&state, listed.sale.phase, sku));
+            deps.metrics.stock_left(sale, sku_id, left);
         }
     }
     let num_inside = deps.actors.directory.num_inside();

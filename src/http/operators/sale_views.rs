@@ -162,11 +162,14 @@ pub struct AdminSkuView {
     queue_timeout_s: i32,
 }
 
-/// All sales.
+/// A page of the sales.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct AdminSalesView {
     /// Oldest first.
     pub(super) sales: Vec<AdminSaleView>,
+    /// Cursor of the next page; absent on the last page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) next_cursor: Option<String>,
 }
 
 /// Accepted requests of a sale, counted by stage.

@@ -9,6 +9,7 @@ use super::sale_views::{
     AdminSaleView, AdminSalesView, BucketsView, FunnelView, RebuildBody, RebuiltView, SaleBody,
 };
 use crate::domain::{ByOperator, Phase, SaleId, VerbSubject};
+use crate::http::buyers::sales::SalesQuery;
 use crate::http::buyers::views::{no_store, no_store_json, rfc3339};
 use crate::http::middleware::body::{self, VerbBody};
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
@@ -61,12 +62,14 @@ impl From<SalesError> for Problem {
 /// All sales with their configuration.
 #[utoipa::path(
     get, path = "/admin/v1/sales", operation_id = "adminListSales", tag = "operators",
+    params(SalesQuery),
     responses((status = 200, description = "oldest first", body = AdminSalesView)),
 )]
-pub async fn list(state: State) -> HttpResponse {
-    let all = state.deps.catalog.all();
-    let sales = all.iter().map(|listed| AdminSaleView::new(&listed.sale, &state)).collect();
-    no_store_json(AdminSalesView { sales })
+pub async fn list(query: web::Query<SalesQuery>, state: State) -> Handled {
+    let mut listed = state.deps.catalog.all();
+    let next_cursor = query.page(&mut listed)?;
+    let sales = listed.iter().map(|listed| AdminSaleView::new(&listed.sale, &state)).collect();
+    Ok(no_store_json(AdminSalesView { sales, next_cursor }))
 }
 
 /// One sale with its configuration.

@@ -154,10 +154,21 @@ fn sales_are_shown_as_tables() {
         "skus": [{ "sku_id": "phone", "title": "Phone", "stock_left": 3, "price": 10,
                    "policy": { "kind": "quota", "limit": 2 } }],
     });
-    for answer in [json!([sale]), json!({ "sales": [sale] })] {
-        let text = ScriptedApi::always(200, answer).text(&["sale", "list"], 0);
-        assert!(text.contains("\nspring  open   2030-01-01T00:00:00Z"), "{text}");
+    let (first, mut second) = (sale.clone(), sale.clone());
+    second["sale_id"] = json!("summer");
+    let api = ScriptedApi::start(move |line| {
+        let page = if line.contains("cursor=7") {
+            json!({ "sales": [second] })
+        } else {
+            json!({ "sales": [first], "next_cursor": "7" })
+        };
+        Some((200, page))
+    });
+    let text = api.text(&["sale", "list"], 0);
+    for id in ["spring", "summer"] {
+        assert!(text.contains(&format!("\n{id}  open   2030-01-01T00:00:00Z")), "{text}");
     }
+    assert_eq!(api.lines().len(), 2, "a call for each page");
     let none = ScriptedApi::always(200, json!({ "sales": [] })).text(&["sale", "list"], 0);
     assert_eq!(none, "no sales; create one: floodgate sale create FILE\n");
 

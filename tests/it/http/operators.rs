@@ -43,6 +43,46 @@ async fn a_sale_is_created_once_and_shown_as_it_was_described() {
 }
 
 #[tokio::test]
+async fn the_list_of_sales_has_pages() {
+    let app = fresh();
+    for sale in ["first", "second", "third"] {
+        let body = sale_body(sale, one_per_buyer(), 1, 1);
+        assert_eq!(post(&app, "/sales", &body).await.status(), 201);
+    }
+    let ids = |page: &Json| {
+        let sales = page["sales"].as_array().unwrap();
+        sales.iter().map(|sale| sale["sale_id"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let page = app.admin("/sales?limit=2", None).await;
+    assert_eq!(ids(&page), ["first", "second"]);
+    let cursor = page["next_cursor"].as_str().unwrap();
+    let last = app.admin(&format!("/sales?limit=2&cursor={cursor}"), None).await;
+    assert_eq!((ids(&last), last.get("next_cursor")), (vec!["third".to_owned()], None));
+    for query in ["limit=0", "limit=201", "cursor=x", "phase=open"] {
+        let answer = get(&app, &format!("/admin/v1/sales?{query}")).await;
+        problem(answer, 400, "invalid-request").await;
+    }
+}
+
+/// Its series ends; before it was closed, it may still be opened again.
+#[tokio::test]
+async fn a_closed_sale_of_long_ago_is_in_no_scrape() {
+    let app = fresh();
+    let mut body = sale_body("past", one_per_buyer(), 1, 1);
+    body["starts_at"] = json!("2020-01-01T00:00:00Z");
+    body["ends_at"] = json!("2020-01-02T00:00:00Z");
+    assert_eq!(post(&app, "/sales", &body).await.status(), 201);
+    let is_scraped = async || {
+        let text = get(&app, "/metrics").await.text().await.unwrap();
+        text.contains("floodgate_stock_left{sale=\"past\",sku=\"sku\"} 1")
+    };
+    app.admin("/sales/past/open", Some(json!({}))).await;
+    assert!(is_scraped().await);
+    app.admin("/sales/past/close", Some(json!({}))).await;
+    assert!(!is_scraped().await);
+}
+
+#[tokio::test]
 async fn a_sale_keeps_its_currency_and_what_its_ended_orders_free() {
     let app = fresh();
     let mut body = sale_body("sale", one_per_buyer(), 1, 1);
