@@ -15,7 +15,7 @@ use super::connection::checkpoint;
 use crate::db::life_rows::OrderEventRow;
 use crate::db::migrate::MigratedDatabase;
 use crate::db::rows::{NEW_ORDER_COLUMNS, NewOrder};
-use crate::db::schema::{bars, failed_requests, tokens};
+use crate::db::schema::{bars, failed_requests, order_events, tokens};
 use crate::db::sql::statements::{IN_LIST_MAX, SkuAndBuyer, TakeStock, list, statement};
 use crate::db::sql::{Database, LifeQueries, OrderQueries, QuotaClaim, WRITER};
 use crate::db::{Error, migrate};
@@ -61,7 +61,8 @@ impl Database for SqliteConnection {
         reject_ended_requests(self, orders)?;
         let keys: Vec<_> = orders.iter().map(NewOrder::key).collect();
         match OrderEventRow::placed(&keys, orders.first().map_or(0, |order| order.recorded_at_ms)) {
-            Some(event) => self.insert_events(&[event]),
+            // One row: the statement is prepared once per connection, and needs no savepoint.
+            Some(event) => insert_into(order_events::table).values(event).execute(self).map(drop),
             None => Ok(()),
         }
     }
