@@ -6,6 +6,7 @@
 //! connection whose read half the client has closed is closed: its answer has no reader.
 
 mod crowd;
+mod heads;
 mod stream;
 mod turns;
 
@@ -29,6 +30,7 @@ use rustls::ServerConfig;
 
 use crate::net::MaybeTls;
 use crowd::OpenConnections;
+use heads::HeadByHead;
 use stream::{GuardedStream, WRITE_MAX};
 use turns::call_in_turn;
 
@@ -140,8 +142,8 @@ where
             .client_disconnect_timeout(CLOSE_DEADLINE)
             .h1_allow_half_closed(false)
             .local_addr(address)
-            .on_connect_ext(|stream: &MaybeTls<GuardedStream<TcpStream>>, data| {
-                data.insert(stream.get_ref().requests());
+            .on_connect_ext(|stream: &HeadByHead<MaybeTls<GuardedStream<TcpStream>>>, data| {
+                data.insert(stream.requests());
             });
         let application = application().into_factory();
         let application = application.map_err(|error| error.into().error_response());
@@ -161,7 +163,8 @@ where
                         .await
                         .map_err(DispatchError::Io)?,
                 };
-                Ok::<_, DispatchError>((stream, peer))
+                let requests = stream.get_ref().requests();
+                Ok::<_, DispatchError>((HeadByHead::new(stream, requests), peer))
             }
         })
         .and_then(http.h1(map_config(application, |()| AppConfig::default())))

@@ -9,7 +9,8 @@
 //!   connections have had theirs.
 //! * While a request is in progress, that is, until its answer is complete, little more is read
 //!   behind it than its own body: [`READ_AHEAD_MAX`] bytes, or twice as many if it began in the
-//!   turn that read as many. The rest stays in the kernel, and the client has to wait.
+//!   turn that read as many. The rest stays in the kernel, and the client has to wait. What was
+//!   read is given to actix-http head by head (see [`super::heads`]).
 //! * An answer is handed to actix-http in slices of [`SLICE`]: it copies each into its buffer, and
 //!   sends that beyond 32 KiB. So a slow reader of a large text keeps a slice of it in memory.
 
@@ -46,6 +47,12 @@ struct Counts {
     read_ahead: Cell<usize>,
     /// Whether the connection was not read in its last turn.
     reads_later: Cell<bool>,
+    /// Whether a head was given to actix-http in this turn.
+    has_head: Cell<bool>,
+    /// Whether bytes were read, and not given to actix-http.
+    withholds: Cell<bool>,
+    /// Whether the client does not take its answer.
+    is_writing: Cell<bool>,
 }
 
 /// A request whose answer is not complete, until drop.
@@ -69,6 +76,23 @@ impl ConnectionRequests {
         self.0.in_progress.get() == 0
     }
 
+    /// Whether actix-http may get a head, or more of the body that a handler waits for.
+    pub fn may_begin(&self) -> bool {
+        let is_due = self.is_none() || self.0.awaits_body.get();
+        is_due && !self.0.has_head.get() && !self.0.is_writing.get()
+    }
+
+    /// A head was given to actix-http: the next one in the next turn, at the earliest.
+    pub fn has_begun_reading(&self) {
+        self.0.has_begun.set(false);
+        self.0.has_head.set(true);
+    }
+
+    /// Bytes were read and wait: the connection is woken when actix-http may get them.
+    pub fn withhold(&self) {
+        self.0.withholds.set(true);
+    }
+
     /// Begins a turn. Returns whether the connection may be read; otherwise it is woken when it
     /// may. `is_writing`: the client does not take its answer, so nothing more is read from it.
     pub fn may_read(&self, cx: &Context<'_>, is_writing: bool) -> bool {
@@ -90,6 +114,12 @@ impl ConnectionRequests {
     /// Ends a turn: wakes the connection if it was not read and now may be. While the next request
     /// waits for its turn it is not woken, which would give it the turns of others.
     pub fn end_turn(&self, cx: &Context<'_>, is_writing: bool) {
+        self.0.is_writing.set(is_writing);
+        self.0.has_head.set(false);
+        if self.0.withholds.get() && self.may_begin() {
+            self.0.withholds.set(false);
+            cx.waker().wake_by_ref();
+        }
         if self.is_none() && !is_writing {
             // All that was read has been answered, or is part of a request.
             self.0.read_ahead.set(0);

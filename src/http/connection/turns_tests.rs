@@ -9,11 +9,12 @@ use actix_http::HttpService;
 use actix_service::{ServiceFactory, apply_fn_factory, fn_service};
 use actix_web::body::BoxBody;
 use futures_util::{FutureExt, StreamExt};
-use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, duplex};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, duplex};
 use tokio::task::LocalSet;
 
 use super::*;
 use crate::http::connection::crowd::OpenConnections;
+use crate::http::connection::heads::HeadByHead;
 use crate::http::connection::stream::GuardedStream;
 
 const KIB: usize = 1024;
@@ -50,17 +51,22 @@ impl Server {
             }
         });
         let http = HttpService::build()
-            .on_connect_ext(|stream: &GuardedStream<DuplexStream>, data| {
+            .on_connect_ext(|stream: &HeadByHead<GuardedStream<DuplexStream>>, data| {
                 data.insert(stream.requests());
             })
             .h1(apply_fn_factory(handler, call_in_turn::<_, BoxBody>));
-        let stream = GuardedStream::new(server, OpenConnections::new(100).enter());
+        let stream = guarded(server);
+        let stream = HeadByHead::new(stream, stream.requests());
         self.local.spawn_local(async move {
             let service = http.new_service(()).await.unwrap();
             service.call((stream, None)).await.unwrap();
         });
         client
     }
+}
+
+fn guarded(server: DuplexStream) -> GuardedStream<DuplexStream> {
+    GuardedStream::new(server, OpenConnections::new(100).enter())
 }
 
 /// Reads this many answers.
@@ -133,11 +139,11 @@ async fn bodies_longer_than_what_is_read_ahead_arrive_whole() {
 async fn sent_in_advance(num_bytes: usize) -> (GuardedStream<DuplexStream>, DuplexStream) {
     let (server, mut client) = duplex(256 * KIB);
     client.write_all(&vec![0; num_bytes]).await.unwrap();
-    (GuardedStream::new(server, OpenConnections::new(100).enter()), client)
+    (guarded(server), client)
 }
 
 /// Reads KiB by KiB until the stream has no more for this turn; returns the number of bytes.
-fn read_of_a_turn(server: &mut GuardedStream<DuplexStream>) -> usize {
+fn read_of_a_turn(server: &mut (impl AsyncRead + Unpin)) -> usize {
     let mut buffer = [0; KIB];
     std::iter::from_fn(|| server.read(&mut buffer).now_or_never()).map(Result::unwrap).sum()
 }
@@ -160,17 +166,51 @@ async fn the_end_of_a_request_in_progress_lets_the_connection_be_read_again() {
     let next = requests.begin().await;
     drop(request);
     assert_eq!(read_of_a_turn(&mut server), 0);
+    assert!(!wakes_at_its_end(&mut server), "woken although the request is in progress");
+    drop(next);
+    assert!(wakes_at_its_end(&mut server), "not woken");
+    assert!(!wakes_at_its_end(&mut server), "woken twice");
+    assert_eq!(read_of_a_turn(&mut server), READ_AHEAD_MAX);
+}
+
+/// Ends a turn. Returns whether the connection was woken.
+fn wakes_at_its_end(server: &mut (impl AsyncWrite + Unpin)) -> bool {
     let woken = Arc::new(Woken::default());
     let waker = Waker::from(Arc::clone(&woken));
-    let flush = |server: &mut GuardedStream<DuplexStream>| {
-        let _ = Pin::new(server).poll_flush(&mut Context::from_waker(&waker));
-        woken.0.swap(false, Ordering::Relaxed)
-    };
-    assert!(!flush(&mut server), "woken although the request is in progress");
-    drop(next);
-    assert!(flush(&mut server), "not woken");
-    assert!(!flush(&mut server), "woken twice");
-    assert_eq!(read_of_a_turn(&mut server), READ_AHEAD_MAX);
+    let _ = Pin::new(server).poll_flush(&mut Context::from_waker(&waker));
+    woken.0.load(Ordering::Relaxed)
+}
+
+/// A decoded request takes several KiB, its head a few bytes.
+#[tokio::test]
+async fn of_what_is_sent_in_advance_actix_gets_one_head_at_a_time() {
+    let (server, mut client) = duplex(256 * KIB);
+    let (head, body) = ("POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\n", "abc");
+    let sent = [head, body, "GET / HTTP/1.0\n\n", "GET / HTTP/1.0\r\n\r\n", "GET"].concat();
+    client.write_all(sent.as_bytes()).await.unwrap();
+    let server = guarded(server);
+    let requests = server.requests();
+    let mut server = HeadByHead::new(server, requests.clone());
+    assert_eq!(read_of_a_turn(&mut server), head.len());
+    assert!(wakes_at_its_end(&mut server), "it may be a head without a body");
+    let request = requests.begin().await;
+    assert_eq!(read_of_a_turn(&mut server), 0, "the request is in progress");
+    assert!(!wakes_at_its_end(&mut server), "its end wakes the connection");
+    requests.0.awaits_body.set(true);
+    assert!(wakes_at_its_end(&mut server), "the handler waits for the body");
+    assert_eq!(read_of_a_turn(&mut server), body.len() + 16, "the body, and the head after it");
+    requests.0.awaits_body.set(false);
+    assert_eq!(read_of_a_turn(&mut server), 0);
+    assert!(!wakes_at_its_end(&mut server));
+    drop(request);
+    assert!(wakes_at_its_end(&mut server));
+    assert_eq!(read_of_a_turn(&mut server), 18);
+    assert!(wakes_at_its_end(&mut server));
+    assert_eq!(read_of_a_turn(&mut server), 3, "a part of a head");
+    assert!(!wakes_at_its_end(&mut server), "nothing waits");
+    drop(client);
+    let end = server.read(&mut [0; 9]).await.unwrap();
+    assert_eq!(end, 0);
 }
 
 /// Whether a task was woken.
@@ -186,7 +226,7 @@ impl Wake for Woken {
 #[tokio::test]
 async fn nothing_is_read_from_a_client_that_takes_no_answer() {
     let (server, mut client) = duplex(KIB);
-    let mut server = GuardedStream::new(server, OpenConnections::new(100).enter());
+    let mut server = guarded(server);
     client.write_all(b"request").await.unwrap();
     assert_eq!(server.write(&[0; 2 * KIB]).await.unwrap(), KIB);
     assert_eq!(read_of_a_turn(&mut server), 0);
