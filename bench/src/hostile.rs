@@ -1,6 +1,7 @@
 //! Honest buyers alone, then beside hostile clients: their success, their p99, and the probes.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -181,6 +182,7 @@ impl HostileCrowd {
             })
             .collect();
         let thread = std::thread::Builder::new().name("hostile".to_owned()).spawn(move || {
+            take_the_rest_of_the_cores()?;
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(async {
                 let mut attacks: FuturesUnordered<_> =
@@ -208,6 +210,19 @@ impl HostileCrowd {
         let AttackCounts { attacks, believed, .. } = &*self.counts;
         Ok((attacks.load(Ordering::Relaxed), believed.load(Ordering::Relaxed)))
     }
+}
+
+/// Gives this thread the lowest priority: hostile clients on other machines would not take the cores
+/// of the server and of the honest buyers.
+fn take_the_rest_of_the_cores() -> std::io::Result<()> {
+    // `<process>/task/<thread>`.
+    let thread = std::fs::read_link("/proc/thread-self")?;
+    let thread = thread.file_name().unwrap_or_default();
+    let output = Command::new("renice").args(["-n", "19", "-p"]).arg(thread).output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(std::io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned()))
 }
 
 #[derive(Debug)]

@@ -22,7 +22,7 @@ use crate::stock;
 const DELETES_FOR: Duration = Duration::from_secs(5);
 
 /// The longest transaction that is wanted: other writers may wait for its locks.
-const STEP_MAX: Duration = Duration::from_millis(10);
+const STEP_MAX: Duration = Duration::from_millis(20);
 
 /// Orders that the first transaction deletes.
 const ORDERS_FIRST: u32 = 100;
@@ -267,9 +267,9 @@ mod tests {
     fn transactions_shrink_when_they_are_slow_and_grow_when_they_are_fast() {
         let ms = Duration::from_millis;
         let table = [
-            ((100, ms(11)), 50),
-            ((100, ms(8)), 100),
-            ((100, ms(4)), 125),
+            ((100, ms(21)), 50),
+            ((100, ms(15)), 100),
+            ((100, ms(9)), 125),
             ((12, ms(900)), ORDERS_MIN),
             ((480, ms(1)), ORDERS_MAX),
         ];
