@@ -17,7 +17,7 @@ use crate::db::migrate::MigratedDatabase;
 use crate::db::rows::{NEW_ORDER_COLUMNS, NewOrder};
 use crate::db::schema::{bars, failed_requests, order_events, tokens};
 use crate::db::sql::statements::{IN_LIST_MAX, SkuAndBuyer, TakeStock, list, statement};
-use crate::db::sql::{Database, LifeQueries, OrderQueries, QuotaClaim, WRITER};
+use crate::db::sql::{Database, OrderQueries, QuotaClaim, WRITER};
 use crate::db::{Error, migrate};
 use crate::domain::Failure;
 
@@ -62,7 +62,9 @@ impl Database for SqliteConnection {
         let keys: Vec<_> = orders.iter().map(NewOrder::key).collect();
         match OrderEventRow::placed(&keys, orders.first().map_or(0, |order| order.recorded_at_ms)) {
             // One row: the statement is prepared once per connection, and needs no savepoint.
-            Some(event) => insert_into(order_events::table).values(event).execute(self).map(drop),
+            Some(event) => {
+                diesel::insert_into(order_events::table).values(event).execute(self).map(drop)
+            }
             None => Ok(()),
         }
     }

@@ -56,7 +56,8 @@ impl Server {
             })
             .h1(apply_fn_factory(handler, call_in_turn::<_, BoxBody>));
         let stream = guarded(server);
-        let stream = HeadByHead::new(stream, stream.requests());
+        let requests = stream.requests();
+        let stream = HeadByHead::new(stream, requests);
         self.local.spawn_local(async move {
             let service = http.new_service(()).await.unwrap();
             service.call((stream, None)).await.unwrap();
