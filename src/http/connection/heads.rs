@@ -1,8 +1,8 @@
-//! The heads of a connection, one at a time.
+//! The heads of a connection, a few at a time.
 //!
 //! actix-http decodes all that it has read, and a decoded request takes several KiB, however few
-//! bytes it has. So of what a client sends in advance it gets no more than the first head, and the
-//! next one after the request has ended; the rest waits here as the bytes that it is.
+//! bytes it has. So of what a client sends in advance it gets [`HEADS_MAX`] heads, and the next
+//! after the requests have ended; the rest waits here as the bytes that it is.
 
 use std::io;
 use std::pin::Pin;
@@ -13,7 +13,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::turns::ConnectionRequests;
 
-/// A stream whose reads end with a head.
+/// Heads that actix-http gets while a request is in progress, with that of the request.
+pub const HEADS_MAX: usize = 8;
+
+/// A stream that withholds heads.
 #[derive(Debug)]
 pub struct HeadByHead<T> {
     io: T,
@@ -34,18 +37,18 @@ impl<T> HeadByHead<T> {
 
     /// How many of these bytes may be given now.
     fn num_given(&self, bytes: &[u8]) -> usize {
-        if !self.requests.may_begin() {
-            return 0;
+        let mut end = 0;
+        for _ in 0..self.requests.num_heads_wanted(HEADS_MAX) {
+            let rest = bytes.get(end..).unwrap_or_default();
+            let Some(head) = end_of_head(rest) else { return bytes.len() };
+            self.requests.has_given_head();
+            end += head;
         }
-        let head = end_of_head(bytes);
-        if head.is_some() {
-            self.requests.has_begun_reading();
-        }
-        head.unwrap_or(bytes.len())
+        end
     }
 }
 
-/// The position after the first empty line.
+/// The position after the first empty line. One of a body counts as well.
 fn end_of_head(bytes: &[u8]) -> Option<usize> {
     let mut at = 0;
     loop {
@@ -77,13 +80,14 @@ impl<T: AsyncRead + Unpin> AsyncRead for HeadByHead<T> {
             buffer.set_filled(before + num_given);
             num_given
         } else {
+            this.requests.begin_turn();
             let length = this.rest.len().min(buffer.remaining());
             let num_given = this.num_given(this.rest.get(..length).unwrap_or_default());
             buffer.put_slice(&this.rest.split_to(num_given));
             num_given
         };
         if num_given == 0 {
-            // The end of the turn or of the request wakes the connection.
+            // The end of the requests in progress wakes the connection.
             this.requests.withhold();
             return Poll::Pending;
         }

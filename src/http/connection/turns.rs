@@ -10,7 +10,7 @@
 //! * While a request is in progress, that is, until its answer is complete, little more is read
 //!   behind it than its own body: [`READ_AHEAD_MAX`] bytes, or twice as many if it began in the
 //!   turn that read as many. The rest stays in the kernel, and the client has to wait. What was
-//!   read is given to actix-http head by head (see [`super::heads`]).
+//!   read is given to actix-http a few heads at a time (see [`super::heads`]).
 //! * An answer is handed to actix-http in slices of [`SLICE`]: it copies each into its buffer, and
 //!   sends that beyond 32 KiB. So a slow reader of a large text keeps a slice of it in memory.
 
@@ -47,12 +47,11 @@ struct Counts {
     read_ahead: Cell<usize>,
     /// Whether the connection was not read in its last turn.
     reads_later: Cell<bool>,
-    /// Whether a head was given to actix-http in this turn.
+    /// Heads that actix-http got since a request is in progress, and whether in this turn.
+    num_heads: Cell<usize>,
     has_head: Cell<bool>,
     /// Whether bytes were read, and not given to actix-http.
     withholds: Cell<bool>,
-    /// Whether the client does not take its answer.
-    is_writing: Cell<bool>,
 }
 
 /// A request whose answer is not complete, until drop.
@@ -76,15 +75,21 @@ impl ConnectionRequests {
         self.0.in_progress.get() == 0
     }
 
-    /// Whether actix-http may get a head, or more of the body that a handler waits for.
-    pub fn may_begin(&self) -> bool {
-        let is_due = self.is_none() || self.0.awaits_body.get();
-        is_due && !self.0.has_head.get() && !self.0.is_writing.get()
+    /// How many more heads actix-http may get: at least one in each turn while a handler waits for
+    /// its body, which ends before it.
+    pub fn num_heads_wanted(&self, heads_max: usize) -> usize {
+        let least = usize::from(self.0.awaits_body.get() && !self.0.has_head.get());
+        heads_max.saturating_sub(self.0.num_heads.get()).max(least)
     }
 
-    /// A head was given to actix-http: the next one in the next turn, at the earliest.
-    pub fn has_begun_reading(&self) {
+    /// Begins a turn that reads nothing anew.
+    pub fn begin_turn(&self) {
         self.0.has_begun.set(false);
+    }
+
+    /// actix-http got a head.
+    pub fn has_given_head(&self) {
+        self.0.num_heads.set(self.0.num_heads.get() + 1);
         self.0.has_head.set(true);
     }
 
@@ -114,15 +119,16 @@ impl ConnectionRequests {
     /// Ends a turn: wakes the connection if it was not read and now may be. While the next request
     /// waits for its turn it is not woken, which would give it the turns of others.
     pub fn end_turn(&self, cx: &Context<'_>, is_writing: bool) {
-        self.0.is_writing.set(is_writing);
-        self.0.has_head.set(false);
-        if self.0.withholds.get() && self.may_begin() {
-            self.0.withholds.set(false);
-            cx.waker().wake_by_ref();
-        }
         if self.is_none() && !is_writing {
             // All that was read has been answered, or is part of a request.
             self.0.read_ahead.set(0);
+            self.0.num_heads.set(0);
+        }
+        self.0.has_head.set(false);
+        let may_be_given = self.0.num_heads.get() == 0 || self.0.awaits_body.get();
+        if self.0.withholds.get() && may_be_given {
+            self.0.withholds.set(false);
+            cx.waker().wake_by_ref();
         }
         if self.0.reads_later.get() && !is_writing && !self.waits_for_end() {
             self.0.reads_later.set(false);
