@@ -151,10 +151,7 @@ impl Run {
         expected: u64,
     ) -> Result<(), CommandFailure> {
         let Some(reason) = action.text.filter(|text| !text.trim().is_empty()) else {
-            return Err(usage(
-                "a verb on all that match needs a reason",
-                "give --reason or --note",
-            ));
+            return Err(usage("a verb on all that match needs a reason", "give --reason"));
         };
         self.next_cursor.clone_from(&selection.cursor);
         let (mut expected, mut room) = (expected, selection.max.unwrap_or(u64::MAX));

@@ -24,7 +24,7 @@ Examples:
   floodgate dlq replay 17 18                   publish them again
   floodgate dlq replay --all --origin relay --dry-run
   floodgate dlq replay --all --origin relay --expected 40 --reason 'the queue is mended'
-  floodgate dlq park 19 --note 'another party, see mail of 3 May'
+  floodgate dlq park 19 --reason 'another party, see mail of 3 May'
   floodgate dlq discard 20 --reason 'the shop cancelled the event'
 ";
 
@@ -73,13 +73,13 @@ enum Verb {
         reason: Option<String>,
     },
     /// Set dead letters aside; they can still be replayed or discarded
-    #[command(before_help = "Examples:\n  floodgate dlq park 19 --note 'a test of the shop'\n")]
+    #[command(before_help = "Examples:\n  floodgate dlq park 19 --reason 'a test of the shop'\n")]
     Park {
         #[command(flatten)]
         selection: Selection,
         /// Why, for other operators
-        #[arg(long)]
-        note: Option<String>,
+        #[arg(long, alias = "note")]
+        reason: Option<String>,
     },
     /// End requests as failed: their buyers read `failed`, the units are on sale again; orders stay
     #[command(before_help = "Examples:\n  \
@@ -115,7 +115,7 @@ pub async fn run(args: &DlqArgs, common: &Common) -> anyhow::Result<Exit> {
             return Ok(Exit::Done);
         }
         Verb::Replay { selection, reason } => (selection, "replay", None, reason),
-        Verb::Park { selection, note } => (selection, "park", Some("note"), note),
+        Verb::Park { selection, reason } => (selection, "park", Some("note"), reason),
         Verb::Discard { selection, reason } => (selection, "discard", Some("reason"), reason),
     };
     let action = Action { verb, text_name, text: text.as_deref() };

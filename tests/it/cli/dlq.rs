@@ -103,15 +103,17 @@ fn the_last_step_ends_the_run_and_another_number_changes_nothing() {
     assert_eq!(code(&output), 1, "{output:?}");
     assert!(stderr(&output).contains("--dry-run"), "{output:?}");
 
-    let stopped = ScriptedApi::always(
-        200,
-        json!({ "dead_letters": [], "num_left": 5, "stopped": "the ledger is not available" }),
-    );
-    let words = ["dlq", "park", "--all", "--expected", "5", "--note", "x"];
-    let output = stopped.run(&words);
-    assert_eq!(code(&output), 2, "{output:?}");
-    assert!(stderr(&output).contains("the ledger is not available"), "{output:?}");
-    assert_eq!(stopped.lines().len(), 1);
+    for reason in ["--reason", "--note"] {
+        let stopped = ScriptedApi::always(
+            200,
+            json!({ "dead_letters": [], "num_left": 5, "stopped": "the ledger is not available" }),
+        );
+        let words = ["dlq", "park", "--all", "--expected", "5", reason, "x"];
+        let output = stopped.run(&words);
+        assert_eq!(code(&output), 2, "{output:?}");
+        assert!(stderr(&output).contains("the ledger is not available"), "{output:?}");
+        assert_eq!(stopped.lines().len(), 1);
+    }
 }
 
 #[test]
