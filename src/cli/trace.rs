@@ -99,7 +99,12 @@ fn remedy(trace: &Json) -> String {
         }
         .to_owned();
     }
-    let dead = stages.iter().rev().find(|stage| field(stage, "state") == "dead");
+    // `dead`: not in the ledger yet.
+    let is_end = |stage: &&Json| {
+        field(stage, "stage") == "dead_letter"
+            && ["open", "parked", "dead"].contains(&field(stage, "state").as_str())
+    };
+    let dead = stages.iter().rev().find(is_end);
     if let Some(dead) = dead {
         let holder = on_one_line(&field(dead, "holder"), TEXT_CHARS);
         return match holder.strip_prefix("dead letter ") {

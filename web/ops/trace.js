@@ -5,7 +5,15 @@ import { get } from "./api.js";
 import { Fault, Link, State, Time, age } from "./parts.js";
 import { go, usePolled } from "./state.js";
 
-const TONES = { queued: "warn", dead: "bad", failed: "bad", unknown: "warn", discarded: "bad" };
+const TONES = {
+  queued: "warn",
+  unknown: "warn",
+  dead: "bad",
+  open: "bad",
+  parked: "bad",
+  failed: "bad",
+  discarded: "bad",
+};
 
 function Stages({ trace }) {
   const rows = trace.stages.map((stage, no) => {

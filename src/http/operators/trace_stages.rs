@@ -34,8 +34,8 @@ pub struct StageView {
     pub(super) stage: &'static str,
     /// Explanation, for people.
     pub(super) says: &'static str,
-    /// `queued`, `published`, `failed`, `dead`, `replayed`, `discarded`, or the state of the order;
-    /// `unknown` if the stage is unavailable.
+    /// `queued`, `published`, `failed`, or the state of the order or the dead letter; `dead` if the
+    /// dead letter is not in the ledger yet; `unknown` if the stage is unavailable.
     pub(super) state: &'static str,
     /// Reason of a failure or of the unavailability.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -165,16 +165,17 @@ impl TraceFindings {
 
 /// Replayed dead letters are included: they explain a long duration.
 fn dead_letter_stage(dead_letter: &DeadLetter) -> StageView {
-    let (says, state) = match dead_letter.state {
-        DeadLetterState::Open => ("waits for an operator", "dead"),
-        DeadLetterState::Parked => ("parked by an operator", "dead"),
-        DeadLetterState::Replayed => ("replayed by an operator", "replayed"),
-        DeadLetterState::Discarded => ("discarded by an operator", "discarded"),
+    let says = match dead_letter.state {
+        DeadLetterState::Open => "waits for an operator",
+        DeadLetterState::Parked => "parked by an operator",
+        DeadLetterState::Replayed => "replayed by an operator",
+        DeadLetterState::Discarded => "discarded by an operator",
     };
     StageView {
         holder: Some(format!("dead letter {}", dead_letter.no)),
         at: Some(rfc3339(dead_letter.dead_at_ms)),
-        ..StageView::new("dead_letter", says, state).with_reason(&dead_letter.reason)
+        ..StageView::new("dead_letter", says, dead_letter.state.name())
+            .with_reason(&dead_letter.reason)
     }
 }
 

@@ -96,14 +96,14 @@ fn replayed_dead_letters_of_an_order_are_sorted_by_time() {
 #[test]
 fn a_request_in_an_open_dead_letter_is_in_no_queue() {
     for (state, expected_state) in
-        [(DeadLetterState::Open, "dead"), (DeadLetterState::Replayed, "replayed")]
+        [(DeadLetterState::Open, "open"), (DeadLetterState::Replayed, "replayed")]
     {
         let mut findings = TraceFindings::default();
         findings.pipeline.push(StageView::new("broker", "is in a queue", "queued"));
         findings.add_dead_letters(&[dead_letter(1, state, PLACED_AT_MS + 10)]);
         let queue = stage("broker", "queued", None);
         let dead = stage("dead_letter", expected_state, Some(10));
-        let expected = if expected_state == "dead" { vec![dead] } else { vec![queue, dead] };
+        let expected = if expected_state == "open" { vec![dead] } else { vec![queue, dead] };
         assert_eq!(rendered(findings), expected);
     }
 }

@@ -263,7 +263,7 @@ fn a_trace_is_a_table_above_the_next_step() {
     assert!(text.ends_with("is the broker up?\n") && !text.contains("took"), "{text}");
 
     let untrusted = json!([{
-        "stage": "dead_letter", "state": "dead", "holder": "dead letter 17\u{1b}[1A",
+        "stage": "dead_letter", "state": "open", "holder": "dead letter 17\u{1b}[1A",
         "reason": "no such SKU\u{1b}[2J\nnext: all is well",
     }]);
     let text = traced(untrusted, None, 0);
@@ -289,7 +289,7 @@ fn the_next_step_is_that_of_the_furthest_stage() {
     let gate = json!({ "stage": "gate", "state": "queued" });
     let ledger = |state: &str| json!({ "stage": "ledger", "state": state, "reason": "r" });
     let waiting = |stage: &str| json!({ "stage": stage, "state": "queued" });
-    let dead = json!({ "stage": "dead_letter", "state": "dead", "holder": "dead letter 17" });
+    let dead = json!({ "stage": "dead_letter", "state": "open", "holder": "dead letter 17" });
     let dead_at_relay = json!({ "stage": "dead_letter", "state": "dead" });
     let replayed = json!({ "stage": "dead_letter", "state": "replayed" });
     for (later, words, exit) in [

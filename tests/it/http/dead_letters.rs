@@ -239,7 +239,7 @@ async fn a_trace_and_an_audit_show_dead_letters() {
     let trace = app.admin("/requests/100/trace", None).await;
     assert_eq!((&trace["trace_id"], &trace["took_ms"]), (&json!(trace_id), &Json::Null));
     let stage = &trace["stages"][0];
-    assert_eq!((&stage["stage"], &stage["state"]), (&json!("dead_letter"), &json!("dead")));
+    assert_eq!((&stage["stage"], &stage["state"]), (&json!("dead_letter"), &json!("open")));
     assert_eq!((&stage["holder"], &stage["reason"]), (&json!("dead letter 1"), &json!("reason 1")));
     let audited = app.admin("/audit", Some(json!({}))).await;
     assert_eq!((&audited["num_dead_letters"], &audited["holds"]), (&json!(1), &json!(true)));
