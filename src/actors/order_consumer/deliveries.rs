@@ -34,7 +34,7 @@ impl OrderConsumer {
         spawn_step(self, ctx, work, |consumer, ctx, subscribed| match subscribed {
             Ok(subscription) => {
                 if consumer.subscribe_backoff.failures() > 0 {
-                    tracing::info!(queue = consumer.deps.queue, "orders are delivered again");
+                    tracing::info!(queue = consumer.deps.queue, "order queue: subscribed again");
                 }
                 let acknowledger = Some(Arc::from(subscription.acks()));
                 consumer.replace_subscription(acknowledger);

@@ -150,7 +150,7 @@ impl StockGate {
                 gate.in_progress.deciding = false;
                 if gate.last_error.clear() {
                     let (sku, bucket) = (gate.deps.sku.no, gate.deps.bucket);
-                    tracing::info!(%sku, %bucket, "the gate decides again");
+                    tracing::info!(%sku, %bucket, "stock gate: stock available again");
                 }
                 gate.decided(ctx, batch, verdicts);
             }
