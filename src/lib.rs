@@ -22,6 +22,8 @@
 //! 12 actors/supervisor                                      restarts failed actors
 //! ```
 //!
+//! In step 3 `lua/reserve.lua` writes the outbox; `outbox/` is the relay's side of it.
+//!
 //! After step 8 the ledger writer records the results in the buckets (`lua/settle.lua`), where
 //! buyers read them. [`tier`] selects the steps. Without a broker, gates submit their intents
 //! directly to the ledger writer, through the same messages.

@@ -3,6 +3,11 @@
 //! Only an open or parked dead letter is the final state of its requests. The requests of a
 //! replayed one are in progress again: they become orders, failures, or the same dead letter.
 //! The requests of a discarded one are recorded failures.
+//!
+//! A dead letter is built in these places: `messages/envelope.rs` (what an order consumer refuses;
+//! `order_consumer/dead_letter.rs` publishes it), `actors/payment_consumer.rs` (payment events),
+//! `outbox/scripts/dead_letter.rs` (the bytes of those of a relay), and
+//! `services/dead_letters/headers.rs` (the row in the ledger).
 
 use std::fmt;
 

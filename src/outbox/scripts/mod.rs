@@ -1,4 +1,5 @@
-//! The calls of the outbox scripts: `list_*.lua`, `stream_*.lua` and `collect.lua`.
+//! The calls of the outbox scripts: `list_*.lua`, `stream_*.lua` and `collect.lua`. The entries are
+//! written by `reserve.lua`, whose call is in `redis/scripts/decisions.rs`.
 //!
 //! An entry is one message: its [packed intents](crate::redis::scripts::intent). In a list it is an
 //! element, in a stream the field `intents`. The scripts of both kinds have the same contract, so

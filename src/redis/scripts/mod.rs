@@ -4,7 +4,9 @@
 //!
 //! A script is one atomic step on one bucket; its text is in `lua/`. Its typed call is a
 //! [`ScriptCall`], which also parses the answer; it does no I/O, so that any connection can send
-//! it. Key names, argument order and value layouts are defined here; the outbox's in `outbox`.
+//! it. Key names, argument order and value layouts are defined here. The call of `reserve.lua`,
+//! which writes the outbox, is in `decisions`; those of the other outbox scripts are in
+//! `outbox/scripts`.
 //!
 //! Limits: at most [`codes::ITEMS_MAX`] items in a call. On error: unless a script answers `OK`, it
 //! has written nothing. May repeat: every call, by request id, loan number or loader token.
