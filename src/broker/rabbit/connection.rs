@@ -118,7 +118,7 @@ impl RabbitConnection {
         let declaring = declare::declare(&self.inner, &options.topology, on_create);
         let declared = self.within_limit("declaring the topology", declaring).await;
         let (connection, new_queues) = (self.clone(), new_queues.clone());
-        let forgetting = async move { new_queues.forget_when_settled(&connection).await };
+        let forgetting = async move { new_queues.forget_when_recoverable(&connection).await };
         drop(self.io.spawn(forgetting));
         declared?
     }

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use tokio_util::compat::TokioAsyncReadCompatExt;
 
 use super::health::BrokerHealthError;
-use super::runtime_kit::current;
+use super::runtime::current;
 use super::{RabbitOptions, error_message};
 use crate::net::{MaybeTls, Trust, explain};
 

@@ -37,7 +37,7 @@ mod new_queues;
 mod publish_batch;
 mod publisher;
 mod quarantine;
-mod runtime_kit;
+mod runtime;
 mod subscriber;
 
 use connection::{ConnectionRole, RabbitConnection};

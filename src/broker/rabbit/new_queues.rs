@@ -1,12 +1,12 @@
-//! Quorum queues that this process created less than [`SETTLED_AFTER`] ago.
+//! Quorum queues that this process created less than [`RECOVERABLE_AFTER`] ago.
 //!
 //! RabbitMQ stores the name under which it finds the log of a new quorum queue up to a second after
 //! declaring the queue. A broker that is killed before restarts with an empty queue that never
 //! elects a leader, or with a queue without a process: the confirmed messages are lost, the queue
 //! confirms nothing, and neither a restart nor another declaration repairs it. So each process
-//! tracks the queues that it creates. If their connection ends before they have settled, the next
-//! connection queries each of them, and deletes those that do not answer; they are then declared
-//! again. Requests lost with a queue are found by their records and resubmitted.
+//! tracks the queues that it creates. If their connection ends before they are recoverable, the
+//! next connection queries each of them, and deletes those that do not answer; they are then
+//! declared again. Requests lost with a queue are found by their records and resubmitted.
 //!
 //! Only queues that were new when their connection ended are deleted: an older queue that does not
 //! answer may have no majority, and keeps its confirmed messages.
@@ -28,12 +28,12 @@ use crate::broker::rabbit::connection::RabbitConnection;
 
 /// Age from which a queue survives a kill of the broker: ten times the usual second, because
 /// RabbitMQ took three on a busy machine.
-const SETTLED_AFTER: Duration = Duration::from_secs(10);
+const RECOVERABLE_AFTER: Duration = Duration::from_secs(10);
 
 /// RabbitMQ needs about ten seconds to delete a queue without leader.
 const DELETE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A queue that has not settled.
+/// A queue that is not recoverable yet.
 #[derive(Debug, Clone)]
 struct NewQueue {
     created_on: Weak<RabbitConnection>,
@@ -46,16 +46,16 @@ impl NewQueue {
         std::ptr::eq(self.created_on.as_ptr(), Arc::as_ptr(connection))
     }
 
-    /// Whether the queue's connection ended before it settled.
+    /// Whether the queue's connection ended before the queue was recoverable.
     fn is_doubtful(&self) -> bool {
         self.created_on.upgrade().is_none_or(|connection| connection.close_reason().is_some())
     }
 }
 
-/// Queues that have not settled, by name.
+/// Queues that are not recoverable yet, by name.
 #[derive(Debug, Default)]
 pub(super) struct NewQueues {
-    unsettled: Mutex<HashMap<String, NewQueue>>,
+    queues: Mutex<HashMap<String, NewQueue>>,
     /// Held by the connection that queries and deletes; other connections wait.
     deleting: tokio::sync::Mutex<()>,
 }
@@ -64,38 +64,38 @@ impl NewQueues {
     /// Tracks a queue that this connection is about to create.
     pub(super) fn track(&self, name: &str, connection: &Arc<RabbitConnection>) {
         let new = NewQueue { created_on: Arc::downgrade(connection), is_lost: false };
-        self.unsettled.lock().insert(name.to_owned(), new);
+        self.queues.lock().insert(name.to_owned(), new);
     }
 
-    /// Waits until the queues of this connection have settled, and stops tracking them if the
+    /// Waits until the queues of this connection are recoverable, and stops tracking them if the
     /// connection is still open.
-    pub(super) async fn forget_when_settled(&self, connection: &Arc<RabbitConnection>) {
-        if self.unsettled.lock().values().any(|new| new.was_created_on(connection)) {
-            tokio::time::sleep(SETTLED_AFTER).await;
+    pub(super) async fn forget_when_recoverable(&self, connection: &Arc<RabbitConnection>) {
+        if self.queues.lock().values().any(|new| new.was_created_on(connection)) {
+            tokio::time::sleep(RECOVERABLE_AFTER).await;
             if connection.close_reason().is_none() {
-                self.unsettled.lock().retain(|_, new| !new.was_created_on(connection));
+                self.queues.lock().retain(|_, new| !new.was_created_on(connection));
             }
         }
     }
 
-    /// Queries the queues whose connection ended before they settled, and deletes those that do not
-    /// answer.
+    /// Queries the queues whose connection ended before they were recoverable, and deletes those
+    /// that do not answer.
     pub(super) async fn delete_lost(
         &self,
         connection: &RabbitConnection,
         limit: Duration,
     ) -> Result<(), Error> {
         let _deleting = self.deleting.lock().await;
-        let unsettled = self.unsettled.lock().clone();
-        let doubtful = unsettled.into_iter().filter(|(_, new)| new.is_doubtful());
+        let queues = self.queues.lock().clone();
+        let doubtful = queues.into_iter().filter(|(_, new)| new.is_doubtful());
         let deletions = doubtful.map(|(name, new)| async move {
             if new.is_lost || !has_leader(connection, &name, limit).await? {
-                if let Some(new) = self.unsettled.lock().get_mut(&name) {
+                if let Some(new) = self.queues.lock().get_mut(&name) {
                     new.is_lost = true;
                 }
                 delete(connection, &name).await?;
             }
-            self.unsettled.lock().remove(&name);
+            self.queues.lock().remove(&name);
             Ok(())
         });
         join_all(deletions).await.into_iter().collect()

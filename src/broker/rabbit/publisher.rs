@@ -38,9 +38,6 @@ struct ConfirmChannel {
     next_number: u64,
 }
 
-/// The outcome of each message of a batch, and the channel if it can be used again.
-type BatchResult = (Vec<PublishOutcome>, Option<ConfirmChannel>);
-
 #[async_trait]
 impl Publisher for RabbitBroker {
     fn open_channel(&self, window: usize) -> Box<dyn PublishChannel> {
@@ -73,7 +70,7 @@ impl Publisher for RabbitBroker {
                 RabbitConnection::connect(&options, ConnectionRole::OneOff, &new_queues).await?;
             // In the background: the caller does not wait for the close.
             drop(connection.io.clone().spawn(async move {
-                new_queues.forget_when_settled(&connection).await;
+                new_queues.forget_when_recoverable(&connection).await;
                 connection.close().await;
             }));
             Ok(())
@@ -151,12 +148,13 @@ impl PublishChannel for RabbitPublishChannel {
     }
 }
 
-/// Publishes a batch. Messages that are still unconfirmed at the end are awaited in the background.
+/// Publishes a batch. Returns the outcome of each message, and the channel if it can be used again.
+/// Messages that are still unconfirmed at the end are awaited in the background.
 async fn publish_batch(
     inner: Arc<Inner>,
     mut confirm_channel: ConfirmChannel,
     messages: Vec<Message>,
-) -> BatchResult {
+) -> (Vec<PublishOutcome>, Option<ConfirmChannel>) {
     let ConfirmChannel { connection, channel, next_number } = &mut confirm_channel;
     let first = *next_number;
     // Unsent messages use a number too: a number stands for an index in the batch.

@@ -16,7 +16,7 @@ use tokio_util::compat::{Compat, TokioAsyncReadCompatExt};
 
 use crate::net::MaybeTls;
 
-/// A connection as the library wants it.
+/// The stream type that lapin requires.
 pub(super) type BrokerStream = Compat<MaybeTls<TcpStream>>;
 
 /// The runtime of the library.
