@@ -8,7 +8,7 @@ use crate::domain::{
     DeadLetterTransition, NewDeadLetter, RequestId, StoreDeadLetterOutcome,
 };
 
-/// See the module.
+/// Stores and queries dead letters; a message is identified by its digest.
 #[async_trait]
 pub trait DeadLetterStore: Send + Sync {
     /// Stores dead letters, all of them or none; one outcome for each. A message that is stored

@@ -45,7 +45,7 @@ impl<C> Queues<Receiver<Job<C>>> {
         select! {
             recv(self.probes) -> probe => match probe {
                 Ok(probe) => Ok(probe),
-                // Closed, which both are together.
+                // Both queues are closed together.
                 Err(_) => self.jobs.recv_timeout(idle_max),
             },
             recv(self.jobs) -> job => job.map_err(|_closed| RecvTimeoutError::Disconnected),
@@ -141,7 +141,8 @@ impl<C: Send + 'static> Workers<C> {
                     true
                 };
                 while !run_catching("ledger thread: panicked and goes on", &mut serve) {}
-                // By `running`, `close` sees that the thread holds nothing any more.
+                // `close` waits until every clone of `running` is dropped. The connector is
+                // dropped before, so that no thread holds a connection after `close`.
                 drop(connector);
                 drop(running);
             };

@@ -1,4 +1,4 @@
-//! Dead letters.
+//! Stores and queries dead letters; a message is identified by its digest.
 
 use std::collections::BTreeSet;
 
