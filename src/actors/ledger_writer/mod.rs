@@ -8,9 +8,8 @@
 //!
 //! Owns: nothing that is not in the ledger or, as unsettled, in the stock. Limits: permits inside,
 //! `consumer.batch_max` per transaction, eight batches whose results are being written. On error:
-//! bounded retries, then `Unavailable` for intents that were certainly not written, and no outcome
-//! for those that may have been. On crash: replies are dropped; gates and order consumers
-//! resubmit. May repeat: every intent.
+//! bounded retries, then an error for each intent that says whether it may have been written. On
+//! crash: replies are dropped; gates and order consumers resubmit. May repeat: every intent.
 
 pub mod batch;
 
@@ -136,9 +135,9 @@ impl LedgerWriter {
             batch.iter().flat_map(|submission| submission.intents.iter().copied()).collect();
         let deps = Arc::clone(&self.deps);
         let work = async move {
-            let begun = deps.clock.now();
+            let started_at = deps.clock.now();
             let written = write_batch(&deps, &intents, is_exclusive).await;
-            let took = deps.clock.now().duration_since(begun);
+            let took = deps.clock.now().duration_since(started_at);
             deps.metrics.writer_batch(intents.len(), took.as_secs_f64());
             (intents, written)
         };

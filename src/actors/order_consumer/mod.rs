@@ -252,10 +252,10 @@ impl OrderConsumer {
     /// queue, and answers [`Quiet`].
     fn report_if_idle(&mut self) {
         let subscription = &self.subscription;
-        let is_settling = subscription.num_submissions > 0
+        let has_work = subscription.num_submissions > 0
             || subscription.is_running(Operation::Acknowledge)
             || subscription.is_running(Operation::Publish);
-        if self.is_quiet && !self.is_reading && !is_settling {
+        if self.is_quiet && !self.is_reading && !has_work {
             self.closing_subscription = None;
             self.quiet.drain(..).for_each(|done| reply(done, ()));
         }

@@ -100,16 +100,16 @@ impl RelayWorker {
         }
         self.report_in_flight(self.plan.num_claimed());
 
-        let begun = now_monotonic();
-        if self.broker_retry.is_none_or(|(at, _)| at <= begun) {
-            let (messages, batch) = self.plan.take_due(begun, self.deps.clock.wall_ms());
+        let started_at = now_monotonic();
+        if self.broker_retry.is_none_or(|(at, _)| at <= started_at) {
+            let (messages, batch) = self.plan.take_due(started_at, self.deps.clock.wall_ms());
             // While the broker is unavailable, an empty publish probes the connection.
             if !batch.is_empty() || !self.is_broker_up() {
                 let outcomes = self.publish_channel.publish(messages).await;
                 // Crash here [confirmed_not_acknowledged]: the broker has the messages and this
                 // worker's list still has the entries; the successor publishes them again.
                 let now = now_monotonic();
-                self.deps.metrics.relayed(&outcomes, now.duration_since(begun));
+                self.deps.metrics.relayed(&outcomes, now.duration_since(started_at));
                 let round = self.plan.apply_outcomes(batch, outcomes, now);
                 self.record_broker(round, now);
             }
