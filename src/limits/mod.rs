@@ -1,9 +1,8 @@
 //! Limits that the processes of an installation count together.
 //!
-//! Asked only for calls that this process lets pass by its own count, and not for a crowd that
-//! comes too late: a refusal costs nothing here.
-//!
-//! On error: not known, and the call passes. May repeat: a repeated call is counted twice.
+//! A process asks only about calls that its own limits admit, and not once the SKU is sold out. On
+//! error: the call is admitted, and counted in `limits_not_shared`. May repeat: a repeated call
+//! counts twice.
 
 mod redis;
 

@@ -96,7 +96,7 @@ async fn decide(
     let deps = &state.deps;
     let now_ms = deps.clock.wall_ms();
     let buyer = state.admit(request, LimitedCall::Buy)?;
-    let (listed, ticket) = entry(request.match_info().query("path_id"), buyer, state)?;
+    let (listed, ticket) = sale_of_path(request.match_info().query("path_id"), buyer, state)?;
     let bytes = body::read(payload, state.settings.http.body_max_bytes).await?;
     let purchase: PurchaseRequest<'_> = body::parse(request.headers(), &bytes)?;
     let sku = Arc::clone(listed.sku(&purchase.sku_id).ok_or(ProblemCode::UnknownSku)?);
@@ -156,7 +156,7 @@ async fn decide(
 }
 
 /// The sale of a path, and the ticket if the path is one.
-fn entry(
+fn sale_of_path(
     path_id: &str,
     buyer: BuyerId,
     state: &HttpState,
@@ -176,9 +176,8 @@ fn entry(
     Ok((listed, Some(ticket.ok_or(ProblemCode::TicketInvalid)?)))
 }
 
-/// Uses the ticket for this request: it stands for the first request that it was used with. An
-/// expired one is accepted for a request that was accepted before, so that a repeat gets its first
-/// answer.
+/// Binds the ticket to this request; the first request wins. An expired ticket is accepted for a
+/// request that was accepted before, so that a repeat gets its first answer.
 async fn use_ticket(
     ticket: &Ticket,
     reservation: &Reservation,
