@@ -19,7 +19,7 @@ use crate::redis::transport::ServerAddress;
 const KEYS_PER_STEP: u32 = 1_000;
 
 /// A full Redis must still store a heartbeat.
-const ANNOUNCE: &str = "#!lua flags=allow-oom
+const RENEW_HEARTBEAT: &str = "#!lua flags=allow-oom
 redis.call('SET', KEYS[1], 1, 'PX', ARGV[1])
 return 0";
 
@@ -41,7 +41,7 @@ impl Heartbeats {
 
     pub(super) async fn renew(&self, worker: &str, ttl: Duration) -> Result<(), Error> {
         let (key, ttl_ms) = (self.key(worker), ttl.as_millis().max(1).to_string());
-        let set = redis::cmd("EVAL").arg(ANNOUNCE).arg(1).arg(&key).arg(ttl_ms).to_owned();
+        let set = redis::cmd("EVAL").arg(RENEW_HEARTBEAT).arg(1).arg(&key).arg(ttl_ms).to_owned();
         Ok(self.executor.send(&key, &[set], "renewing a heartbeat").await.map(drop)?)
     }
 

@@ -4,7 +4,7 @@ use redis::Value;
 
 use super::ConnectionOptions;
 use super::probe::{ProbeConnection, RedisHealthError, read_newest};
-use super::router::{SLOTS, SlotRange};
+use super::router::SLOTS;
 use super::url::ServerAddress;
 
 /// A cluster as one of its members reports it.
@@ -36,13 +36,14 @@ impl Slots {
     }
 }
 
-/// The slots of every master. Queries the known masters and the seed nodes, and takes the answer
-/// with the highest cluster epoch, preferring nodes whose cluster state is `ok`.
+/// First slot, last slot and master of every range. Queries the known masters and the seed nodes,
+/// and takes the answer with the highest cluster epoch, preferring nodes whose cluster state is
+/// `ok`.
 pub(super) async fn find_masters(
     options: &ConnectionOptions,
     seeds: &[ServerAddress],
     known: &[ServerAddress],
-) -> Result<Vec<SlotRange>, String> {
+) -> Result<Vec<(u16, u16, ServerAddress)>, String> {
     let mut nodes = [known, seeds].concat();
     nodes.sort();
     nodes.dedup();
@@ -75,7 +76,7 @@ async fn query_slots(
 
 /// Parses `CLUSTER SLOTS`: first slot, last slot, master, replicas. A master without address is the
 /// queried node.
-fn parse_slots(answer: &Value, queried: &ServerAddress) -> Option<Vec<SlotRange>> {
+fn parse_slots(answer: &Value, queried: &ServerAddress) -> Option<Vec<(u16, u16, ServerAddress)>> {
     let range = |range: &Value| {
         let [first, last, master, ..] = range.as_sequence()? else { return None };
         let [host, port, ..] = master.as_sequence()? else { return None };

@@ -35,16 +35,13 @@ impl RefreshRequests {
     }
 }
 
-/// First slot, last slot and their master.
-pub(super) type SlotRange = (u16, u16, ServerAddress);
-
 /// Which server has which keys, as of one read.
 #[derive(Debug)]
 pub(super) struct SlotMap {
     /// Sorted.
     pub(super) masters: Vec<ServerAddress>,
-    /// One range if one master has every key.
-    ranges: Vec<SlotRange>,
+    /// First slot, last slot and their master; one range if one master has every key.
+    ranges: Vec<(u16, u16, ServerAddress)>,
     pub(super) made_at: Instant,
     /// Refresh requests counted before the topology was read.
     refreshes_before: u64,

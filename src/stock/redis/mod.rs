@@ -60,7 +60,7 @@ pub struct RedisStockOptions {
 pub struct RedisStock {
     executor: ScriptExecutor,
     /// For reservations.
-    hot: ScriptExecutor,
+    reserve_executor: ScriptExecutor,
     hints: HintChannel,
     skus: SkuIndex<SkuBuckets>,
     outbox: OutboxArgs,
@@ -79,7 +79,7 @@ impl RedisStock {
             |purpose| ScriptExecutor::new(pool.clone(), purpose, &namespace, installation);
         Self {
             executor: executor(ConnectionPurpose::Results),
-            hot: executor(ConnectionPurpose::Hot),
+            reserve_executor: executor(ConnectionPurpose::Hot),
             hints: HintChannel::new(pool.clone(), &namespace),
             skus: SkuIndex::default(),
             outbox,
@@ -122,7 +122,7 @@ impl RedisStock {
         let keys = buckets.keys(bucket)?;
         let call =
             reserve(keys, &buckets.sku, buckets.outbox, self.replicated, batch, &self.intents);
-        let decided = self.hot.run(&call, "reserving").await;
+        let decided = self.reserve_executor.run(&call, "reserving").await;
         let (verdicts, level) = decided.map_err(|error| buckets.error(error))?;
         buckets.record_level(bucket, level);
         Ok(verdicts)
