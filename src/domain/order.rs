@@ -1,4 +1,4 @@
-//! What a purchase becomes: a reservation, the gate's verdict, an order intent, the
+//! The values of a purchase, in order: a reservation, the gate's verdict, an order intent, the
 //! ledger's outcome, and an order or a recorded failure. Refusals are values: counted, never logged
 //! as errors.
 
@@ -314,7 +314,7 @@ pub struct Failure {
     pub recorded_at_ms: i64,
 }
 
-/// The status of an accepted request, as its gate stores it.
+/// The status of an accepted request, as its bucket stores it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestStatus {
     /// Units are reserved; the result of the ledger is pending.

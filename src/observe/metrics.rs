@@ -211,13 +211,13 @@ impl Metrics {
         self.placement.observe(took_ms.max(0) as f64 / 1000.0);
     }
 
-    /// Counts a dead letter that was stored in the ledger, or opened again.
     /// Counts a repair.
     pub fn repair(&self, verdict: AuditVerdict, outcome: RepairOutcome) {
         let labels = RepairLabels { verdict: verdict.name(), outcome: outcome.name() };
         self.repairs.get_or_create(&labels).inc();
     }
 
+    /// Counts a dead letter that was stored in the ledger, or opened again.
     pub fn dead_letter(&self, origin: DeadLetterOrigin) {
         self.dead_letters_stored.get_or_create(&OriginLabel { origin: origin.name() }).inc();
     }
