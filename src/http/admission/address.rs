@@ -13,15 +13,20 @@ pub fn of(request: &HttpRequest, trusted_proxies: &[IpAddr]) -> Option<IpAddr> {
     }
     let values: Vec<_> = request.headers().get_all("x-forwarded-for").collect();
     for value in values.into_iter().rev() {
-        for text in value.to_str().ok()?.rsplit(',') {
-            // A text that is no address was not written by the proxy.
-            let Ok(address) = text.trim().parse::<IpAddr>() else { return Some(peer) };
+        // Bytes: the client's part, before the comma, need not be text.
+        for part in value.as_bytes().rsplit(|byte| *byte == b',') {
+            // A part that is no address was not written by the proxy.
+            let Some(address) = parse(part) else { return Some(peer) };
             if !trusted_proxies.contains(&address.to_canonical()) {
                 return Some(address.to_canonical());
             }
         }
     }
     Some(peer)
+}
+
+fn parse(part: &[u8]) -> Option<IpAddr> {
+    str::from_utf8(part.trim_ascii()).ok()?.parse().ok()
 }
 
 /// An IPv4 address, or the /64 of an IPv6 address: one household or machine.
@@ -34,6 +39,7 @@ pub fn network(address: IpAddr) -> u128 {
 
 #[cfg(test)]
 mod tests {
+    use actix_web::http::header::HeaderValue;
     use actix_web::test::TestRequest;
 
     use super::*;
@@ -44,7 +50,9 @@ mod tests {
         let trusted = [addr("10.0.0.1"), addr("10.0.0.2")];
         let seen = |peer: &str, forwarded: &[&str]| {
             let request = TestRequest::default().peer_addr(peer.parse().unwrap());
-            let headers = forwarded.iter().map(|value| ("x-forwarded-for", *value));
+            let headers = forwarded.iter().map(|value| {
+                ("x-forwarded-for", HeaderValue::from_bytes(value.as_bytes()).unwrap())
+            });
             let request = headers.fold(request, TestRequest::append_header);
             of(&request.to_http_request(), &trusted).unwrap()
         };
@@ -54,6 +62,8 @@ mod tests {
         let chain = ["9.9.9.9, 198.51.100.1", "10.0.0.2"];
         assert_eq!(seen("10.0.0.1:1", &chain), addr("198.51.100.1"), "the first is invented");
         assert_eq!(seen("10.0.0.1:1", &["198.51.100.1, x"]), addr("10.0.0.1"));
+        assert_eq!(seen("10.0.0.1:1", &["é, 198.51.100.1"]), addr("198.51.100.1"));
+        assert_eq!(seen("10.0.0.1:1", &["198.51.100.1, é"]), addr("10.0.0.1"));
         assert_eq!(seen("10.0.0.1:1", &[]), addr("10.0.0.1"));
     }
 
