@@ -139,13 +139,14 @@ async fn step(
     }
     let (limit, filter) = (query.limit()?, query.filter(state)?);
     let ledger = &state.deps.ledger;
-    let actual = ledger.num_dead_letters(filter.clone()).await?;
+    // Before the count: a dead letter that is stored between the two refuses the step.
+    let page = ledger.dead_letters(filter.clone(), limit).await?;
+    let actual = ledger.num_dead_letters(filter).await?;
     if actual != body.expected {
         let detail = format!("{actual} dead letters match, {} were expected.", body.expected);
         let problem = Problem::from(ProblemCode::OtherCount).with_detail(detail);
         return Err(problem.with("actual", actual));
     }
-    let page = ledger.dead_letters(filter, limit).await?;
     let num_left = actual.saturating_sub(page.len() as u64);
     let last = page.last().map(|last| last.no.to_string());
     let numbers: Vec<DeadLetterNo> = page.iter().rev().map(|dead_letter| dead_letter.no).collect();

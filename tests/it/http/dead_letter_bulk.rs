@@ -1,5 +1,7 @@
 //! The filters of dead letters, the verbs on all that match, and the record of who did what.
 
+use std::time::Duration;
+
 use reqwest::{Method, StatusCode};
 use serde_json::{Value as Json, json};
 
@@ -114,6 +116,34 @@ async fn a_verb_on_all_that_match_runs_in_steps_and_only_on_the_expected_number(
     let expected = ["letter:4", "park", "local", "by the test"].map(str::to_owned);
     assert_eq!(verbs(&app, "?subject=letter:4").await, [expected]);
     assert_eq!(verbs(&app, "?subject=letter:5").await.len(), 0);
+}
+
+/// A dead letter that is stored while a step begins is either expected or refuses the step.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_letter_that_comes_meanwhile_is_not_acted_on() {
+    const ROUNDS: i64 = 200;
+    let app = selling(unlimited(), 5).await;
+    store(&app, &[(1, 0, "consumer", "00", 1)]);
+    let body = || Some(json!({"expected": 1, "reason": "by the test"}));
+    for round in 1..=ROUNDS {
+        let storing = async {
+            tokio::task::block_in_place(|| {
+                std::thread::sleep(Duration::from_micros(fastrand::u64(0..1_500)));
+                store(&app, &[(round + 1, 0, "consumer", "00", 1)]);
+            });
+        };
+        let parking = post(&app, "/park?state=open", body());
+        let (answer, ()) = tokio::join!(parking, storing);
+        if answer.status() == StatusCode::OK {
+            let step: Json = answer.json().await.unwrap();
+            assert_eq!(outcomes(&step).len(), 1, "round {round}: {step}");
+        } else {
+            let refused = problem(answer, 409, "other-count").await;
+            assert_eq!(refused["actual"], 2, "round {round}");
+            let cursor = format!("/park?state=open&cursor={}", round + 1);
+            assert_eq!(outcomes(&stepped(&app, &cursor, 1).await).len(), 1);
+        }
+    }
 }
 
 #[tokio::test]
