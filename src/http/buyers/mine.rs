@@ -9,11 +9,15 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::views::{QuotaView, RequestView, no_store_json, request_states};
-use crate::domain::{BuyerId, RequestStatus, Sku};
+use crate::domain::{BuyerId, OrderState, RequestStatus, Sku};
 use crate::http::middleware::problem::{Handled, ProblemCode};
 use crate::http::state::{HttpState, State};
 use crate::services::catalog::CatalogSale;
 use crate::stock;
+
+/// Failed requests that one read follows to the request that bought again. A buyer may cancel any
+/// number of them; after these the last one read is shown, which names the next.
+const FAILED_MAX: u32 = 32;
 
 /// What a buyer has of a SKU.
 #[derive(Debug, Serialize, ToSchema)]
@@ -75,28 +79,34 @@ async fn of_sku(
     }
     let sale = &listed.sale.id;
     let mut number = state.request_ids.derive(sale, sku.no, buyer);
-    let mut num_ended = 0;
+    let (mut num_ended, mut num_failed) = (0, 0);
     loop {
         let request_id = Some(state.request_ids.sign(number, sale, sku.no, buyer));
         let record = state.deps.gates.record(sku, number, buyer).await?;
         let Some(record) = record else {
             return Ok(MySkuView { owned: Some(0), request_id, ..none });
         };
-        if may_buy_again(sku, record.status(), num_ended) {
-            number = state.request_ids.next(number, sale, sku.no, buyer);
-            num_ended += 1;
-            continue;
-        }
-        let owned = Some(if holds_units(record.status()) { record.quantity } else { 0 });
-        let id = request_id.clone().unwrap_or_default();
-        let view = RequestView::new(id, listed, sku, buyer, record.status());
-        return Ok(MySkuView { owned, request_id, state: Some(view.state), ..none });
+        let followed = match record.status() {
+            RequestStatus::Ordered { state, .. } if may_buy_again(sku, state, num_ended) => {
+                &mut num_ended
+            }
+            RequestStatus::Failed(reason) if reason.is_undecided() && num_failed < FAILED_MAX => {
+                &mut num_failed
+            }
+            status => {
+                let owned = Some(if holds_units(status) { record.quantity } else { 0 });
+                let id = request_id.clone().unwrap_or_default();
+                let view = RequestView::new(id, listed, sku, buyer, status);
+                return Ok(MySkuView { owned, request_id, state: Some(view.state), ..none });
+            }
+        };
+        *followed += 1;
+        number = state.request_ids.next(number, sale, sku.no, buyer);
     }
 }
 
 /// Whether the order has ended, and its end gave the limit back.
-fn may_buy_again(sku: &Sku, status: RequestStatus, num_ended: u32) -> bool {
-    let RequestStatus::Ordered { state, .. } = status else { return false };
+fn may_buy_again(sku: &Sku, state: OrderState, num_ended: u32) -> bool {
     sku.returns_limit(state, num_ended) && !sku.bars_after(state)
 }
 

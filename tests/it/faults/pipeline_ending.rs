@@ -98,6 +98,10 @@ fn cancelled_while_its_message_waits(outbox: &str) {
         // The last unit came back.
         let (status, bought) = buyer(1).buy(Some(&again(&cancelled))).await;
         assert_eq!((status, &bought["request_id"]), (202, &cancelled["again"]), "{bought}");
+        let mine = buyer(1).call(Method::GET, "/v1/sales/sale/mine", None).await.unwrap().1;
+        let id = &cancelled["again"];
+        let expected = json!({"sku_id": "sku", "owned": 1, "request_id": id, "state": "queued"});
+        assert_eq!(mine["skus"][0], expected, "not the cancelled request");
 
         // The entry of the outbox reaches the ledger and becomes no order.
         let _relay = fixture.server("relay", &[]);

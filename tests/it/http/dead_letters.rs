@@ -11,7 +11,7 @@ use floodgate::domain::{BucketNo, Epoch, OrderIntent, SkuNo, TraceId};
 use reqwest::Response;
 use serde_json::{Value as Json, json};
 
-use super::{problem, selling, unlimited};
+use super::{one_per_buyer, problem, selling, unlimited};
 use crate::support::TestApp;
 use crate::support::intents::pack;
 use crate::support::offers::{buyer, request};
@@ -219,6 +219,27 @@ async fn a_dead_letter_is_discarded_unless_its_requests_are_orders() {
     problem(post(&app, "/9/discard", None).await, 404, "unknown-dead-letter").await;
     let page: Json = get(&app, "?state=discarded").await.json().await.unwrap();
     assert_eq!((ids(&page), &page["counts"]["discarded"]), (vec!["1"], &json!(1)));
+}
+
+/// A request of `one_per_buyer` that failed undecided does not stand in the way of the next one.
+#[tokio::test]
+async fn the_buyer_of_discarded_requests_buys_again_and_sees_what_is_bought() {
+    let app = selling(one_per_buyer(), 5).await;
+    let mine = async || app.get("/v1/sales/sale/mine", 7).await.1["skus"][0].clone();
+    let mut id = app.request_id("sale", 7).await;
+    for no in 1..=3 {
+        store_with_request(&app, no, id.split('-').next().unwrap().parse().unwrap());
+        let discarded = post(&app, &format!("/{no}/discard"), None).await;
+        assert_eq!(discarded.status(), 200);
+        let purchase = json!({"sku_id": "sku", "quantity": 1, "request_id": id});
+        let failed = problem(app.buy("sale", 7, purchase).await, 409, "discarded").await;
+        id = failed["again"].as_str().unwrap().to_owned();
+        assert_eq!(mine().await, json!({"sku_id": "sku", "owned": 0, "request_id": id}));
+    }
+    let purchase = json!({"sku_id": "sku", "quantity": 2, "request_id": id});
+    app.bought("sale", 7, purchase).await;
+    let expected = json!({"sku_id": "sku", "owned": 2, "request_id": id, "state": "success"});
+    assert_eq!(mine().await, expected);
 }
 
 #[tokio::test]
