@@ -129,9 +129,8 @@ async fn decide(
         deps.gates.buy(reservation).await
     };
     if let BuyAnswer::Known { status: RequestStatus::Failed(refusal), replayed } = answer {
-        // Another quantity under the buyer's one id, which the buyer did not send.
         let is_second = refusal == Refusal::RequestIdReused && sent_id.is_none();
-        let refusal = if is_second { Refusal::AlreadyPurchased { first: number } } else { refusal };
+        let refusal = if is_second { second(state, &sku, number, buyer).await? } else { refusal };
         let problem = refused(&refusal, &reservation, &listed.sale, &sku, &state.request_ids);
         return Err(problem.replayed(replayed));
     }
@@ -247,6 +246,21 @@ async fn identify(
         || now_ms < state.request_ids.expires_at_ms(id.number)
         || deps.gates.record(sku, id.number, buyer).await?.is_some();
     if is_valid { Ok(id.number) } else { Err(ProblemCode::RequestIdInvalid.into()) }
+}
+
+/// Why another quantity is refused under the buyer's one id, which the buyer did not send: the
+/// first request was accepted, or has failed since.
+async fn second(
+    state: &HttpState,
+    sku: &Arc<Sku>,
+    first: RequestId,
+    buyer: BuyerId,
+) -> Result<Refusal, Problem> {
+    let record = state.deps.gates.record(sku, first, buyer).await?;
+    Ok(match record.map(|record| record.status()) {
+        Some(RequestStatus::Failed(reason)) => reason,
+        _ => Refusal::AlreadyPurchased { first },
+    })
 }
 
 /// The problem of a refusal.

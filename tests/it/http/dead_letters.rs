@@ -235,6 +235,10 @@ async fn the_buyer_of_discarded_requests_buys_again_and_sees_what_is_bought() {
         let failed = problem(app.buy("sale", 7, purchase).await, 409, "discarded").await;
         id = failed["again"].as_str().unwrap().to_owned();
         assert_eq!(mine().await, json!({"sku_id": "sku", "owned": 0, "request_id": id}));
+        // Without an id, another quantity is a second purchase of the first request.
+        let other = app.buy("sale", 7, json!({"sku_id": "sku", "quantity": 2})).await;
+        let other = problem(other, 409, "discarded").await;
+        assert!(no > 1 || other["again"] == id, "{other}");
     }
     let purchase = json!({"sku_id": "sku", "quantity": 2, "request_id": id});
     app.bought("sale", 7, purchase).await;
