@@ -4,6 +4,7 @@
 
 use std::convert::Infallible;
 
+use actix_web::http::Method;
 use actix_web::http::header::{CONTENT_TYPE, HeaderValue};
 use actix_web::web::Bytes;
 use actix_web::{HttpRequest, HttpResponse, web};
@@ -44,6 +45,14 @@ pub async fn events(request: HttpRequest, request_id: web::Path<String>, state: 
     if last_id.is_some_and(|id| END_STATES.contains(&id)) {
         return Ok(HttpResponse::NoContent().insert_header(no_store()).finish());
     }
+    let mut answer = HttpResponse::Ok();
+    let event_stream = (CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    answer.insert_header(event_stream).insert_header(no_store()).insert_header(NO_BUFFERING);
+    if request.method() == Method::HEAD {
+        // Nothing is sent after the head: a stream would keep its place and the connection.
+        owned.poll(&state).await?;
+        return Ok(answer.streaming(stream::empty::<Result<Bytes, Infallible>>()));
+    }
     let (streams, now) = (&state.deps.actors.streams, state.deps.clock.now());
     let followed = streams.follow((owned.sku.no, owned.number), owned.buyer, now);
     let followed = followed.ok_or_else(|| {
@@ -57,9 +66,6 @@ pub async fn events(request: HttpRequest, request_id: web::Path<String>, state: 
         let (chunk, next) = events?.next().await;
         Some((Ok::<_, Infallible>(chunk), next))
     });
-    let event_stream = (CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    let mut answer = HttpResponse::Ok();
-    answer.insert_header(event_stream).insert_header(no_store()).insert_header(NO_BUFFERING);
     Ok(answer.streaming(chunks))
 }
 

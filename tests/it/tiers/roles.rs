@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
+use reqwest::Method;
 use serde_json::{Value as Json, json};
 
 use crate::support::TestApp;
@@ -124,10 +125,16 @@ fn a_buyer_has_three_streams_and_a_request_one_until_the_server_stops() {
             .await;
             ids.push(id);
         }
-        let follow = async |id: &str| {
-            let call = api.client.get(api.url(&format!("/v1/requests/{id}/events")));
+        let ask = async |method: Method, id: &str| {
+            let call = api.client.request(method, api.url(&format!("/v1/requests/{id}/events")));
             call.header("x-buyer-id", "1").send().await.unwrap()
         };
+        let follow = async |id: &str| ask(Method::GET, id).await;
+        for id in &ids {
+            let head = ask(Method::HEAD, id).await;
+            assert_eq!(head.status(), 200, "HEAD takes no stream");
+            assert_eq!(head.headers()["content-type"], "text/event-stream");
+        }
         let mut streams = Vec::new();
         for id in &ids[..3] {
             let stream = follow(id).await;
