@@ -11,12 +11,13 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use actix_web::http::header::{HeaderMap, HeaderValue, LOCATION, RETRY_AFTER};
+use actix_web::http::header::{HeaderMap, HeaderValue, LOCATION};
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::mine::add_quota;
+use super::poll_interval::retry_after;
 use super::views::{RequestView, no_store, rfc3339};
 use crate::domain::{
     BucketNo, BuyerId, Phase, Refusal, RequestId, RequestStatus, Reservation, Sale, Sku,
@@ -307,7 +308,7 @@ fn accepted(view: &RequestView, replayed: bool, trace: &TraceContext) -> HttpRes
         .insert_header((LOCATION, format!("/v1/requests/{}", view.request_id)))
         .insert_header((TRACEPARENT, trace.header()));
     if view.order.is_none() {
-        answer.insert_header((RETRY_AFTER, HeaderValue::from_static("1")));
+        answer.insert_header(retry_after());
     }
     if replayed {
         answer.insert_header((IDEMPOTENT_REPLAYED, HeaderValue::from_static("true")));

@@ -1,7 +1,10 @@
-//! How often a page that shows a sale asks again: the server decides, so that a crowd of open pages
-//! is a bounded load.
+//! When a client asks again: the server decides, so that a crowd of open pages is a bounded load,
+//! and a crowd of queued requests does not poll in step.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
+
+use actix_web::http::header::{HeaderName, HeaderValue, RETRY_AFTER};
 
 use crate::domain::{Phase, Sale};
 
@@ -20,6 +23,9 @@ const WAITING_MS: u32 = 5_000;
 /// Interval when nothing changes before long.
 const IDLE_MS: u32 = 60_000;
 
+/// `Retry-After` of a request without a final state, seconds.
+const PENDING_S: RangeInclusive<u32> = 1..=2;
+
 /// The polls that one rendering of the sale has answered.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PollLoad {
@@ -27,6 +33,11 @@ pub struct PollLoad {
     pub within: Duration,
     /// Interval that these readers were given.
     pub poll_after_ms: u32,
+}
+
+/// `Retry-After` of a request without a final state, drawn anew for each answer.
+pub fn retry_after() -> (HeaderName, HeaderValue) {
+    (RETRY_AFTER, HeaderValue::from(fastrand::u32(PENDING_S)))
 }
 
 /// Milliseconds until a page asks again. The number of open pages is estimated as polls per second
@@ -51,6 +62,8 @@ pub fn interval_ms(sale: &Sale, has_stock: bool, now_ms: i64, load: PollLoad) ->
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::domain::samples;
 
@@ -78,6 +91,12 @@ mod tests {
         assert_eq!(calm(Phase::Paused, true, 100_000), 5_000);
         assert_eq!(calm(Phase::Open, true, 200_000), 60_000);
         assert_eq!(calm(Phase::Closed, true, 100_000), 60_000);
+    }
+
+    #[test]
+    fn a_crowd_of_queued_requests_does_not_poll_in_step() {
+        let drawn: BTreeSet<_> = (0..100).map(|_| retry_after().1.as_bytes().to_vec()).collect();
+        assert_eq!(drawn, BTreeSet::from([b"1".to_vec(), b"2".to_vec()]));
     }
 
     /// Open pages that ask at the interval which they were given.

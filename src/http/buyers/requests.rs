@@ -5,12 +5,12 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use actix_web::http::header::RETRY_AFTER;
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::mine::add_quota;
+use super::poll_interval::retry_after;
 use super::views::{RequestView, no_store, no_store_json, rfc3339};
 use crate::domain::{BuyerId, Refusal, RequestId, RequestStatus, Sku};
 use crate::http::admission::LimitedCall;
@@ -150,7 +150,7 @@ pub async fn show(request: HttpRequest, request_id: web::Path<String>, state: St
     let mut answer = HttpResponse::Ok();
     answer.insert_header(no_store());
     if view.poll_after_ms > 0 {
-        answer.insert_header((RETRY_AFTER, view.poll_after_ms.div_ceil(1000)));
+        answer.insert_header(retry_after());
     }
     Ok(answer.json(view))
 }

@@ -32,7 +32,7 @@ async fn an_accepted_purchase_is_an_order() {
     let id = id.as_str();
     assert_eq!(headers["location"], format!("/v1/requests/{id}"));
     if is_queued {
-        assert_eq!(headers["retry-after"], "1");
+        assert!(["1", "2"].contains(&headers["retry-after"].to_str().unwrap()));
         assert_eq!(body["state"], "queued");
         body = app.bought("sale", 42, json!({"sku_id": "sku", "quantity": 2})).await;
     }
@@ -266,7 +266,7 @@ async fn an_answer_that_does_not_come_in_time_is_unknown_not_failed() {
         (status == 202 && body["state"] != "queued").then_some((buyer, headers, body))
     };
     let (buyer, headers, body) = wait::until("an answer after the deadline", attempt).await;
-    assert_eq!(headers["retry-after"], "1");
+    assert!(["1", "2"].contains(&headers["retry-after"].to_str().unwrap()));
     let location = headers["location"].to_str().unwrap().to_owned();
     assert_eq!(body["state"], "unknown");
     assert!(body["poll_after_ms"].as_u64().unwrap() > 0);
