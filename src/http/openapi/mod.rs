@@ -12,8 +12,8 @@ use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
 
 use actix_web::http::header::{
-    CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, LOCATION,
-    REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+    CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName,
+    HeaderValue, LOCATION, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
 use actix_web::{HttpResponse, web};
 use serde_json::Value;
@@ -29,6 +29,10 @@ static INTERNAL_TEXT: LazyLock<web::Bytes> = LazyLock::new(|| text(&internal()))
 
 static PAGE: LazyLock<Arc<Config<'static>>> =
     LazyLock::new(|| Arc::new(Config::from("/openapi.json").try_it_out_enabled(true)));
+
+/// Of the documents, and of the redirect, which clients would else keep for good.
+const FOR_A_MINUTE: (HeaderName, HeaderValue) =
+    (CACHE_CONTROL, HeaderValue::from_static("max-age=60"));
 
 /// Swagger UI sets styles of elements; all else is as on every page.
 const PAGE_POLICY: HeaderValue = HeaderValue::from_static(
@@ -82,7 +86,7 @@ pub async fn internal_document() -> HttpResponse {
 fn document(text: &web::Bytes) -> HttpResponse {
     HttpResponse::Ok()
         .insert_header((CONTENT_TYPE, HeaderValue::from_static("application/json")))
-        .insert_header((CACHE_CONTROL, HeaderValue::from_static("max-age=60")))
+        .insert_header(FOR_A_MINUTE)
         .body(text.clone())
 }
 
@@ -92,7 +96,10 @@ fn document(text: &web::Bytes) -> HttpResponse {
     responses((status = 308, description = "to /docs/", headers(("Location" = String)))),
 )]
 pub async fn to_page() -> HttpResponse {
-    HttpResponse::PermanentRedirect().insert_header((LOCATION, "/docs/")).finish()
+    HttpResponse::PermanentRedirect()
+        .insert_header((LOCATION, "/docs/"))
+        .insert_header(FOR_A_MINUTE)
+        .finish()
 }
 
 /// The page that renders the document of this listener, and its assets.

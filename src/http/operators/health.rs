@@ -8,6 +8,7 @@ use tokio::sync::Mutex;
 use utoipa::ToSchema;
 
 use crate::db;
+use crate::http::buyers::views::no_store_json;
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
 use crate::http::state::{HttpDeps, State};
 use crate::runtime::clock::Clock;
@@ -98,7 +99,7 @@ pub struct Detail {
     responses((status = 200, description = "alive", body = HealthView)),
 )]
 pub async fn live() -> HttpResponse {
-    HttpResponse::Ok().json(HealthView { status: "ok", checks: None })
+    no_store_json(HealthView { status: "ok", checks: None })
 }
 
 /// Readiness: this process can do the work of its role.
@@ -120,7 +121,7 @@ pub async fn ready(query: web::Query<Detail>, state: State) -> Handled {
     ];
     if checks.iter().all(|check| check.ok || !check.required) {
         let checks = query.verbose.is_some().then_some(checks);
-        return Ok(HttpResponse::Ok().json(HealthView { status: "ok", checks }));
+        return Ok(no_store_json(HealthView { status: "ok", checks }));
     }
     let checks = serde_json::to_value(checks).unwrap_or_default();
     Err(Problem::from(ProblemCode::NotReady).with("checks", checks))

@@ -1,6 +1,7 @@
 //! The OpenAPI documents, the metrics table and the API manual match the interface.
 
 use floodgate::http::{INTERNAL, PUBLIC};
+use reqwest::redirect::Policy;
 use serde_json::{Value as Json, json};
 
 use super::{one_per_buyer, problem, selling};
@@ -68,6 +69,11 @@ async fn each_listener_describes_its_routes_with_their_refusals() {
 #[tokio::test]
 async fn the_page_is_served_from_here() {
     let app = selling(one_per_buyer(), 5).await;
+    let redirect = reqwest::Client::builder().redirect(Policy::none()).build().unwrap();
+    let redirect = redirect.get(app.url("/docs")).send().await.unwrap();
+    let location = redirect.headers()["location"].to_str().unwrap();
+    assert_eq!((redirect.status().as_u16(), location), (308, "/docs/"));
+    assert_eq!(redirect.headers()["cache-control"], "max-age=60");
     let page = app.client.get(app.url("/docs")).send().await.unwrap();
     assert_eq!(page.url().path(), "/docs/", "redirected");
     assert_eq!(page.headers()["content-type"], "text/html");

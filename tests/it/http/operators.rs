@@ -290,6 +290,7 @@ async fn probes_are_answered() {
     for path in ["/livez", "/readyz", "/healthz"] {
         let answer = get(&app, path).await;
         assert_eq!(answer.status(), 200);
+        assert_eq!(answer.headers()["cache-control"], "no-store", "{path}");
         assert_eq!(answer.json::<Json>().await.unwrap(), json!({"status": "ok"}));
     }
     let verbose: Json = get(&app, "/readyz?verbose").await.json().await.unwrap();
