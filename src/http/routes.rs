@@ -122,7 +122,7 @@ tables! {
         "GET" "/readyz", Open => health::ready, [NotReady];
         "GET" "/healthz", Open => health::healthz, [NotReady];
         "GET" "/metrics", Admin => ops::metrics, [];
-        "GET" "/admin/v1/sales", Admin => admin_sales::list, [];
+        "GET" "/admin/v1/sales", Admin => admin_sales::list, [InvalidRequest];
         "POST" "/admin/v1/sales", Admin => admin_sales::create, [InvalidRequest SaleExists Busy];
         "GET" "/admin/v1/sales/{sale_id}", Admin => admin_sales::show, [UnknownSku];
         "PATCH" "/admin/v1/sales/{sale_id}", Admin => sale_changes::change, [

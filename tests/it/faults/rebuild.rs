@@ -113,7 +113,6 @@ fn requests_in_dead_letters_are_entered_where_redis_lost_them() {
         let harness = Harness::on(&settings, backends, Arc::new(ManualClock::new(START_MS)));
         harness.create(OFFER, START_MS - 1000).await;
         harness.set_phase(Phase::Open).await;
-        // A gate's first step resubmits what its bucket has as queued, and would end these requests.
         harness.gates_begun().await;
         let (stock, sku) = (harness.backends.stock.clone(), sku_of(&harness));
         let dead = [1, 2].map(|no| harness.ask(no, no, 1));

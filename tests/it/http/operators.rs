@@ -338,6 +338,8 @@ async fn verbs_and_refused_operators_leave_lines_in_the_log() {
 /// Cases that hold in every tier.
 pub const CASES: &[Case] = &cases![
     a_sale_is_created_once_and_shown_as_it_was_described,
+    the_list_of_sales_has_pages,
+    a_closed_sale_of_long_ago_is_in_no_scrape,
     a_sale_keeps_its_currency_and_what_its_ended_orders_free,
     faults_of_a_description_are_all_named,
     verbs_are_repeat_safe_and_know_the_phases,

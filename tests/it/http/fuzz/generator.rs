@@ -256,6 +256,8 @@ fn sound(rng: &mut Rng, known: &Known, is_public: bool) -> Sound {
     let body = if has_body { body(rng, known) } else { Vec::new() };
     // A switch to WebSocket is refused before the body.
     let is_refused = offer.contains("websocket");
+    // actix-http closes a connection that was to be switched.
+    let is_switched = offer.starts_with("Connection: Upgrade");
     let may_reset = body.len() > 16 << 10 || is_refused && !body.is_empty();
     let mut bytes = head.into_bytes();
     if has_body && !is_old && rng.u8(..3) == 0 {
@@ -274,7 +276,7 @@ fn sound(rng: &mut Rng, known: &Known, is_public: bool) -> Sound {
         bytes.extend(&body);
     }
     let request = SoundRequest { is_head: method == "HEAD", may_reset };
-    Sound { bytes, request, is_last: closes || is_old || may_reset || is_refused }
+    Sound { bytes, request, is_last: closes || is_old || may_reset || is_refused || is_switched }
 }
 
 /// The path of a route with any values for its parameters, and any query.
