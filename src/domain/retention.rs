@@ -48,7 +48,7 @@ impl Retention {
 }
 
 /// The next state of a sale.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RetentionChange {
     /// A closed sale was archived, for the first time or again.
     Archive(ArchiveDigest),
@@ -56,23 +56,23 @@ pub enum RetentionChange {
     Seal(ArchiveDigest),
     /// The archive does not fit a sealed sale, which is kept again.
     Unseal,
-    /// The rows of a sealed sale may be deleted.
-    BeginPurge,
+    /// The rows of a sealed sale with these archived contents may be deleted.
+    BeginPurge(Vec<TableContents>),
     /// All rows are deleted.
     EndPurge,
 }
 
 impl RetentionChange {
     /// The state afterwards; `None`: the change is not allowed. A repeat is.
-    pub fn after(self, before: &Retention) -> Option<Retention> {
+    pub fn after(&self, before: &Retention) -> Option<Retention> {
         use RetentionState::{Archived, Kept, Purged, Purging, Sealed};
         let (state, digest) = match (self, before.state) {
-            (Self::Archive(digest), Kept | Archived) => (Archived, Some(digest)),
-            (Self::Seal(digest), Archived | Sealed) if before.digest == Some(digest) => {
+            (Self::Archive(digest), Kept | Archived) => (Archived, Some(*digest)),
+            (Self::Seal(digest), Archived | Sealed) if before.digest == Some(*digest) => {
                 (Sealed, before.digest)
             }
             (Self::Unseal, Sealed) => (Kept, None),
-            (Self::BeginPurge, Sealed) => (Purging, before.digest),
+            (Self::BeginPurge(_), Sealed) => (Purging, before.digest),
             (Self::EndPurge, Purging) => (Purged, before.digest),
             (Self::EndPurge, Purged) => return Some(*before),
             _ => return None,
@@ -214,22 +214,23 @@ mod tests {
 
     #[test]
     fn a_sale_is_purged_only_with_the_archive_that_was_compared() {
-        use RetentionChange::{Archive, BeginPurge, EndPurge, Seal, Unseal};
+        use RetentionChange::{Archive, EndPurge, Seal, Unseal};
+        let begin_purge = RetentionChange::BeginPurge(Vec::new());
         let (one, other) = (ArchiveDigest([1; 32]), ArchiveDigest([2; 32]));
         let mut now = Retention::default();
-        for refused in [Seal(one), Unseal, BeginPurge, EndPurge] {
+        for refused in [Seal(one), Unseal, begin_purge.clone(), EndPurge] {
             assert_eq!(refused.after(&now), None, "{refused:?}");
         }
         now = Archive(other).after(&now).unwrap();
         now = Archive(one).after(&now).unwrap();
         assert_eq!(Seal(other).after(&now), None);
-        assert_eq!(BeginPurge.after(&now), None);
+        assert_eq!(begin_purge.after(&now), None);
         now = Seal(one).after(&now).unwrap();
         assert_eq!(Unseal.after(&now), Some(Retention::default()));
         assert_eq!(Archive(one).after(&now), None);
-        now = BeginPurge.after(&now).unwrap();
+        now = begin_purge.after(&now).unwrap();
         assert!(now.is_purged());
-        for refused in [Archive(one), Seal(one), Unseal, BeginPurge] {
+        for refused in [Archive(one), Seal(one), Unseal, begin_purge] {
             assert_eq!(refused.after(&now), None, "{refused:?}");
         }
         now = EndPurge.after(&now).unwrap();

@@ -36,7 +36,7 @@ impl<D: Database> RetentionStore for SqlLedger<D> {
         sale: SaleId,
         change: RetentionChange,
     ) -> Result<Option<Sale>, Error> {
-        let job = move |conn: &mut D, now_ms| set_retention(conn, &sale, change, now_ms);
+        let job = move |conn: &mut D, now_ms| set_retention(conn, &sale, &change, now_ms);
         self.write_at("changing a sale's retention", job).await
     }
 
@@ -121,7 +121,7 @@ fn numbers(sale: &Sale) -> (i32, Vec<i32>) {
 fn set_retention<D: Database>(
     conn: &mut D,
     id: &SaleId,
-    change: RetentionChange,
+    change: &RetentionChange,
     now_ms: i64,
 ) -> Result<TransactionEnd<Option<Sale>>, Error> {
     conn.lock_sale(id.as_str())?;
@@ -138,13 +138,37 @@ fn set_retention<D: Database>(
         // Every write holds this row with a shared lock: waits for those that have not seen the
         // seal.
         RetentionChange::Seal(_) => conn.raise_token(WRITER, "token").map(drop)?,
-        // A copy of an intent that arrives from now on is refused: its order is not here any more.
-        RetentionChange::BeginPurge => conn.take_all_units(row.sale_no)?,
+        RetentionChange::BeginPurge(archived) => {
+            // Waits for the running writes; the next ones wait for this transaction.
+            conn.raise_token(WRITER, "token")?;
+            if !is_undecided_since(conn, row.sale_no, archived)? {
+                return Ok(TransactionEnd::RollBack(None));
+            }
+            // A copy of an intent that arrives from now on is refused: its order is not here any
+            // more.
+            conn.take_all_units(row.sale_no)?;
+        }
         RetentionChange::Archive(_) | RetentionChange::Unseal | RetentionChange::EndPurge => {}
     }
     conn.set_retention(row.sale_no, &after)?;
     let Some(row) = conn.sale_row(id.as_str())? else { return Ok(TransactionEnd::RollBack(None)) };
     load(conn, row).map(|sale| TransactionEnd::Commit(Some(sale)))
+}
+
+/// Whether no order was placed and no failure recorded since the sale had these contents. Reads only
+/// the tables that show it, because every writer waits: an order takes units of its SKU.
+fn is_undecided_since<D: Database>(
+    conn: &mut D,
+    sale: i32,
+    archived: &[TableContents],
+) -> Result<bool, Error> {
+    let skus = conn.skus_of(sale)?;
+    for table in [ArchiveTable::Skus, ArchiveTable::FailedRequests] {
+        if !archived.contains(&contents(conn, table, sale, &skus)?) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// The rows, as a FROM clause with `o` as the order, that keep orders from being final.

@@ -33,6 +33,10 @@ trait RetentionQueries {
         update(rows).set(skus::available.eq(0)).execute(self).map(drop)
     }
 
+    fn skus_of(&mut self, sale: i32) -> QueryResult<Vec<i32>> {
+        skus::table.filter(skus::sale_no.eq(sale)).select(skus::sku_no).load(self)
+    }
+
     /// Those of these SKUs whose sale is in this state or a later one.
     fn skus_from(&mut self, state: RetentionState, among: &[i32]) -> QueryResult<Vec<i32>> {
         skus::table

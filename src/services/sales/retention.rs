@@ -142,7 +142,7 @@ impl SalesService {
             self.retain(&sale.id, RetentionChange::Unseal).await?;
         }
         compared?;
-        self.retain(&sale.id, RetentionChange::BeginPurge).await
+        self.retain(&sale.id, RetentionChange::BeginPurge(archived.to_vec())).await
     }
 
     async fn unpurged(&self, id: &SaleId) -> Result<Sale, SalesError> {

@@ -121,9 +121,10 @@ enum Crash {
 async fn crash(folder: &Path, digest: ArchiveDigest, crash: Crash) {
     let ledger = SqliteLedger::open(&OpenOptions::new(folder.join("ledger.db"))).unwrap();
     let id = || "sale".parse().unwrap();
-    ledger.set_retention(id(), Seal(digest)).await.unwrap().unwrap();
+    let sealed = ledger.set_retention(id(), Seal(digest)).await.unwrap().unwrap();
     if !matches!(crash, Crash::SaleSealed) {
-        ledger.set_retention(id(), BeginPurge).await.unwrap().unwrap();
+        let archived = ledger.contents(&sealed).await.unwrap();
+        ledger.set_retention(id(), BeginPurge(archived)).await.unwrap().unwrap();
     }
     let sale = ledger.sales().await.unwrap().remove(0);
     let sku: SkuNo = sale.skus[0].no;

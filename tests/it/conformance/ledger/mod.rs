@@ -202,6 +202,7 @@ macro_rules! backends {
                     open_ends_of_a_sale_are_named
                     orders_of_a_sealed_sale_do_not_change
                     a_purge_deletes_every_row_and_keeps_the_name
+                    nothing_is_placed_or_refused_between_archive_and_purge
                     a_purge_leaves_the_events_of_other_sales;
                 dead_letters:
                     a_dead_letter_reads_back_as_it_was_stored

@@ -74,9 +74,10 @@ async fn purge_rows(ledger: &dyn Ledger, sku: &Sku) -> Vec<u64> {
 }
 
 async fn purge(ledger: &dyn Ledger, id: &str) -> Vec<u64> {
+    let archived = ledger.contents(&sale(ledger, id).await).await.unwrap();
     let changes = [RetentionChange::Archive(DIGEST), RetentionChange::Seal(DIGEST)];
-    for change in changes.into_iter().chain([RetentionChange::BeginPurge]) {
-        assert!(retain(ledger, id, change).await.is_some(), "{change:?}");
+    for change in changes.into_iter().chain([RetentionChange::BeginPurge(archived)]) {
+        assert!(retain(ledger, id, change.clone()).await.is_some(), "{change:?}");
     }
     let mut steps = Vec::new();
     for sku in &sale(ledger, id).await.skus {
@@ -181,8 +182,9 @@ pub async fn orders_of_a_sealed_sale_do_not_change(backend: &dyn Backend) {
     let (_, payment) = shop.open_payment(shop.place(2, 2, 1).await).await;
     assert_eq!(retain(&*shop.ledger, "sale", RetentionChange::Archive(DIGEST)).await, None);
     close(&*shop.ledger, "sale").await;
-    for refused in [RetentionChange::Seal(DIGEST), RetentionChange::BeginPurge] {
-        assert_eq!(retain(&*shop.ledger, "sale", refused).await, None, "{refused:?}");
+    let begin_purge = RetentionChange::BeginPurge(Vec::new());
+    for refused in [RetentionChange::Seal(DIGEST), begin_purge] {
+        assert_eq!(retain(&*shop.ledger, "sale", refused.clone()).await, None, "{refused:?}");
     }
     let archived = retain(&*shop.ledger, "sale", RetentionChange::Archive(DIGEST)).await.unwrap();
     assert_eq!(archived.retention.since_ms, Some(NOW_MS));
@@ -232,6 +234,41 @@ pub async fn a_purge_deletes_every_row_and_keeps_the_name(backend: &dyn Backend)
     assert_eq!(examined.outcome_of(&late), Some(PlaceOutcome::Refused(Refusal::SoldOut)));
     assert_eq!(retain(ledger, "sale", RetentionChange::Archive(DIGEST)).await, None);
     shop.holds().await;
+}
+
+pub async fn nothing_is_placed_or_refused_between_archive_and_purge(backend: &dyn Backend) {
+    let draft = SkuDraft { payment_window_s: 0, ..sku_draft("sku", ANY, 10) };
+    let shop = Shop::with(backend, draft).await;
+    shop.place(1, 1, 2).await;
+    let (ledger, late) = (&*shop.ledger, buyer(2));
+    let sale = close(ledger, "sale").await;
+    let failure = Failure {
+        request: request(3),
+        sku: shop.sku.no,
+        buyer: late,
+        quantity: 1,
+        reason: Refusal::Ended,
+        recorded_at_ms: NOW_MS,
+    };
+    for written in ["order", "failure"] {
+        let archived = ledger.contents(&sale).await.unwrap();
+        retain(ledger, "sale", RetentionChange::Archive(DIGEST)).await.unwrap();
+        retain(ledger, "sale", RetentionChange::Seal(DIGEST)).await.unwrap();
+        if written == "order" {
+            shop.place(2, 2, 1).await;
+        } else {
+            ledger.record_failures(vec![failure]).await.unwrap();
+        }
+        let begin = RetentionChange::BeginPurge(archived);
+        assert_eq!(retain(ledger, "sale", begin).await, None, "{written}");
+        assert_eq!(shop.left().await, 7, "no unit was taken");
+        let sealed = retain(ledger, "sale", RetentionChange::Seal(DIGEST)).await.unwrap();
+        assert_eq!(sealed.retention.state, RetentionState::Sealed);
+        retain(ledger, "sale", RetentionChange::Unseal).await.unwrap();
+    }
+    read_events(ledger).await;
+    // Two orders in one step, then the failure.
+    assert_eq!(purge(ledger, "sale").await, [2, 1]);
 }
 
 pub async fn a_purge_leaves_the_events_of_other_sales(backend: &dyn Backend) {
