@@ -292,6 +292,10 @@ pub trait Stock: Send + Sync {
     /// The number of a SKU's requests without a ledger decision. Cheap.
     async fn num_unsettled(&self, sku: SkuNo) -> Result<u64, Error>;
 
+    /// [`Self::num_unsettled`] of buckets in any state, for archives: a bucket that is fenced,
+    /// damaged or held by a loader is counted by reading its records. 0 if nothing is stored.
+    async fn num_unsettled_in_any_state(&self, sku: SkuNo) -> Result<u64, Error>;
+
     /// The sums of all buckets of a SKU: at one instant in memory, read bucket by bucket in Redis.
     /// Reads every unsettled request: for audits.
     async fn facts(&self, sku: SkuNo) -> Result<Option<GateFacts>, Error>;

@@ -16,7 +16,6 @@ use crate::domain::{
     RetentionState, Sale, SaleId, TableContents,
 };
 use crate::services::order_feed::{BROKER_READER, STOCK_READER};
-use crate::stock;
 
 /// How long one call deletes rows. Its caller calls again.
 const DELETES_FOR: Duration = Duration::from_secs(5);
@@ -137,12 +136,35 @@ impl SalesService {
         self.retain(&sale.id, RetentionChange::Seal(digest)).await?;
         // Crash here [sale_sealed]: no order changes, and nothing is deleted; the next purge
         // compares the archive again.
-        let compared = self.compare(sale, archived).await;
-        if matches!(compared, Err(SalesError::ArchiveDiffers(_) | SalesError::Unfinished(_))) {
-            self.retain(&sale.id, RetentionChange::Unseal).await?;
+        let begun = self.purge_sealed(sale, archived).await;
+        if begun.is_err() {
+            self.unseal(&sale.id).await;
         }
-        compared?;
+        begun
+    }
+
+    async fn purge_sealed(
+        &self,
+        sale: &Sale,
+        archived: &[TableContents],
+    ) -> Result<Sale, SalesError> {
+        self.compare(sale, archived).await?;
+        // Counting the rows takes long; a loader may have held the buckets meanwhile.
+        let queued = self.num_queued(sale).await?;
+        if queued > 0 {
+            return Err(SalesError::Unfinished(vec![(OpenEnd::Queued, queued)]));
+        }
         self.retain(&sale.id, RetentionChange::BeginPurge(archived.to_vec())).await
+    }
+
+    /// Keeps a sealed sale again. Changes nothing if another call has begun its purge.
+    async fn unseal(&self, id: &SaleId) {
+        match self.backends.ledger.set_retention(id.clone(), RetentionChange::Unseal).await {
+            Ok(Some(sale)) => self.catalog.put(&sale),
+            Ok(None) => {}
+            // The next purge seals it again.
+            Err(error) => tracing::warn!(sale = %id, %error, "sale: still sealed"),
+        }
     }
 
     async fn unpurged(&self, id: &SaleId) -> Result<Sale, SalesError> {
@@ -156,7 +178,8 @@ impl SalesService {
     async fn retain(&self, id: &SaleId, change: RetentionChange) -> Result<Sale, SalesError> {
         let changed = self.backends.ledger.set_retention(id.clone(), change).await?;
         let sale = changed.ok_or_else(|| {
-            SalesError::ArchiveDiffers("the sale has another one, or none".to_owned())
+            let differs = "the sale has another one, or none, or changed since";
+            SalesError::ArchiveDiffers(differs.to_owned())
         })?;
         self.catalog.put(&sale);
         Ok(sale)
@@ -166,23 +189,29 @@ impl SalesService {
         if sale.phase != Phase::Closed {
             return Ok(vec![(OpenEnd::NotClosed, 1)]);
         }
-        let (ledger, stock) = (&self.backends.ledger, &self.backends.stock);
-        let (mut queued, mut in_dead_letters) = (0, 0);
-        for sku in sale.skus.iter().cloned().map(Arc::new) {
-            // Registers buckets that this process has not needed before.
-            stock.health(&sku, sale.phase, sale.epoch).await?;
-            queued += match stock.num_unsettled(sku.no).await {
-                // The buckets are not maintained any more: nothing is queued there.
-                Err(stock::Error::NotLoaded(_)) => 0,
-                unsettled => unsettled?,
-            };
-            in_dead_letters += self.queued_in_dead_letters(&sku).await?.len() as u64;
+        let ledger = &self.backends.ledger;
+        let (queued, mut in_dead_letters) = (self.num_queued(sale).await?, 0);
+        for sku in &sale.skus {
+            in_dead_letters += self.queued_in_dead_letters(sku).await?.len() as u64;
         }
         while ledger.number_events(NUMBERED_MAX).await? >= NUMBERED_MAX {}
         let mut open = vec![(OpenEnd::Queued, queued), (OpenEnd::DeadLetters, in_dead_letters)];
         open.retain(|(_, num)| *num > 0);
         open.extend(ledger.open_ends(sale, self.feed_readers).await?);
         Ok(open)
+    }
+
+    /// Accepted requests without a decision of the ledger. Buckets that are held or fenced count,
+    /// too: no process loads those of a sale that is over for long.
+    async fn num_queued(&self, sale: &Sale) -> Result<u64, SalesError> {
+        let stock = &self.backends.stock;
+        let mut queued = 0;
+        for sku in sale.skus.iter().cloned().map(Arc::new) {
+            // Registers buckets that this process has not needed before.
+            stock.health(&sku, sale.phase, sale.epoch).await?;
+            queued += stock.num_unsettled_in_any_state(sku.no).await?;
+        }
+        Ok(queued)
     }
 
     async fn compare(&self, sale: &Sale, archived: &[TableContents]) -> Result<(), SalesError> {

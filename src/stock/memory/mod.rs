@@ -342,6 +342,13 @@ impl Stock for MemoryStock {
         Ok(sum)
     }
 
+    async fn num_unsettled_in_any_state(&self, sku: SkuNo) -> Result<u64, Error> {
+        match self.num_unsettled(sku).await {
+            Err(Error::NotLoaded(_)) => Ok(0),
+            unsettled => unsettled,
+        }
+    }
+
     async fn facts(&self, sku: SkuNo) -> Result<Option<GateFacts>, Error> {
         let Ok(sku_books) = self.books(sku) else { return Ok(None) };
         // All locks at once, in bucket order: one instant for the whole SKU.

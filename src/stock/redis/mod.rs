@@ -362,6 +362,10 @@ impl Stock for RedisStock {
         poll::num_unsettled(&*self.buckets(sku)?).await
     }
 
+    async fn num_unsettled_in_any_state(&self, sku: SkuNo) -> Result<u64, Error> {
+        poll::num_unsettled_in_any_state(&*self.buckets(sku)?).await
+    }
+
     async fn facts(&self, sku: SkuNo) -> Result<Option<GateFacts>, Error> {
         let Ok(buckets) = self.buckets(sku) else { return Ok(None) };
         let numbers = (0..buckets.sku.buckets).map(BucketNo);

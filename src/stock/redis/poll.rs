@@ -6,11 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{join_all, try_join_all};
+use redis::FromRedisValue;
 
 use super::super::{BucketHealth, Error};
 use super::sku_buckets::{AcceptedRequests, SkuBuckets, StockPoll};
 use super::unsettled;
-use crate::domain::{BucketNo, BucketSnapshot, Epoch, Loan, Phase, RequestId};
+use crate::domain::{
+    BucketNo, BucketSnapshot, Epoch, Loan, Phase, RecordState, RequestId, RequestRecord,
+};
 use crate::redis::executor::{CallError, damaged, decode};
 use crate::redis::scripts::snapshot::BucketCounts;
 use crate::redis::scripts::{self, BucketKeys, snapshot};
@@ -169,19 +172,34 @@ async fn changes(buckets: &SkuBuckets) -> Result<Vec<Option<u64>>, Error> {
 async fn accepted(buckets: &SkuBuckets) -> Result<HashSet<RequestId>, Error> {
     let mut accepted = HashSet::new();
     for keys in &buckets.keys {
-        let pages: Vec<String> = buckets.pages().all().map(|page| keys.requests(page)).collect();
-        for pages in pages.chunks(PAGES_AT_ONCE) {
-            let reads = pages.iter().map(|page| redis::cmd("HKEYS").arg(page).to_owned());
-            let (reads, operation) = (reads.collect::<Vec<_>>(), "reading accepted requests");
-            let answers = buckets.executor.send(&keys.bucket(), &reads, operation).await?;
-            for (page, answer) in pages.iter().zip(answers) {
-                for id in decode::<Vec<String>>(page, answer)? {
-                    accepted.insert(id.parse().map_err(|error| damaged(page, &error))?);
-                }
+        let add = |page: &str, id: String| {
+            accepted.insert(id.parse().map_err(|error| damaged(page, &error))?);
+            Ok(())
+        };
+        read_pages(buckets, keys, "HKEYS", add).await?;
+    }
+    Ok(accepted)
+}
+
+/// Reads the pages of a bucket's requests with this command, in any state of the bucket.
+async fn read_pages<T: FromRedisValue>(
+    buckets: &SkuBuckets,
+    keys: &BucketKeys,
+    command: &str,
+    mut visit: impl FnMut(&str, T) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let pages: Vec<String> = buckets.pages().all().map(|page| keys.requests(page)).collect();
+    for pages in pages.chunks(PAGES_AT_ONCE) {
+        let reads = pages.iter().map(|page| redis::cmd(command).arg(page).to_owned());
+        let (reads, operation) = (reads.collect::<Vec<_>>(), "reading accepted requests");
+        let answers = buckets.executor.send(&keys.bucket(), &reads, operation).await?;
+        for (page, answer) in pages.iter().zip(answers) {
+            for item in decode::<Vec<T>>(page, answer)? {
+                visit(page, item)?;
             }
         }
     }
-    Ok(accepted)
+    Ok(())
 }
 
 /// The counts of one bucket for an audit. Reads every unsettled request; with an outbox that is a
@@ -224,4 +242,38 @@ pub(super) async fn snapshot(
 pub(super) async fn num_unsettled(buckets: &SkuBuckets) -> Result<u64, Error> {
     let counted = count_all(buckets).await.map_err(|error| buckets.error(error))?;
     Ok(counted.iter().map(BucketCounts::num_unsettled).sum())
+}
+
+/// [`num_unsettled`], where a bucket that no script counts in its state is counted by its records.
+pub(super) async fn num_unsettled_in_any_state(buckets: &SkuBuckets) -> Result<u64, Error> {
+    let mut num = 0;
+    for keys in &buckets.keys {
+        num += match count(buckets, keys, 0..0).await {
+            Ok(counts) => counts.num_unsettled(),
+            Err(CallError::Rejected { error, .. })
+                if is_distrusted(&error) || error == scripts::Error::NotReady =>
+            {
+                num_in_records(buckets, keys).await?
+            }
+            Err(error) => return Err(buckets.error(error)),
+        };
+    }
+    Ok(num)
+}
+
+/// The unsettled requests of a bucket, by its records and stored intents. An unreadable record
+/// counts: a newer version may have written it.
+async fn num_in_records(buckets: &SkuBuckets, keys: &BucketKeys) -> Result<u64, Error> {
+    let mut num_queued = 0;
+    let add = |_: &str, record: Vec<u8>| {
+        let is_decided =
+            RequestRecord::unpack(&record).is_ok_and(|record| record.state != RecordState::Queued);
+        num_queued += u64::from(!is_decided);
+        Ok(())
+    };
+    read_pages(buckets, keys, "HVALS", add).await?;
+    let unsettled = keys.unsettled();
+    let read = redis::cmd("HLEN").arg(&unsettled).to_owned();
+    let num_kept = buckets.executor.read(&unsettled, read, "counting unsettled requests").await?;
+    Ok(num_queued.max(num_kept))
 }

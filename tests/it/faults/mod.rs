@@ -64,4 +64,5 @@ mod relay_pauses;
 mod retakes;
 mod sale_changes;
 mod sales;
+mod unfinished_archives;
 mod unit_returns;

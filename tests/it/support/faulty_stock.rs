@@ -262,6 +262,10 @@ impl Stock for FaultyStock {
         self.inner.num_unsettled(sku).await
     }
 
+    async fn num_unsettled_in_any_state(&self, sku: SkuNo) -> Result<u64, Error> {
+        self.inner.num_unsettled_in_any_state(sku).await
+    }
+
     async fn facts(&self, sku: SkuNo) -> Result<Option<GateFacts>, Error> {
         if self.is(StockFault::Fenced) {
             return Err(Error::Fenced { sku, reason: "fenced on purpose".to_owned() });

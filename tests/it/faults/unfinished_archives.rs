@@ -1,0 +1,147 @@
+//! The archive and the purge of a sale whose buckets no script counts, because a loader holds them or
+//! Redis was restarted; and a purge that cannot compare its archive.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use floodgate::db::Ledger;
+use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
+use floodgate::domain::{
+    ArchiveDigest, BucketKey, OpenEnd, Phase, RetentionState, Sale, SaleId, Sku, TableContents,
+    Verdict,
+};
+use floodgate::services::sales::SalesError;
+use floodgate::stock::Error;
+use tempfile::TempDir;
+
+use crate::support::gate::{GateFixture, PATIENT};
+use crate::support::harness::{Harness, Offer, START_MS, UNLIMITED, in_system, is_placed};
+use crate::support::servers::redis::{AOF_ALWAYS, Redis};
+use crate::support::wait::until;
+
+const OFFER: Offer = Offer { policy: UNLIMITED, stock: 10, buckets: 2 };
+const DIGEST: ArchiveDigest = ArchiveDigest([7; 32]);
+
+/// Tier `gate` with a ledger that keeps archives, and one open sale without payment.
+async fn harness(fixture: &GateFixture) -> (Harness, TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let options = OpenOptions::new(folder.path().join("ledger.db"));
+    let ledger: Arc<dyn Ledger> = Arc::new(SqliteLedger::open(&options).unwrap());
+    let harness = Harness::start_on_redis(&fixture.settings(&PATIENT), ledger).await;
+    let mut draft = OFFER.draft("sale", START_MS - 1000);
+    draft.skus[0].payment_window_s = 0;
+    harness.sales.create(draft).await.unwrap();
+    harness.set_phase(Phase::Open).await;
+    harness.gates_begun().await;
+    (harness, folder)
+}
+
+fn id() -> SaleId {
+    "sale".parse().unwrap()
+}
+
+async fn sale(harness: &Harness) -> Sale {
+    harness.backends.ledger.sales().await.unwrap().remove(0)
+}
+
+async fn contents(harness: &Harness) -> Vec<TableContents> {
+    harness.backends.ledger.contents(&sale(harness).await).await.unwrap()
+}
+
+async fn archive(harness: &Harness) -> Result<Sale, SalesError> {
+    harness.sales.record_archive(&id(), DIGEST, &contents(harness).await).await
+}
+
+fn sku_of(harness: &Harness) -> Arc<Sku> {
+    harness.catalog.sale("sale").unwrap().sku("sku").unwrap().clone()
+}
+
+async fn until_finished(harness: &Harness) {
+    until("a finished sale", async || {
+        let open = harness.sales.open_ends(&id()).await.unwrap();
+        open.is_empty().then_some(())
+    })
+    .await;
+}
+
+#[test]
+fn a_sale_with_queued_requests_in_held_buckets_is_unfinished() {
+    let fixture = GateFixture::new();
+    in_system(async {
+        let (harness, _folder) = harness(&fixture).await;
+        let (stock, ledger) = (&harness.backends.stock, &harness.backends.ledger);
+        // Accepted, and not yet in the ledger.
+        let accepted = harness.ask(7, 1, 1);
+        let home = BucketKey { sku: accepted.sku, bucket: accepted.bucket };
+        let reserved = stock.reserve(home, vec![accepted]).await;
+        assert_eq!(reserved, Ok(vec![Verdict::Reserved]));
+        harness.set_phase(Phase::Closed).await;
+        let sku = sku_of(&harness);
+        for step in ["held", "cleared", "without an epoch"] {
+            let token = ledger.begin_load(sku.no).await.unwrap();
+            let mut loading = stock.load(sku.clone(), 0, token).await.unwrap();
+            if step != "held" {
+                loading.clear().await.unwrap();
+            }
+            drop(loading);
+            if step == "without an epoch" {
+                for name in fixture.names("fg:{*:bucket") {
+                    fixture.redis.cmd(&["DEL", &name]);
+                }
+            }
+            let archived = archive(&harness).await;
+            let Err(SalesError::Unfinished(open)) = archived else {
+                panic!("{step}: {archived:?}");
+            };
+            assert_eq!(open, [(OpenEnd::Queued, 1)], "{step}");
+        }
+        harness.sync().await.unwrap();
+        harness.clock.advance(Duration::from_secs(60));
+        until_finished(&harness).await;
+        assert_eq!(harness.num_orders().await, 1);
+
+        // Held again, with nothing queued.
+        let token = ledger.begin_load(sku.no).await.unwrap();
+        drop(stock.load(sku, 0, token).await.unwrap());
+        archive(&harness).await.unwrap();
+        let purged = harness.sales.purge(&id(), DIGEST, &contents(&harness).await).await.unwrap();
+        assert_eq!(purged.state, RetentionState::Purged);
+        assert_eq!(fixture.names("fg:{*"), [""; 0]);
+    });
+}
+
+#[test]
+fn a_sale_that_is_over_for_long_is_archived_after_a_restart_of_redis() {
+    let fixture = GateFixture::on(Redis::start_with(AOF_ALWAYS));
+    in_system(async {
+        let (harness, _folder) = harness(&fixture).await;
+        assert!(is_placed(&harness.buy_as(1, 1, 1).await));
+        harness.set_phase(Phase::Closed).await;
+        until_finished(&harness).await;
+        harness.clock.advance(Duration::from_secs(3 * 86_400));
+        fixture.redis.kill();
+        fixture.redis.restart();
+        let archived = until("an answer of Redis", async || match archive(&harness).await {
+            Err(SalesError::Stock(Error::Unavailable { .. } | Error::Unknown { .. })) => None,
+            archived => Some(archived),
+        });
+        archived.await.unwrap();
+        let purged = harness.sales.purge(&id(), DIGEST, &contents(&harness).await).await.unwrap();
+        assert_eq!((purged.state, purged.num_rows), (RetentionState::Purged, 1));
+    });
+}
+
+#[test]
+fn a_purge_that_cannot_compare_leaves_the_sale_unsealed() {
+    let fixture = GateFixture::new();
+    in_system(async {
+        let (harness, _folder) = harness(&fixture).await;
+        harness.set_phase(Phase::Closed).await;
+        archive(&harness).await.unwrap();
+        let archived = contents(&harness).await;
+        fixture.redis.kill();
+        let purged = harness.sales.purge(&id(), DIGEST, &archived).await;
+        assert!(matches!(purged, Err(SalesError::Stock(_))), "{purged:?}");
+        assert_eq!(sale(&harness).await.retention.state, RetentionState::Kept);
+    });
+}
