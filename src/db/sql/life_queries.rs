@@ -56,9 +56,9 @@ trait LifeQueries {
     /// SKU, buyer and number of the ended orders of these buyers.
     fn num_ended(&mut self, buyers: &[SkuAndBuyer]) -> QueryResult<Vec<(i32, i64, i64)>> {
         let text = format!(
-            "SELECT sku_no, buyer_id, COUNT(*) FROM orders \
+            "SELECT sku_no, buyer_id, COUNT(*) FROM orders {} \
              WHERE ({}) AND state IN (2, 3, 4) GROUP BY sku_no, buyer_id",
-            of_buyers(buyers)
+            Self::BY_PRIMARY_KEY, of_buyers(buyers)
         );
         sql::<(Integer, BigInt, BigInt)>(&text).load(self)
     }

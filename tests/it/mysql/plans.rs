@@ -5,8 +5,8 @@ use diesel::prelude::*;
 use diesel::sql_types::{Nullable, Text};
 use diesel_async::RunQueryDsl;
 use floodgate::db::mysql::MysqlLedger;
-use floodgate::db::{OrderCursor, OrderReader, OrderWriter};
-use floodgate::domain::{Failure, Refusal, Sku};
+use floodgate::db::{OrderChanges, OrderCursor, OrderReader, OrderWriter, Refunds, Retakes};
+use floodgate::domain::{Failure, OrderState, Refusal, Sku};
 
 use crate::support::offers::{ANY, ONE, buyer, intent, offer, quota, request, run};
 use crate::support::servers::mariadb::MariaDb;
@@ -27,6 +27,9 @@ struct Step {
     access: Option<String>,
     #[diesel(sql_type = Nullable<Text>)]
     key: Option<String>,
+    /// The bytes of the key that the search uses.
+    #[diesel(sql_type = Nullable<Text>)]
+    key_len: Option<String>,
     #[diesel(sql_type = Nullable<Text>, column_name = "Extra")]
     extra: Option<String>,
 }
@@ -184,6 +187,37 @@ fn single_rows_and_pages_are_found_by_key() {
             let plans = store.plans(ledger.orders_of(buyer(7), cursor, 10)).await;
             assert_uses_keys(&plans);
             assert!(reads_by(&plans, "orders", "PRIMARY"), "{plans:#?}");
+        }
+    });
+}
+
+#[test]
+fn what_is_due_is_found_by_its_state_and_its_time() {
+    run(async {
+        let store = Store::filled().await;
+        let ledger = &store.ledger;
+        // A few rows of each wanted state among many that are due in another state.
+        store.server.sql(
+            "UPDATE orders SET due_ms = buyer_id, state = IF(buyer_id % 1000, 0, 5); \
+             INSERT INTO payments (sku_no, buyer_id, request_id, attempt_no, provider, price, \
+               currency, state, refunded_total, refund_attempts, refund_due_ms) \
+               SELECT 99, seq, 80000000 + seq, 1, 'demo', 1, 'CNY', \
+               IF(seq % 1000, 4, IF(seq % 2000, 3, 6)), 0, 0, seq FROM seq_1_to_20000",
+        );
+        store.server.sql("ANALYZE TABLE orders, payments");
+        for (plans, table, key) in [
+            (
+                store.plans(ledger.due_orders(OrderState::Paying, i64::MAX, 9)).await,
+                "orders",
+                "orders_due",
+            ),
+            (store.plans(ledger.due_refunds(i64::MAX, 9)).await, "payments", "payments_refund_due"),
+            (store.plans(ledger.due_retakes(9)).await, "payments", "payments_refund_due"),
+        ] {
+            assert_does_not_sort(&plans);
+            assert!(reads_by(&plans, table, key), "{plans:#?}");
+            // State and time: 2 bytes, and 9 with the one of NULL.
+            assert_eq!(plans[0].1[0].key_len.as_deref(), Some("11"), "{plans:#?}");
         }
     });
 }

@@ -12,7 +12,8 @@ use diesel::prelude::*;
 use diesel::sql_types::Text;
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::db::{
-    EventCursor, FollowUps, OrderChanges, OrderCursor, OrderReader, OrderWriter, SaleStore,
+    EventCursor, FollowUps, OrderChanges, OrderCursor, OrderReader, OrderWriter, Refunds, Retakes,
+    SaleStore,
 };
 use floodgate::domain::{
     AttemptKey, Failure, OrderIntent, OrderKey, OrderState, PaymentState, Refusal, Sku,
@@ -120,7 +121,28 @@ fn a_batch_of_due_orders_ends_by_the_statements_of_one() {
         let of_many = store.plans(store.ledger.end_due(many, 0)).await;
         assert_eq!(of_one.len(), of_many.len());
         assert_eq!(store.ledger.available(store.sku.no).await.unwrap(), 1_000);
-        along_keys(&store.plans(store.ledger.due_orders(OrderState::Paying, i64::MAX, 10)).await);
+    });
+}
+
+#[test]
+fn what_is_due_is_found_by_its_state_and_its_time() {
+    run(async {
+        let store = Store::open().await;
+        let ledger = &store.ledger;
+        for (plans, index) in [
+            (
+                store.plans(ledger.due_orders(OrderState::Paying, 1, 9)).await,
+                "INDEX orders_due (state=? AND due_ms<?)",
+            ),
+            (
+                store.plans(ledger.due_refunds(1, 9)).await,
+                "INDEX payments_refund_due (state=? AND refund_due_ms<?)",
+            ),
+            (store.plans(ledger.due_retakes(9)).await, "INDEX payments_refund_due (state=?"),
+        ] {
+            without_sorting(&plans);
+            assert!(plans[0].contains(index), "{plans:#?}");
+        }
     });
 }
 
