@@ -66,6 +66,9 @@ impl Database for MysqlConnection {
     const FOR_UPDATE: &'static str = "FOR UPDATE";
     const INSERT_TOKEN: &'static str =
         "INSERT INTO tokens (name, token) VALUES (?, 0) ON DUPLICATE KEY UPDATE token = token";
+    // Locks an existing row exclusively at once, as `open_quotas`.
+    const RAISE_CURSOR: &'static str = "INSERT INTO cursors (name, feed_no) VALUES (?, ?) \
+         ON DUPLICATE KEY UPDATE feed_no = GREATEST(feed_no, VALUES(feed_no))";
 
     fn limit_job(&mut self) {
         let limit = self.session().job_limit;

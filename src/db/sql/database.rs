@@ -45,6 +45,8 @@ pub trait Database:
     const FOR_UPDATE: &'static str;
     /// Inserts a token with value 0 unless it exists. Parameter: the name.
     const INSERT_TOKEN: &'static str;
+    /// Inserts a cursor, or moves it forward. Parameters: name, feed number.
+    const RAISE_CURSOR: &'static str;
 
     /// Limits all further statements together to the time that the caller of a job waits. By
     /// default, for a database whose connections cannot hang, no limit.

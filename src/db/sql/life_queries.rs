@@ -5,7 +5,7 @@ use std::fmt::Write;
 use diesel::dsl::{insert_into, insert_or_ignore_into, min, sql, update};
 use diesel::prelude::*;
 use diesel::sql_query;
-use diesel::sql_types::{BigInt, Bool, Integer};
+use diesel::sql_types::{BigInt, Bool, Integer, Text};
 
 use super::Database;
 use super::queries::queries;
@@ -151,10 +151,8 @@ trait LifeQueries {
 
     /// Moves a cursor forward, not back.
     fn move_cursor(&mut self, name: &str, feed_no: i64) -> QueryResult<()> {
-        let new = (cursors::name.eq(name), cursors::feed_no.eq(0));
-        insert_or_ignore_into(cursors::table).values(new).execute(self)?;
-        let row = cursors::table.find(name).filter(cursors::feed_no.lt(feed_no));
-        update(row).set(cursors::feed_no.eq(feed_no)).execute(self).map(drop)
+        let raised = sql_query(Self::RAISE_CURSOR).bind::<Text, _>(name);
+        raised.bind::<BigInt, _>(feed_no).execute(self).map(drop)
     }
 
     /// The SKUs that are in the same sale as one of these, each with that one.

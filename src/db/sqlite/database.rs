@@ -31,6 +31,8 @@ impl Database for SqliteConnection {
     const BY_PRIMARY_KEY: &'static str = "";
     const FOR_UPDATE: &'static str = "";
     const INSERT_TOKEN: &'static str = "INSERT OR IGNORE INTO tokens (name, token) VALUES (?, 0)";
+    const RAISE_CURSOR: &'static str = "INSERT INTO cursors (name, feed_no) VALUES (?, ?) \
+         ON CONFLICT (name) DO UPDATE SET feed_no = MAX(feed_no, excluded.feed_no)";
 
     fn snapshot<T>(&mut self, job: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error> {
         // Two levels of errors: those of the transaction, and inside those of the job.

@@ -3,6 +3,7 @@
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
 use floodgate::db::{OrderChanges, OrderWriter};
 use floodgate::domain::{Actor, OrderEvent, OrderKey, Sku};
+use futures_util::future::join_all;
 
 use crate::support::offers::{ANY, intent, open_offer, run};
 use crate::support::servers::mariadb::MariaDb;
@@ -76,5 +77,23 @@ fn a_sequencer_paused_inside_its_transaction_leaves_no_gap_and_no_reorder() {
             let versions: Vec<u16> = of_order.map(|event| event.order.version).collect();
             assert_eq!(versions, if number % 2 == 0 { vec![0, 1] } else { vec![0] }, "{number}");
         }
+    });
+}
+
+#[test]
+fn processes_that_move_one_cursor_do_not_deadlock() {
+    run(async {
+        let server = MariaDb::start_with(&["--innodb-flush-log-at-trx-commit=0"]);
+        let ledgers = [open(&server), open(&server)];
+        for round in 1..=100 {
+            let moves = (0..8).map(|number| {
+                let ledger = &ledgers[number % 2];
+                ledger.move_cursor("returner", round * 8 + i64::try_from(number).unwrap())
+            });
+            for moved in join_all(moves).await {
+                moved.unwrap();
+            }
+        }
+        assert_eq!(ledgers[0].cursor("returner").await.unwrap(), 807);
     });
 }
