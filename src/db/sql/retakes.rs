@@ -3,10 +3,10 @@
 
 use async_trait::async_trait;
 
-use super::order_changes::{change, lock, read};
+use super::order_changes::{change, condition, lock};
 use super::payments::{locked_attempt, next_no};
 use super::statements::IN_LIST_MAX;
-use super::{Database, SqlLedger, TransactionEnd};
+use super::{Database, SqlLedger, TransactionEnd, readable_rows};
 use crate::db::life_rows::Cause;
 use crate::db::rows::unstorable;
 use crate::db::{Error, Retakes};
@@ -39,12 +39,13 @@ impl<D: Database> Retakes for SqlLedger<D> {
 fn due<D: Database>(conn: &mut D, limit: u32) -> Result<Vec<DueRetake>, Error> {
     let mut due = Vec::new();
     for rows in conn.due_retakes(limit)?.chunks(IN_LIST_MAX) {
-        let mut waiting = Vec::new();
-        for row in rows {
-            waiting.push((Payment::try_from(row)?.key, row.refund_due_ms));
+        let waiting =
+            readable_rows(rows, |row| Ok((Payment::try_from(row)?.key, row.refund_due_ms)));
+        if waiting.is_empty() {
+            continue;
         }
-        let keys: Vec<OrderKey> = waiting.iter().map(|(key, _)| key.order).collect();
-        let orders = read(conn, &keys)?;
+        let (buyers, requests) = condition(waiting.iter().map(|(key, _)| key.order));
+        let orders = readable_rows(conn.orders_by_key(&buyers, &requests)?, Order::try_from);
         for (key, received_ms) in waiting {
             let order = orders.iter().find(|order| order.key() == key.order);
             if let (Some(order), Some(received_ms)) = (order, received_ms) {

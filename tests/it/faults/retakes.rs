@@ -10,10 +10,12 @@ use floodgate::actors::periodic::Task;
 use floodgate::config::LatePayment;
 use floodgate::db::Ledger;
 use floodgate::domain::{
-    Order, OrderKey, OrderState, PaymentOutcome, PaymentState, RequestId, Sku,
+    Order, OrderIntent, OrderKey, OrderState, PaymentEvent, PaymentOutcome, PaymentRecorded,
+    PaymentReport, PaymentState, RequestId, Sku,
 };
 use floodgate::observe::metrics::OutcomeLabel;
 use floodgate::payment::demo::DemoAction;
+use floodgate::runtime::clock::Clock;
 
 use super::payment_timer::{Timed, WINDOW};
 use crate::support::offers::{assert_ledger_holds, intent, request, run};
@@ -174,6 +176,62 @@ fn a_purchase_that_was_accepted_is_waited_for() {
         timed.clock.advance(Duration::from_secs(86_400));
         waits.run(&()).await.unwrap();
         assert_eq!(timed.shop.payment_states().await, [PaymentState::Retaking]);
+        assert_eq!(timed.deps.metrics.retakes_waiting.get(), 1);
+    });
+}
+
+/// Late money of 23 buyers, of whom ten at a time have an order.
+async fn many_late() -> (Timed, Vec<OrderKey>) {
+    let timed = Timed::open(900).await;
+    let shop = &timed.shop;
+    let sku = shop.ledger.sales().await.unwrap()[0].skus[0].clone();
+    let (mut keys, mut payments) = (vec![shop.key().await], Vec::new());
+    for buyers in [2..=8, 9..=16, 17..=23] {
+        let placed_at_ms = timed.clock.wall_ms();
+        let asked = |number| OrderIntent { placed_at_ms, ..intent(&sku, number, number, 1) };
+        let batch: Vec<_> = buyers.map(asked).collect();
+        keys.extend(batch.iter().map(|it| OrderKey {
+            sku: it.sku,
+            buyer: it.buyer,
+            request: it.request,
+        }));
+        assert!(shop.ledger.place(batch).await.unwrap().is_some());
+        for key in &keys[payments.len()..] {
+            payments.push(shop.service().pay(*key).await.unwrap().started);
+        }
+        timed.pass_after(WINDOW).await;
+    }
+    let money = shop.ledger.payments_of(vec![keys[0]]).await.unwrap()[0].price;
+    for payment in payments {
+        timed.press(&payment, DemoAction::PayLate);
+        let event = PaymentEvent {
+            provider: "demo".to_owned(),
+            event_id: format!("late-{}", payment.payment_id),
+            payment_id: payment.payment_id,
+            attempt: None,
+            report: PaymentReport::Succeeded(money),
+        };
+        let recorded = shop.service().record(event).await.unwrap();
+        assert!(matches!(recorded, PaymentRecorded::Recorded(PaymentOutcome::Late, _)));
+    }
+    (timed, keys)
+}
+
+#[test]
+fn damaged_late_money_delays_no_other() {
+    run(async {
+        let (timed, keys) = many_late().await;
+        // The first two: one cannot be read, the other not be decided. A third has no readable
+        // order.
+        timed.shop.damage(
+            "UPDATE payments SET received_currency = '?' WHERE buyer_id = 1; \
+             UPDATE orders SET state = 0 WHERE buyer_id = 2; \
+             UPDATE orders SET version = 100000 WHERE buyer_id = 3",
+        );
+        SoldOut::retaker(&timed).run(&()).await.unwrap();
+        let payments = timed.shop.ledger.payments_of(keys[3..].to_vec()).await.unwrap();
+        let states: Vec<_> = payments.iter().map(|payment| payment.state).collect();
+        assert_eq!(states, [PaymentState::RefundDue; 20]);
         assert_eq!(timed.deps.metrics.retakes_waiting.get(), 1);
     });
 }
