@@ -131,8 +131,11 @@ pub trait OrderReader: Send + Sync {
 
     /// One order by its request, with its timeline; for operators. In SQLite an order in slot 0
     /// requires a scan of all orders in slot 0, because the index of request ids omits them; a
-    /// caller that has the buyer uses [`OrderWriter::examine`].
+    /// caller that has the buyer uses [`Self::order`].
     async fn order_timeline(&self, request: RequestId) -> Result<Option<OrderTimeline>, Error>;
+
+    /// One order by its key.
+    async fn order(&self, key: OrderKey) -> Result<Option<Order>, Error>;
 
     /// One recorded failure by its request.
     async fn failure(&self, request: RequestId) -> Result<Option<Failure>, Error>;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use async_trait::async_trait;
 
-use super::order_changes::condition;
+use super::order_changes::{condition, read};
 use super::statements::IN_LIST_MAX;
 use super::{Database, SqlLedger, convert_rows};
 use crate::db::failure_rows::refusal_without_details;
@@ -71,6 +71,10 @@ impl<D: Database> OrderReader for SqlLedger<D> {
             row.map(OrderTimeline::try_from).transpose()
         })
         .await
+    }
+
+    async fn order(&self, key: OrderKey) -> Result<Option<Order>, Error> {
+        self.read("reading an order", move |conn| Ok(read(conn, &[key])?.pop())).await
     }
 
     async fn failure(&self, request: RequestId) -> Result<Option<Failure>, Error> {

@@ -219,8 +219,7 @@ async fn retry_attempt(
             Ok(Some(if is_due { "refund_due" } else { "already" }))
         }
         PaymentState::Started => {
-            let timeline = ledger.order_timeline(key.order.request).await?;
-            let Some(order) = timeline.map(|timeline| timeline.order) else { return Ok(None) };
+            let Some(order) = ledger.order(key.order).await? else { return Ok(None) };
             match state.deps.orders.follow_up(&order, &payment).await {
                 Ok(()) | Err(OrderError::Refused(_)) => Ok(Some("asked")),
                 Err(OrderError::Ledger(error)) => Err(error.into()),

@@ -196,6 +196,10 @@ fn single_rows_are_found_by_key() {
         let plans = store.plans(store.ledger.order_timeline(request(1))).await;
         assert_eq!(plans.len(), 1, "found by the index: {plans:#?}");
         without_sorting(&plans);
+        let key = OrderKey { sku: store.sku.no, buyer: buyer(1), request: request(1) };
+        let plans = store.plans(store.ledger.order(key)).await;
+        without_sorting(&plans);
+        assert!(plans[0].contains("PRIMARY KEY (sku_no=? AND buyer_id=?)"), "{plans:#?}");
         without_sorting(&store.plans(store.ledger.failure(request(1))).await);
     });
 }

@@ -148,7 +148,7 @@ macro_rules! backends {
                 reading:
                     a_scan_is_sorted_and_may_end_early
                     a_scan_sees_one_instant
-                    an_order_is_found_by_its_request
+                    an_order_is_found_by_its_request_and_by_its_key
                     the_timeline_of_an_order_is_stored
                     a_buyers_orders_come_newest_first_in_pages
                     every_reason_reads_back

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use floodgate::db::{AuditRow, CrossSkuAnomalies, Ledger, LedgerSize, OrderCursor};
 use floodgate::domain::{
-    Epoch, Failure, OrderIntent, OrderTimeline, Phase, PhaseChange, PlaceOutcome, Refusal, Sku,
-    SkuNo, TraceId,
+    Epoch, Failure, OrderIntent, OrderKey, OrderTimeline, Phase, PhaseChange, PlaceOutcome,
+    Refusal, Sku, SkuNo, TraceId,
 };
 
 use super::{Backend, NOW_MS};
@@ -94,7 +94,7 @@ pub async fn a_scan_sees_one_instant(backend: &dyn Backend) {
     }
 }
 
-pub async fn an_order_is_found_by_its_request(backend: &dyn Backend) {
+pub async fn an_order_is_found_by_its_request_and_by_its_key(backend: &dyn Backend) {
     let ledger = backend.open().await;
     let sku = offer(&*ledger, "sale", ONE, 100).await;
     let placed = intent(&sku, 123_456_789_012_345_678, 4, 2);
@@ -104,6 +104,15 @@ pub async fn an_order_is_found_by_its_request(backend: &dyn Backend) {
         Some(placed.order(NOW_MS))
     );
     assert_eq!(ledger.order_timeline(request(1)).await.unwrap().map(|it| it.order), None);
+    let key = OrderKey { sku: sku.no, buyer: placed.buyer, request: placed.request };
+    assert_eq!(ledger.order(key).await.unwrap(), Some(placed.order(NOW_MS)));
+    for other in [
+        OrderKey { request: request(1), ..key },
+        OrderKey { buyer: buyer(5), ..key },
+        OrderKey { sku: SkuNo(99), ..key },
+    ] {
+        assert_eq!(ledger.order(other).await.unwrap(), None, "{other:?}");
+    }
     assert_eq!(ledger.failure(placed.request).await.unwrap(), None);
     ledger.ping().await.unwrap();
 }

@@ -241,6 +241,10 @@ impl OrderReader for DefectiveLedger {
         Ok(self.rows.lock().orders.iter().find(|o| o.request == request).copied().map(timeline))
     }
 
+    async fn order(&self, key: OrderKey) -> Result<Option<Order>, Error> {
+        Ok(self.rows.lock().orders.iter().find(|order| order.key() == key).copied())
+    }
+
     async fn failure(&self, request: RequestId) -> Result<Option<Failure>, Error> {
         Ok(self.rows.lock().failures.iter().find(|f| f.request == request).copied())
     }

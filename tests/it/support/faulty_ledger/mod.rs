@@ -196,6 +196,11 @@ impl OrderReader for FaultyLedger {
         self.inner.order_timeline(request).await
     }
 
+    async fn order(&self, key: OrderKey) -> Result<Option<Order>, Error> {
+        self.begin().await?;
+        self.inner.order(key).await
+    }
+
     async fn failure(&self, request: RequestId) -> Result<Option<Failure>, Error> {
         self.begin().await?;
         self.inner.failure(request).await
