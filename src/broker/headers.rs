@@ -23,7 +23,7 @@ const SENT_AT_MS: &str = "floodgate-sent-at-ms";
 const REASON: &str = "floodgate-reason";
 const ORIGIN: &str = "floodgate-origin";
 /// The headers that sign a webhook; a payment event has them as its webhook would.
-const SIGNATURE: [&str; 4] =
+pub const SIGNATURE_HEADERS: [&str; 4] =
     ["webhook-id", "webhook-timestamp", "webhook-signature", "stripe-signature"];
 /// The HTTP header name of W3C Trace Context.
 const TRACEPARENT: &str = "traceparent";
@@ -96,7 +96,7 @@ pub(super) fn unpack(properties: &BasicProperties) -> Headers {
         epoch: number(EPOCH),
         traceparent: text(TRACEPARENT),
         topic: None,
-        signature: SIGNATURE
+        signature: SIGNATURE_HEADERS
             .iter()
             .filter_map(|name| Some(((*name).to_owned(), text(name)?)))
             .collect(),

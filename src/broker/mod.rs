@@ -21,6 +21,7 @@ mod headers;
 pub mod rabbit;
 pub mod topology;
 
+pub use headers::SIGNATURE_HEADERS;
 pub use rabbit::{RabbitBroker, RabbitOptions};
 pub use topology::Topology;
 

@@ -7,12 +7,13 @@ use super::auth::single;
 use super::orders::views_of;
 use super::requests::BuyerRequest;
 use super::views::{OrderView, PaymentEventView, PaymentStartView, no_store_json, rfc3339};
-use crate::domain::{Actor, OrderKey, PaymentRecorded};
+use crate::domain::{Actor, OrderKey, PaymentRecorded, StoreDeadLetterOutcome};
 use crate::http::middleware::body;
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
 use crate::http::state::State;
 use crate::observe::metrics::{Metrics, ReasonLabel};
 use crate::payment::{BODY_BYTES_MAX, EventError, SignatureError};
+use crate::services::dead_letters::headers::from_webhook;
 use crate::services::orders::OrderError;
 
 impl BuyerRequest {
@@ -88,8 +89,17 @@ pub async fn event(request: HttpRequest, payload: web::Payload, state: State) ->
     let now_ms = state.deps.clock.wall_ms();
     let event = payments
         .map_err(EventError::from)
-        .and_then(|payments| payments.webhooks.read(header, &bytes, now_ms))
-        .map_err(|error| rejected(&error, request.headers(), &state.deps.metrics))?;
+        .and_then(|payments| payments.webhooks.read(header, &bytes, now_ms));
+    if let Err(EventError::Body(reason)) = &event {
+        // The provider says something of money: an operator must be able to find it.
+        let unreadable = from_webhook(header, &bytes, reason, now_ms);
+        let origin = unreadable.origin;
+        let stored = state.deps.ledger.store_dead_letters(vec![unreadable], now_ms).await?;
+        if !stored.contains(&StoreDeadLetterOutcome::AlreadyStored) {
+            state.deps.metrics.dead_letter(origin);
+        }
+    }
+    let event = event.map_err(|error| rejected(&error, request.headers(), &state.deps.metrics))?;
     let outcome = match event {
         None => "ignored",
         Some(event) => match state.deps.orders.record(event).await? {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::replay;
-use crate::broker::{Delivery, Headers};
+use crate::broker::{Delivery, Headers, SIGNATURE_HEADERS};
 use crate::domain::dead_letter::{
     BODY_BYTES_MAX, DeadLetterOrigin, MESSAGE_ID_CHARS_MAX, NewDeadLetter, TEXT_CHARS_MAX, clip,
 };
@@ -116,7 +116,29 @@ pub fn from_delivery(delivery: &Delivery, reader: &EnvelopeReader, now_ms: i64) 
     let given_up = "the broker gave it up: it was delivered too often without an end";
     let reason = headers.reason.as_deref().unwrap_or(given_up);
     let stored = DeadLetterHeaders::of(headers, Some(&delivery.routing_key));
-    new_dead_letter(origin, now_ms, headers, &stored, reason, &delivery.body, reader)
+    let requests = requests_in(headers, &delivery.body, reader);
+    new_dead_letter(origin, now_ms, headers, &stored, reason, &delivery.body, requests)
+}
+
+/// A dead letter of a signed webhook that cannot be read, as the queue of payment events would have
+/// given it up: a replay sends it there. Repeats of the webhook are the same dead letter.
+#[must_use]
+pub fn from_webhook<'w>(
+    header: impl Fn(&str) -> Option<&'w str>,
+    body: &Bytes,
+    reason: &str,
+    now_ms: i64,
+) -> NewDeadLetter {
+    let sent = |name: &str| header(name).map(|value| (name.to_owned(), value.to_owned()));
+    let headers = Headers {
+        message_id: header("webhook-id").unwrap_or_default().to_owned(),
+        signature: SIGNATURE_HEADERS.iter().filter_map(|name| sent(name)).collect(),
+        origin: Some(PAYMENTS.to_owned()),
+        ..Headers::default()
+    };
+    let stored = DeadLetterHeaders::of(&headers, None);
+    let origin = DeadLetterOrigin::Consumer;
+    new_dead_letter(origin, now_ms, &headers, &stored, reason, body, Vec::new())
 }
 
 /// A dead letter of a relay. Its headers are those that the relay would have published; empty
@@ -129,7 +151,8 @@ pub fn from_outbox(found: &OutboxDeadLetter, reader: &EnvelopeReader) -> NewDead
     let headers = Headers { attempts: found.attempts, ..of_relay };
     let stored = DeadLetterHeaders { sent_at_ms: None, ..DeadLetterHeaders::of(&headers, None) };
     let (origin, reason) = (DeadLetterOrigin::Relay, &found.reason);
-    new_dead_letter(origin, dead_at_ms, &headers, &stored, reason, &found.bytes, reader)
+    let requests = requests_in(&headers, &found.bytes, reader);
+    new_dead_letter(origin, dead_at_ms, &headers, &stored, reason, &found.bytes, requests)
 }
 
 fn new_dead_letter(
@@ -139,7 +162,7 @@ fn new_dead_letter(
     stored: &DeadLetterHeaders,
     reason: &str,
     body: &Bytes,
-    reader: &EnvelopeReader,
+    requests: Vec<DeadRequest>,
 ) -> NewDeadLetter {
     let kept = body.get(..BODY_BYTES_MAX).unwrap_or(body);
     let reason = if kept.len() < body.len() {
@@ -156,7 +179,7 @@ fn new_dead_letter(
         headers: serde_json::to_string(stored).unwrap_or_default(),
         body: kept.to_vec(),
         body_bytes: body.len() as u64,
-        requests: requests_in(headers, body, reader),
+        requests,
         dead_at_ms,
     }
 }

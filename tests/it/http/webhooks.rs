@@ -150,6 +150,29 @@ async fn malformed_webhooks_are_named() {
     assert_eq!(webhooks.order_state().await, "paying");
 }
 
+#[tokio::test]
+async fn a_signed_webhook_that_cannot_be_read_is_one_dead_letter() {
+    let webhooks = Webhooks::start().await;
+    let mut unreadable = webhooks.paid();
+    unreadable["data"]["currency"] = json!("cny");
+    let body = unreadable.to_string().into_bytes();
+    for _ in 0..2 {
+        let answer = webhooks.signed("evt-1", &body).await;
+        problem(answer, 400, "invalid-request").await;
+    }
+    let page = webhooks.app.admin("/dead-letters", None).await;
+    let [found] = page["dead_letters"].as_array().unwrap().as_slice() else { panic!("{page}") };
+    let facts = ["origin", "state", "message_id"].map(|name| found[name].clone());
+    assert_eq!(facts, [json!("consumer"), json!("open"), json!("evt-1")]);
+    assert!(found["reason"].as_str().unwrap().contains("currency"), "{found}");
+    assert_eq!(metric(webhooks.app.internal, "floodgate_dead_letters_stored", "consumer").await, 1);
+    // Anyone can send one without a valid signature.
+    webhooks.send(&[], &body).await;
+    let page = webhooks.app.admin("/dead-letters", None).await;
+    assert_eq!(page["dead_letters"].as_array().unwrap().len(), 1);
+    webhooks.app.assert_audit_holds().await;
+}
+
 /// Strangers choose neither what is logged nor how much: their webhooks are counted.
 #[tokio::test]
 async fn forged_webhooks_are_counted_and_not_logged() {
