@@ -23,9 +23,9 @@ pub struct PurgeStep {
 #[async_trait]
 pub trait RetentionStore: Send + Sync {
     /// Makes a change of [`RetentionChange`]. Once a sale is sealed, no order of it changes: every
-    /// transaction that began before has ended. A purge begins only if nothing was placed or refused
-    /// since the archive. Returns the sale after the change; `Ok(None)`: unknown sale, not closed,
-    /// or a change that its state or its contents do not allow.
+    /// transaction that began before has ended. A purge begins only if nothing was placed or
+    /// refused since the archive. Returns the sale after the change; `Ok(None)`: unknown sale, not
+    /// closed, or a change that its state or its contents do not allow.
     async fn set_retention(
         &self,
         sale: SaleId,

@@ -155,8 +155,8 @@ fn set_retention<D: Database>(
     load(conn, row).map(|sale| TransactionEnd::Commit(Some(sale)))
 }
 
-/// Whether no order was placed and no failure recorded since the sale had these contents. Reads only
-/// the tables that show it, because every writer waits: an order takes units of its SKU.
+/// Whether no order was placed and no failure recorded since the sale had these contents. Reads
+/// only the tables that show it, because every writer waits: an order takes units of its SKU.
 fn is_undecided_since<D: Database>(
     conn: &mut D,
     sale: i32,

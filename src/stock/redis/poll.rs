@@ -264,7 +264,7 @@ pub(super) async fn num_unsettled_in_any_state(buckets: &SkuBuckets) -> Result<u
 /// The unsettled requests of a bucket, by its records and stored intents. An unreadable record
 /// counts: a newer version may have written it.
 async fn num_in_records(buckets: &SkuBuckets, keys: &BucketKeys) -> Result<u64, Error> {
-    let mut num_queued = 0;
+    let mut num_queued = 0_u64;
     let add = |_: &str, record: Vec<u8>| {
         let is_decided =
             RequestRecord::unpack(&record).is_ok_and(|record| record.state != RecordState::Queued);

@@ -1,5 +1,5 @@
-//! The archive and the purge of a sale whose buckets no script counts, because a loader holds them or
-//! Redis was restarted; and a purge that cannot compare its archive.
+//! The archive and the purge of a sale whose buckets no script counts, because a loader holds them
+//! or Redis was restarted; and a purge that cannot compare its archive.
 
 use std::sync::Arc;
 use std::time::Duration;
