@@ -140,7 +140,7 @@ async fn wait_for_state(server: SocketAddr, sale: &str, buyer: u64) -> anyhow::R
     );
     send(&mut connection, &buy).await?;
     let bought = answer(&mut connection).await?;
-    let location = bought.lines().find_map(|line| line.strip_prefix("location: "));
+    let location = header(&bought, "location");
     let location = location.with_context(|| format!("no request: {bought}"))?;
     let events = format!(
         "GET {location}/events HTTP/1.1\r\nHost: bench\r\nX-Buyer-Id: {buyer}\r\n\
@@ -155,14 +155,20 @@ async fn send(connection: &mut TcpStream, request: &str) -> anyhow::Result<()> {
     Ok(connection.write_all(request.as_bytes()).await?)
 }
 
-/// Head in small letters, and body.
+/// Head and body.
 async fn answer(connection: &mut TcpStream) -> anyhow::Result<String> {
     read_until(connection, |text| {
         let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
-        let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+        let length = header(head, "content-length");
         length.and_then(|length| length.parse().ok()) == Some(body.len())
     })
     .await
+}
+
+/// The value of a header. The case of its letters counts: it may be a request id.
+fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
+    let mut headers = head.lines().filter_map(|line| line.split_once(": "));
+    headers.find_map(|(known, value)| known.eq_ignore_ascii_case(name).then_some(value))
 }
 
 async fn read_until(
@@ -172,9 +178,9 @@ async fn read_until(
     let mut bytes = Vec::new();
     loop {
         let read = connection.read_buf(&mut bytes).await?;
-        let text = String::from_utf8_lossy(&bytes).to_ascii_lowercase();
+        let text = String::from_utf8_lossy(&bytes).into_owned();
         ensure!(read > 0, "the server closed a connection: {text}");
-        ensure!(text.starts_with("http/1.1 2"), "the server refuses a request: {text}");
+        ensure!(text.starts_with("HTTP/1.1 2"), "the server refuses a request: {text}");
         if is_whole(&text) {
             return Ok(text);
         }

@@ -212,8 +212,8 @@ impl HostileCrowd {
     }
 }
 
-/// Gives this thread the lowest priority: hostile clients on other machines would not take the cores
-/// of the server and of the honest buyers.
+/// Gives this thread the lowest priority: hostile clients on other machines would not take the
+/// cores of the server and of the honest buyers.
 fn take_the_rest_of_the_cores() -> std::io::Result<()> {
     // `<process>/task/<thread>`.
     let thread = std::fs::read_link("/proc/thread-self")?;
