@@ -3,8 +3,8 @@
 //! A hint only says where to look: the ledger decides which orders are due, in the same way as for
 //! the payment timer. Limits: orders per run, as one batch of the payment timer, so that a flood of
 //! hints waits in the queue. Hints are acknowledged whatever became of them: after an error, and
-//! while the clock is not trusted, the payment timer ends the orders. On crash: the broker delivers
-//! the hints again. May repeat: everything.
+//! while the clock is not trusted or once it has stepped, the payment timer ends the orders. On
+//! crash: the broker delivers the hints again. May repeat: everything.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -110,7 +110,12 @@ impl HintConsumer {
 
     async fn end(&self, orders: Vec<OrderKey>) -> Result<(), db::Error> {
         let deps = &self.deps;
-        if orders.is_empty() || deps.now().await?.is_none() {
+        if orders.is_empty() {
+            return Ok(());
+        }
+        // The ledger compares the time of the clock, with its steps.
+        let is_steady = deps.now().await?.is_some_and(|now| !now.has_stepped());
+        if !is_steady {
             return Ok(());
         }
         let num_ended = deps.orders.end_due(orders).await? as u64;

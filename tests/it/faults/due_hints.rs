@@ -12,7 +12,8 @@ use floodgate::domain::{OrderIntent, OrderKey, OrderState};
 use floodgate::lease::SoleLease;
 use floodgate::messages::due_hint;
 use floodgate::observe::metrics::{Metrics, OutcomeLabel};
-use floodgate::runtime::clock::SystemClock;
+use floodgate::runtime::clock::{ManualClock, SystemClock, wall_ms};
+use floodgate::runtime::clock_guard::CALM;
 use floodgate::services::orders::OrderService;
 use serde_json::{Value as Json, json};
 
@@ -36,6 +37,7 @@ struct Fixture {
     consumer: HintConsumer,
     hints: Hints,
     metrics: Arc<Metrics>,
+    settings: PaymentSettings,
     _server: RabbitMq,
 }
 
@@ -75,7 +77,17 @@ impl Fixture {
         publisher.run(&()).await.unwrap();
         let hints = Hints::default();
         consumer.run(&hints).await.unwrap();
-        Self { shop, ledger, broker, publisher, consumer, hints, metrics, _server: server }
+        Self {
+            shop,
+            ledger,
+            broker,
+            publisher,
+            consumer,
+            hints,
+            metrics,
+            settings,
+            _server: server,
+        }
     }
 
     /// Places orders with this window.
@@ -198,6 +210,39 @@ fn orders_whose_hints_are_lost_end_by_the_polls_a_moment_later() {
             (fixture.num_live(&keys).await == 0).then_some(())
         })
         .await;
+        assert_eq!(fixture.metrics.orders_ended_by_hint.get(), 0);
+    });
+}
+
+/// The hint comes by the broker's clock; to the ledger, whose time has stepped, the order would be
+/// due at once.
+#[test]
+fn hints_end_no_order_once_the_clock_has_stepped() {
+    run(async {
+        let mut fixture = Fixture::open(|_| ()).await;
+        let clock = Arc::new(ManualClock::new(wall_ms()));
+        let orders =
+            OrderService::new(fixture.ledger.clone(), None, &fixture.settings, Arc::new(|| ()));
+        fixture.consumer.deps = Arc::new(TimerDeps::new(
+            orders,
+            fixture.ledger.clone(),
+            &fixture.settings,
+            clock.clone(),
+            fixture.metrics.clone(),
+        ));
+        let timer = PaymentTimer(fixture.consumer.deps.clone());
+        timer.run(&()).await.unwrap();
+        clock.set_wall_ms(wall_ms() + 3_600_000);
+        timer.run(&()).await.unwrap();
+        clock.advance(CALM);
+        timer.run(&()).await.unwrap();
+        let keys = fixture.place(2..=3, 1).await;
+        tokio::time::sleep(Duration::from_millis(1_100)).await;
+        fixture.send(Route::Due, &keys, INSTALLATION).await;
+        for _ in 0..3 {
+            fixture.consumer.run(&fixture.hints).await.unwrap();
+        }
+        assert_eq!(fixture.num_live(&keys).await, 2);
         assert_eq!(fixture.metrics.orders_ended_by_hint.get(), 0);
     });
 }
