@@ -4,12 +4,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use floodgate::actors::StockReturner;
+use floodgate::actors::periodic::Task;
 use floodgate::db::Ledger;
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::domain::{
     ArchiveDigest, BucketKey, OpenEnd, Phase, RetentionState, Sale, SaleId, Sku, TableContents,
     Verdict,
 };
+use floodgate::observe::metrics::Metrics;
 use floodgate::services::sales::SalesError;
 use floodgate::stock::Error;
 use tempfile::TempDir;
@@ -56,9 +59,19 @@ fn sku_of(harness: &Harness) -> Arc<Sku> {
     harness.catalog.sale("sale").unwrap().sku("sku").unwrap().clone()
 }
 
+/// The stock returner reads the events of the orders.
 async fn until_finished(harness: &Harness) {
+    let returner = StockReturner {
+        ledger: harness.backends.ledger.clone(),
+        stock: harness.backends.stock.clone(),
+        catalog: harness.catalog.clone(),
+        clock: harness.clock.clone(),
+        metrics: Arc::new(Metrics::default()),
+    };
     until("a finished sale", async || {
+        returner.run(&()).await.unwrap();
         let open = harness.sales.open_ends(&id()).await.unwrap();
+        println!("{open:?}");
         open.is_empty().then_some(())
     })
     .await;
