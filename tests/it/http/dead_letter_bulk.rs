@@ -127,8 +127,8 @@ async fn a_dead_letter_that_comes_meanwhile_is_not_acted_on() {
     let body = || Some(json!({"expected": 1, "reason": "by the test"}));
     for round in 1..=ROUNDS {
         let storing = async {
+            tokio::time::sleep(Duration::from_micros(fastrand::u64(0..3_000))).await;
             tokio::task::block_in_place(|| {
-                std::thread::sleep(Duration::from_micros(fastrand::u64(0..1_500)));
                 store(&app, &[(round + 1, 0, "consumer", "00", 1)]);
             });
         };
