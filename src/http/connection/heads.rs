@@ -35,14 +35,19 @@ impl<T> HeadByHead<T> {
         self.requests.clone()
     }
 
-    /// How many of these bytes may be given now.
+    /// How many of these bytes may be given now: up to the last byte of the first head that is too
+    /// many, so that the body of the one before is complete.
     fn num_given(&self, bytes: &[u8]) -> usize {
+        let Some(num_heads) = self.requests.num_heads_wanted(HEADS_MAX) else { return 0 };
         let mut end = 0;
-        for _ in 0..self.requests.num_heads_wanted(HEADS_MAX) {
+        for number in 0..=num_heads {
             let rest = bytes.get(end..).unwrap_or_default();
             let Some(head) = end_of_head(rest) else { return bytes.len() };
             self.requests.has_given_head();
             end += head;
+            if number == num_heads {
+                return end - 1;
+            }
         }
         end
     }

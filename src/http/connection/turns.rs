@@ -75,11 +75,12 @@ impl ConnectionRequests {
         self.0.in_progress.get() == 0
     }
 
-    /// How many more heads actix-http may get: at least one in each turn while a handler waits for
-    /// its body, which ends before it.
-    pub fn num_heads_wanted(&self, heads_max: usize) -> usize {
-        let least = usize::from(self.0.awaits_body.get() && !self.0.has_head.get());
-        heads_max.saturating_sub(self.0.num_heads.get()).max(least)
+    /// How many more heads actix-http may get. `None`: nothing, for enough were given, and no
+    /// handler waits for the rest of a body, of which a piece is given in each turn.
+    pub fn num_heads_wanted(&self, heads_max: usize) -> Option<usize> {
+        let num_heads = heads_max.saturating_sub(self.0.num_heads.get());
+        let is_piece_wanted = self.0.awaits_body.get() && !self.0.has_head.get();
+        (num_heads > 0 || is_piece_wanted).then_some(num_heads)
     }
 
     /// Begins a turn that reads nothing anew.

@@ -76,6 +76,28 @@ async fn a_switch_to_websocket_is_refused_before_its_body() {
     assert!(answer.starts_with(b"HTTP/1.1 20"), "{}", String::from_utf8_lossy(&answer));
 }
 
+/// A request whose body was not read to its end would close the connection.
+#[tokio::test]
+async fn each_of_many_refused_requests_that_are_sent_in_advance_is_answered() {
+    const REQUESTS: usize = 64;
+    let app = selling(one_per_buyer(), 5).await;
+    let body = "{\"sku_id\":\"sku\",\"quantity\":1}";
+    let request = format!(
+        "POST /v1/buy/none HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut client = TcpStream::connect(app.public).await.unwrap();
+    client.write_all(request.repeat(REQUESTS).as_bytes()).await.unwrap();
+    let mut answers = Vec::new();
+    let num_answers =
+        |answers: &[u8]| String::from_utf8_lossy(answers).matches("HTTP/1.1 4").count();
+    while num_answers(&answers) < REQUESTS {
+        let read = client.read_buf(&mut answers).await.unwrap();
+        assert!(read > 0, "closed after {} answers", num_answers(&answers));
+    }
+}
+
 #[tokio::test]
 async fn a_body_that_trickles_ends_after_5_seconds() {
     let app = selling(one_per_buyer(), 5).await;
