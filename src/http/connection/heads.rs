@@ -1,8 +1,8 @@
 //! The heads of a connection, a few at a time.
 //!
 //! actix-http decodes all that it has read, and a decoded request takes several KiB, however few
-//! bytes it has. So of what a client sends in advance it gets [`HEADS_MAX`] heads, and the next
-//! after the requests have ended; the rest waits here as the bytes that it is.
+//! bytes it has. So of what a client sends in advance it gets [`HEADS_MAX`](super::turns::HEADS_MAX)
+//! heads, and the next after the requests have ended; the rest waits here as the bytes that it is.
 
 use std::io;
 use std::pin::Pin;
@@ -13,60 +13,53 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::turns::ConnectionRequests;
 
-/// Heads that actix-http gets while a request is in progress, with that of the request.
-pub const HEADS_MAX: usize = 8;
-
 /// A stream that withholds heads.
 #[derive(Debug)]
-pub struct HeadByHead<T> {
+pub struct LimitedHeads<T> {
     io: T,
     requests: ConnectionRequests,
     /// Was read, and is not given yet.
     rest: Bytes,
+    /// Whether the line of the last byte that was given has been empty so far.
+    is_line_empty: bool,
 }
 
-impl<T> HeadByHead<T> {
+impl<T> LimitedHeads<T> {
     /// `requests` are those of the stream.
     pub fn new(io: T, requests: ConnectionRequests) -> Self {
-        Self { io, requests, rest: Bytes::new() }
+        Self { io, requests, rest: Bytes::new(), is_line_empty: true }
     }
 
     pub fn requests(&self) -> ConnectionRequests {
         self.requests.clone()
     }
 
-    /// How many of these bytes may be given now: up to the last byte of the first head that is too
-    /// many, so that the body of the one before is complete.
-    fn num_given(&self, bytes: &[u8]) -> usize {
-        let Some(num_heads) = self.requests.num_heads_wanted(HEADS_MAX) else { return 0 };
-        let mut end = 0;
-        for number in 0..=num_heads {
-            let rest = bytes.get(end..).unwrap_or_default();
-            let Some(head) = end_of_head(rest) else { return bytes.len() };
-            self.requests.has_given_head();
-            end += head;
-            if number == num_heads {
-                return end - 1;
+    /// How many of these bytes may be given now: all before the last byte of the first head that is
+    /// too many, so that the body of the one before is complete. An empty line ends a head,
+    /// wherever reads cut it; those of bodies count as well.
+    fn num_given(&mut self, bytes: &[u8]) -> usize {
+        let Some(mut num_heads) = self.requests.num_heads_wanted() else { return 0 };
+        for (at, byte) in bytes.iter().enumerate() {
+            match byte {
+                b'\n' if self.is_line_empty => {
+                    self.requests.has_given_head();
+                    let Some(left) = num_heads.checked_sub(1) else {
+                        // Counted: it does not end a head once more.
+                        self.is_line_empty = false;
+                        return at;
+                    };
+                    num_heads = left;
+                }
+                b'\n' => self.is_line_empty = true,
+                b'\r' => {}
+                _ => self.is_line_empty = false,
             }
         }
-        end
+        bytes.len()
     }
 }
 
-/// The position after the first empty line. One of a body counts as well.
-fn end_of_head(bytes: &[u8]) -> Option<usize> {
-    let mut at = 0;
-    loop {
-        at += bytes.get(at..)?.iter().position(|byte| *byte == b'\n')? + 1;
-        match bytes.get(at..)? {
-            [b'\n', ..] => return Some(at + 1),
-            [b'\r', b'\n', ..] => return Some(at + 2),
-            _ => {}
-        }
-    }
-}
-
-impl<T: AsyncRead + Unpin> AsyncRead for HeadByHead<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for LimitedHeads<T> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -87,7 +80,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for HeadByHead<T> {
         } else {
             this.requests.begin_turn();
             let length = this.rest.len().min(buffer.remaining());
-            let num_given = this.num_given(this.rest.get(..length).unwrap_or_default());
+            let num_given = this.num_given(&this.rest.slice(..length));
             buffer.put_slice(&this.rest.split_to(num_given));
             num_given
         };
@@ -100,7 +93,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for HeadByHead<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for HeadByHead<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for LimitedHeads<T> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -30,7 +30,7 @@ use rustls::ServerConfig;
 
 use crate::net::MaybeTls;
 use crowd::OpenConnections;
-use heads::HeadByHead;
+use heads::LimitedHeads;
 use stream::{GuardedStream, WRITE_MAX};
 use turns::call_in_turn;
 
@@ -142,7 +142,7 @@ where
             .client_disconnect_timeout(CLOSE_DEADLINE)
             .h1_allow_half_closed(false)
             .local_addr(address)
-            .on_connect_ext(|stream: &HeadByHead<MaybeTls<GuardedStream<TcpStream>>>, data| {
+            .on_connect_ext(|stream: &LimitedHeads<MaybeTls<GuardedStream<TcpStream>>>, data| {
                 data.insert(stream.requests());
             });
         let application = application().into_factory();
@@ -164,7 +164,7 @@ where
                         .map_err(DispatchError::Io)?,
                 };
                 let requests = stream.get_ref().requests();
-                Ok::<_, DispatchError>((HeadByHead::new(stream, requests), peer))
+                Ok::<_, DispatchError>((LimitedHeads::new(stream, requests), peer))
             }
         })
         .and_then(http.h1(map_config(application, |()| AppConfig::default())))

@@ -29,6 +29,9 @@ use futures_util::Stream;
 /// Bytes after which reading waits for the end of a request in progress, or for the next turn.
 pub const READ_AHEAD_MAX: usize = 8 * 1024;
 
+/// Heads that actix-http gets while a request is in progress, with that of the request.
+pub const HEADS_MAX: usize = 8;
+
 /// Most bytes of an answer in one piece.
 const SLICE: usize = 16 * 1024;
 
@@ -77,8 +80,8 @@ impl ConnectionRequests {
 
     /// How many more heads actix-http may get. `None`: nothing, for enough were given, and no
     /// handler waits for the rest of a body, of which a piece is given in each turn.
-    pub fn num_heads_wanted(&self, heads_max: usize) -> Option<usize> {
-        let num_heads = heads_max.saturating_sub(self.0.num_heads.get());
+    pub fn num_heads_wanted(&self) -> Option<usize> {
+        let num_heads = HEADS_MAX.saturating_sub(self.0.num_heads.get());
         let is_piece_wanted = self.0.awaits_body.get() && !self.0.has_head.get();
         (num_heads > 0 || is_piece_wanted).then_some(num_heads)
     }
@@ -102,7 +105,7 @@ impl ConnectionRequests {
     /// Begins a turn. Returns whether the connection may be read; otherwise it is woken when it
     /// may. `is_writing`: the client does not take its answer, so nothing more is read from it.
     pub fn may_read(&self, cx: &Context<'_>, is_writing: bool) -> bool {
-        self.0.has_begun.set(false);
+        self.begin_turn();
         let waits = is_writing || self.waits_for_end();
         self.0.reads_later.set(waits);
         if waits {

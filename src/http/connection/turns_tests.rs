@@ -14,7 +14,7 @@ use tokio::task::LocalSet;
 
 use super::*;
 use crate::http::connection::crowd::OpenConnections;
-use crate::http::connection::heads::{HEADS_MAX, HeadByHead};
+use crate::http::connection::heads::LimitedHeads;
 use crate::http::connection::stream::GuardedStream;
 
 const KIB: usize = 1024;
@@ -51,13 +51,13 @@ impl Server {
             }
         });
         let http = HttpService::build()
-            .on_connect_ext(|stream: &HeadByHead<GuardedStream<DuplexStream>>, data| {
+            .on_connect_ext(|stream: &LimitedHeads<GuardedStream<DuplexStream>>, data| {
                 data.insert(stream.requests());
             })
             .h1(apply_fn_factory(handler, call_in_turn::<_, BoxBody>));
         let stream = guarded(server);
         let requests = stream.requests();
-        let stream = HeadByHead::new(stream, requests);
+        let stream = LimitedHeads::new(stream, requests);
         self.local.spawn_local(async move {
             let service = http.new_service(()).await.unwrap();
             service.call((stream, None)).await.unwrap();
@@ -191,7 +191,7 @@ async fn of_what_is_sent_in_advance_actix_gets_a_few_heads_at_a_time() {
     client.write_all(sent.as_bytes()).await.unwrap();
     let server = guarded(server);
     let requests = server.requests();
-    let mut server = HeadByHead::new(server, requests.clone());
+    let mut server = LimitedHeads::new(server, requests.clone());
     // And all of the next one but its last byte.
     let first = HEADS_MAX * lines.len() + crlf.len() - 1;
     assert_eq!(read_of_a_turn(&mut server), first);
@@ -215,6 +215,22 @@ async fn of_what_is_sent_in_advance_actix_gets_a_few_heads_at_a_time() {
     .collect();
     assert_eq!(turns.iter().sum::<usize>(), sent.len() - first - few - crlf.len(), "{turns:?}");
     assert!(turns.iter().all(|read| *read <= few), "{turns:?}");
+}
+
+#[tokio::test]
+async fn the_end_of_a_head_counts_wherever_reads_cut_it() {
+    let (server, mut client) = duplex(256 * KIB);
+    let server = guarded(server);
+    let requests = server.requests();
+    let mut server = LimitedHeads::new(server, requests.clone());
+    let _request = requests.begin().await;
+    let mut num_read = 0;
+    for _ in 0..100 {
+        // The end of one head, and the next one without its end.
+        client.write_all(b"\r\nGET / HTTP/1.0\r\n").await.unwrap();
+        num_read += read_of_a_turn(&mut server);
+    }
+    assert_eq!(num_read, 18 * HEADS_MAX, "the rest waits");
 }
 
 /// Whether a task was woken.
