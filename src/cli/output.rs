@@ -100,6 +100,11 @@ pub fn list<'a>(of: &'a Json, name: &str) -> &'a [Json] {
     of.get(name).and_then(Json::as_array).map_or(&[], Vec::as_slice)
 }
 
+/// The cursor of the next page, if there is one.
+pub fn next_cursor(page: &Json) -> Option<&str> {
+    page.get("next_cursor").and_then(Json::as_str)
+}
+
 /// The fields `names` as the cells of a table's row.
 pub fn cells(of: &Json, names: &[&str]) -> Vec<String> {
     names.iter().map(|name| field(of, name)).collect()

@@ -7,7 +7,7 @@ use serde_json::{Value as Json, json};
 use super::admin::{AdminClient, CALL_TIMEOUT, Error, ServerArgs};
 use super::common::Common;
 use super::exit::{CommandFailure, Exit};
-use super::output::{Output, cells, field, list, on_one_line, table};
+use super::output::{Output, cells, field, list, next_cursor, on_one_line, table};
 use crate::domain::PaymentState;
 
 /// The lists of payments that wait for an operator, in the order of their printing.
@@ -96,7 +96,7 @@ pub async fn run(args: &PaymentsArgs, common: &Common) -> anyhow::Result<Exit> {
                     }
                     payment
                 }));
-                if let Some(next) = page.get("next_cursor").and_then(Json::as_str) {
+                if let Some(next) = next_cursor(&page) {
                     output.note(&format!("there are more: --state {state} --cursor {next}"));
                 }
             }

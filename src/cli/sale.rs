@@ -9,7 +9,7 @@ use super::admin::{AdminClient, CALL_TIMEOUT, Error, ServerArgs};
 use super::common::Common;
 use super::exit::{CommandFailure, Exit};
 use super::export::{self, ExportArgs};
-use super::output::{cells, field, grouped, list, on_one_line, table};
+use super::output::{cells, field, grouped, list, next_cursor, on_one_line, table};
 use super::retention::{ARCHIVE_EXAMPLES, ArchiveArgs, PURGE_EXAMPLES, PurgeArgs};
 use super::sale_changes::{RESTOCK_EXAMPLES, RestockArgs, SET_EXAMPLES, SetArgs};
 
@@ -174,15 +174,16 @@ fn read_description(file: &Path) -> Result<Json, CommandFailure> {
 
 /// Every sale, page by page.
 async fn read_list(client: &AdminClient) -> Result<Vec<Json>, Error> {
-    let mut sales = Vec::new();
-    let mut page = client.ask(&["sales"], &[("limit", "200")], CALL_TIMEOUT).await?;
+    let (mut sales, mut cursor) = (Vec::new(), None::<String>);
     loop {
+        let after = cursor.iter().map(|cursor| ("cursor", cursor.as_str()));
+        let query: Vec<_> = [("limit", "200")].into_iter().chain(after).collect();
+        let page = client.ask(&["sales"], &query, CALL_TIMEOUT).await?;
         sales.extend(list(&page, "sales").iter().cloned());
-        let Some(cursor) = page.get("next_cursor").and_then(Json::as_str) else {
+        cursor = next_cursor(&page).map(str::to_owned);
+        if cursor.is_none() {
             return Ok(sales);
-        };
-        let query = [("limit", "200"), ("cursor", cursor)];
-        page = client.ask(&["sales"], &query, CALL_TIMEOUT).await?;
+        }
     }
 }
 

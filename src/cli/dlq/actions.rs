@@ -5,10 +5,10 @@ use serde_json::{Value as Json, json};
 
 use super::filter::FilterArgs;
 use super::render::{render_list, render_results};
-use super::{dead_letters, next_cursor, note_next_cursor, operation_failure};
+use super::{dead_letters, note_next_cursor, operation_failure};
 use crate::cli::admin::{AdminClient, CALL_TIMEOUT, Error};
 use crate::cli::exit::{CommandFailure, Exit};
-use crate::cli::output::{Output, field};
+use crate::cli::output::{Output, field, next_cursor};
 
 /// Dead letters in one call of a verb on all that match.
 const STEP: u64 = 50;

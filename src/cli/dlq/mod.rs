@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 use super::admin::{CALL_TIMEOUT, Error, ServerArgs};
 use super::common::Common;
 use super::exit::{CommandFailure, Exit};
-use super::output::{Output, list};
+use super::output::{Output, list, next_cursor};
 
 mod actions;
 mod filter;
@@ -146,8 +146,4 @@ fn operation_failure(error: Error) -> CommandFailure {
 
 fn dead_letters(page: &Json) -> &[Json] {
     list(page, "dead_letters")
-}
-
-fn next_cursor(page: &Json) -> Option<&str> {
-    page.get("next_cursor").and_then(Json::as_str)
 }

@@ -141,7 +141,7 @@ fn set_retention<D: Database>(
         RetentionChange::BeginPurge(archived) => {
             // Waits for the running writes; the next ones wait for this transaction.
             conn.raise_token(WRITER, "token")?;
-            if !is_undecided_since(conn, row.sale_no, archived)? {
+            if !is_unchanged_since(conn, row.sale_no, archived)? {
                 return Ok(TransactionEnd::RollBack(None));
             }
             // A copy of an intent that arrives from now on is refused: its order is not here any
@@ -157,7 +157,7 @@ fn set_retention<D: Database>(
 
 /// Whether no order was placed and no failure recorded since the sale had these contents. Reads
 /// only the tables that show it, because every writer waits: an order takes units of its SKU.
-fn is_undecided_since<D: Database>(
+fn is_unchanged_since<D: Database>(
     conn: &mut D,
     sale: i32,
     archived: &[TableContents],

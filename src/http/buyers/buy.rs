@@ -17,7 +17,7 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::mine::add_quota;
-use super::poll_interval::retry_after;
+use super::poll_interval::retry_later;
 use super::views::{RequestView, no_store, rfc3339};
 use crate::domain::{
     BucketNo, BuyerId, Phase, Refusal, RequestId, RequestStatus, Reservation, Sale, Sku,
@@ -131,7 +131,8 @@ async fn decide(
     };
     if let BuyAnswer::Known { status: RequestStatus::Failed(refusal), replayed } = answer {
         let is_second = refusal == Refusal::RequestIdReused && sent_id.is_none();
-        let refusal = if is_second { second(state, &sku, number, buyer).await? } else { refusal };
+        let refusal =
+            if is_second { refusal_of_second(state, &sku, number, buyer).await? } else { refusal };
         let problem = refused(&refusal, &reservation, &listed.sale, &sku, &state.request_ids);
         return Err(problem.replayed(replayed));
     }
@@ -251,7 +252,7 @@ async fn identify(
 
 /// Why another quantity is refused under the buyer's one id, which the buyer did not send: the
 /// first request was accepted, or has failed since.
-async fn second(
+async fn refusal_of_second(
     state: &HttpState,
     sku: &Arc<Sku>,
     first: RequestId,
@@ -308,7 +309,7 @@ fn accepted(view: &RequestView, replayed: bool, trace: &TraceContext) -> HttpRes
         .insert_header((LOCATION, format!("/v1/requests/{}", view.request_id)))
         .insert_header((TRACEPARENT, trace.header()));
     if view.order.is_none() {
-        answer.insert_header(retry_after());
+        answer.insert_header(retry_later());
     }
     if replayed {
         answer.insert_header((IDEMPOTENT_REPLAYED, HeaderValue::from_static("true")));

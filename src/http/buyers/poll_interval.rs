@@ -4,9 +4,10 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use actix_web::http::header::{HeaderName, HeaderValue, RETRY_AFTER};
+use actix_web::http::header::{HeaderName, HeaderValue};
 
 use crate::domain::{Phase, Sale};
+use crate::http::middleware::problem::retry_after;
 
 /// Polls of one sale per second that a process answers before it asks pages to wait longer.
 const POLLS_PER_SECOND: f64 = 2_000.0;
@@ -35,9 +36,9 @@ pub struct PollLoad {
     pub poll_after_ms: u32,
 }
 
-/// `Retry-After` of a request without a final state, drawn anew for each answer.
-pub fn retry_after() -> (HeaderName, HeaderValue) {
-    (RETRY_AFTER, HeaderValue::from(fastrand::u32(PENDING_S)))
+/// `Retry-After` of a request without a final state.
+pub fn retry_later() -> (HeaderName, HeaderValue) {
+    retry_after(PENDING_S)
 }
 
 /// Milliseconds until a page asks again. The number of open pages is estimated as polls per second
@@ -95,7 +96,7 @@ mod tests {
 
     #[test]
     fn a_crowd_of_queued_requests_does_not_poll_in_step() {
-        let drawn: BTreeSet<_> = (0..100).map(|_| retry_after().1.as_bytes().to_vec()).collect();
+        let drawn: BTreeSet<_> = (0..100).map(|_| retry_later().1.as_bytes().to_vec()).collect();
         assert_eq!(drawn, BTreeSet::from([b"1".to_vec(), b"2".to_vec()]));
     }
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::mine::add_quota;
-use super::poll_interval::retry_after;
+use super::poll_interval::retry_later;
 use super::views::{RequestView, no_store, no_store_json, rfc3339};
 use crate::domain::{BuyerId, Refusal, RequestId, RequestStatus, Sku};
 use crate::http::admission::LimitedCall;
@@ -150,7 +150,7 @@ pub async fn show(request: HttpRequest, request_id: web::Path<String>, state: St
     let mut answer = HttpResponse::Ok();
     answer.insert_header(no_store());
     if view.poll_after_ms > 0 {
-        answer.insert_header(retry_after());
+        answer.insert_header(retry_later());
     }
     Ok(answer.json(view))
 }

@@ -26,11 +26,16 @@ const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 pub const NO_SNIFF: (HeaderName, HeaderValue) =
     (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
 
-/// `Retry-After` of 503, seconds: each answer draws one, so that no crowd comes back in step.
+/// `Retry-After` of 503, seconds.
 const RETRY_AFTER_S: RangeInclusive<u32> = 1..=3;
 
 /// `Retry-After` of a paused sale, seconds: an operator pauses for minutes rather than seconds.
 const PAUSED_S: RangeInclusive<u32> = 5..=10;
+
+/// `Retry-After` within these seconds. Each answer draws one, so that no crowd comes back in step.
+pub fn retry_after(seconds: RangeInclusive<u32>) -> (HeaderName, HeaderValue) {
+    (RETRY_AFTER, HeaderValue::from(fastrand::u32(seconds)))
+}
 
 /// What a handler returns.
 pub type Handled = Result<HttpResponse, Problem>;
@@ -113,7 +118,7 @@ impl Problem {
             answer.insert_header((IDEMPOTENT_REPLAYED, HeaderValue::from_static("true")));
         }
         if let Some(seconds) = self.retry_after_s() {
-            answer.insert_header((RETRY_AFTER, HeaderValue::from(fastrand::u32(seconds))));
+            answer.insert_header(retry_after(seconds));
         }
         for header in &self.headers {
             answer.insert_header(header.clone());

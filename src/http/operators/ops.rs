@@ -71,11 +71,12 @@ pub struct SkuStats {
 )]
 pub async fn metrics(state: State) -> HttpResponse {
     let deps = &state.deps;
+    let now_ms = deps.clock.wall_ms();
     for listed in deps.catalog.all() {
+        let is_dormant = listed.sale.is_dormant(now_ms);
         for sku in &listed.skus {
             let (sale, sku_id) = (listed.sale.id.to_string(), sku.id.to_string());
-            let left = (!listed.sale.is_dormant(deps.clock.wall_ms()))
-                .then(|| stock_left(&state, listed.sale.phase, sku));
+            let left = (!is_dormant).then(|| stock_left(&state, listed.sale.phase, sku));
             deps.metrics.stock_left(sale, sku_id, left);
         }
     }
