@@ -61,8 +61,9 @@ pub struct Connector<C> {
     pub is_valid: fn(&mut C) -> bool,
     /// An unused connection is closed after this time.
     pub idle_max: Duration,
-    /// Counts the jobs that found the database away, for all threads of one database: after such a
-    /// job each thread opens another connection, because its own may be lost as well.
+    /// Counts the jobs that found the database away and the connections that were lost, for all
+    /// threads of one database: afterwards each thread opens another connection, because its own
+    /// may be lost as well.
     pub outages: Arc<AtomicU64>,
 }
 
@@ -80,8 +81,11 @@ impl<C> Connector<C> {
                 Err(RecvTimeoutError::Disconnected) => return,
             };
             let known = std::mem::replace(&mut outages, self.outages.load(Ordering::Acquire));
-            let open = connection.take().filter(|_| known == outages);
-            let open = open.and_then(|mut open| (self.is_valid)(&mut open).then_some(open));
+            let mut open = connection.take().filter(|_| known == outages);
+            if open.as_mut().is_some_and(|open| !(self.is_valid)(open)) {
+                open = None;
+                outages = self.outages.fetch_add(1, Ordering::AcqRel) + 1;
+            }
             match open.map_or_else(&self.connect, Ok) {
                 // After any error the connection is replaced: this takes a millisecond and leaves
                 // no open transaction.

@@ -117,6 +117,23 @@ async fn an_outage_on_one_thread_replaces_the_connections_of_the_others() {
     assert_eq!((connection().await, connection().await), (2, 2));
 }
 
+#[tokio::test]
+async fn a_lost_connection_of_one_thread_replaces_those_of_the_others() {
+    let (outages, opened) = (Arc::default(), Arc::new(AtomicU32::new(0)));
+    let thread_set = |is_valid| {
+        let count = Arc::clone(&opened);
+        let connect = move || Ok(count.fetch_add(1, Ordering::SeqCst));
+        started(connect, is_valid, 4, NEVER, &outages)
+    };
+    let (readers, writers) = (thread_set(|_| true), thread_set(|number| *number != 1));
+    let connection = async |workers: &Workers<u32>| {
+        workers.run("reading", |number| Ok(*number)).await.unwrap()
+    };
+    assert_eq!((connection(&readers).await, connection(&writers).await), (0, 1));
+    assert_eq!((connection(&writers).await, connection(&readers).await), (2, 3));
+    assert_eq!((connection(&writers).await, connection(&readers).await), (2, 3));
+}
+
 /// A connection that panics when it is closed.
 struct PanicsOnClose;
 

@@ -3,13 +3,12 @@
 //! Covers the crash points `before_commit`, `after_commit` and `migrating` in MariaDB.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use floodgate::db::conflict_resolution::resolve;
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
 use floodgate::db::{ErrorClass, Ledger, OrderWriter, SaleStore};
 use floodgate::domain::{OrderIntent, PlaceOutcome, Sku};
-use floodgate::runtime::clock::ManualClock;
+use floodgate::runtime::clock::{ManualClock, now_monotonic};
 
 use crate::support::fault_proxy::FaultProxy;
 use crate::support::offers::{ANY, assert_ledger_holds, intent, open_offer, orders, quota, run};
@@ -138,14 +137,21 @@ fn whenever_the_server_is_killed_the_answer_was_true() {
         let seed = fastrand::u64(..);
         let mut random = fastrand::Rng::with_seed(seed);
         let (mut placed, mut unknown, mut refused, mut lost) = (0, 0, 0, 0);
-        for round in 0..rounds {
-            let after = Duration::from_micros(random.u64(0..7_000));
+        let batch_of = |round: u64| -> Vec<_> {
+            (1..=300).map(|n| intent(&sku, round * 1_000 + n, n, 1)).collect()
+        };
+        // The kills spread over the whole of a batch, however fast this machine is.
+        let begin = now_monotonic();
+        ledger.place(batch_of(0)).await.unwrap().unwrap();
+        let batch_takes = begin.elapsed();
+        for round in 1..=rounds {
+            let after = batch_takes.mul_f64(random.f64() * 1.5);
             let killing = async {
                 // Not a wait for a condition: the moment of the kill is meant to be arbitrary.
                 tokio::time::sleep(after).await;
                 server.kill();
             };
-            let batch: Vec<_> = (1..=300).map(|n| intent(&sku, round * 1_000 + n, n, 1)).collect();
+            let batch = batch_of(round);
             let (answer, ()) = tokio::join!(ledger.place(batch.clone()), killing);
             server.restart();
             let examined =
