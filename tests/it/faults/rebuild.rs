@@ -15,7 +15,7 @@ use floodgate::runtime::clock::{ManualClock, SharedClock};
 use floodgate::services::dead_letters::headers;
 use floodgate::services::rebuild::load_sku;
 use floodgate::services::sales::SalesError;
-use floodgate::stock::Error;
+use floodgate::stock::{BucketHealth, Error};
 use floodgate::tier::Backends;
 use serde_json::json;
 
@@ -241,6 +241,15 @@ fn one_sku_that_is_loaded_or_damaged_holds_up_no_other() {
         let bucket = |id| format!("fg:{{{}:0}}:bucket", no_of(id));
         fixture.redis.cmd(&["FLUSHALL"]);
         fixture.redis.cmd(&["SET", &bucket("damaged"), "text"]);
+        // Until no answer of a gate from before says that a bucket is ready.
+        let (listed, stock) = (harness.catalog.sale("sale").unwrap(), &harness.backends.stock);
+        for sku in &listed.skus {
+            until("lost buckets", async || {
+                let health = stock.health(sku, listed.sale.phase, listed.sale.epoch).await;
+                (!matches!(health, Ok(BucketHealth::Ready))).then_some(())
+            })
+            .await;
+        }
         faulty.set(StockFault::LoadWaits(no_of("slow")));
         let stuck = harness.sync();
         tokio::pin!(stuck);
