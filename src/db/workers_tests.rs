@@ -126,9 +126,8 @@ async fn a_lost_connection_of_one_thread_replaces_those_of_the_others() {
         started(connect, is_valid, 4, NEVER, &outages)
     };
     let (readers, writers) = (thread_set(|_| true), thread_set(|number| *number != 1));
-    let connection = async |workers: &Workers<u32>| {
-        workers.run("reading", |number| Ok(*number)).await.unwrap()
-    };
+    let connection =
+        async |workers: &Workers<u32>| workers.run("reading", |number| Ok(*number)).await.unwrap();
     assert_eq!((connection(&readers).await, connection(&writers).await), (0, 1));
     assert_eq!((connection(&writers).await, connection(&readers).await), (2, 3));
     assert_eq!((connection(&writers).await, connection(&readers).await), (2, 3));

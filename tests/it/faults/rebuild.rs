@@ -208,6 +208,18 @@ fn a_sku_held_by_an_operator_is_loaded_by_any_process() {
     });
 }
 
+/// Until no answer of a gate from before says that a bucket is ready.
+async fn until_lost(harness: &Harness) {
+    let (listed, stock) = (harness.catalog.sale("sale").unwrap(), &harness.backends.stock);
+    for sku in &listed.skus {
+        until("lost buckets", async || {
+            let health = stock.health(sku, listed.sale.phase, listed.sale.epoch).await;
+            (!matches!(health, Ok(BucketHealth::Ready))).then_some(())
+        })
+        .await;
+    }
+}
+
 #[test]
 fn one_sku_that_is_loaded_or_damaged_holds_up_no_other() {
     let fixture = GateFixture::new();
@@ -241,15 +253,7 @@ fn one_sku_that_is_loaded_or_damaged_holds_up_no_other() {
         let bucket = |id| format!("fg:{{{}:0}}:bucket", no_of(id));
         fixture.redis.cmd(&["FLUSHALL"]);
         fixture.redis.cmd(&["SET", &bucket("damaged"), "text"]);
-        // Until no answer of a gate from before says that a bucket is ready.
-        let (listed, stock) = (harness.catalog.sale("sale").unwrap(), &harness.backends.stock);
-        for sku in &listed.skus {
-            until("lost buckets", async || {
-                let health = stock.health(sku, listed.sale.phase, listed.sale.epoch).await;
-                (!matches!(health, Ok(BucketHealth::Ready))).then_some(())
-            })
-            .await;
-        }
+        until_lost(&harness).await;
         faulty.set(StockFault::LoadWaits(no_of("slow")));
         let stuck = harness.sync();
         tokio::pin!(stuck);
