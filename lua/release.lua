@@ -56,8 +56,9 @@ for i = 1, size do
     if is_returned == 1 then
       stock, released = stock + quantity, released + quantity
     end
-    if is_quota and held[b] > 0 then
-      held[b], new_buyers[b] = held[b] > quantity and held[b] - quantity, true
+    local units = is_quota and held[b] or 0
+    if units > 0 then
+      held[b], new_buyers[b] = units > quantity and units - quantity, true
     end
   end
   -- The intent of a repeat or an unknown request is left from before the bucket was loaded.

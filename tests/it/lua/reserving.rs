@@ -64,6 +64,18 @@ fn a_quota_counts_over_batches_and_comes_back_with_a_refusal() {
 }
 
 #[test]
+fn refusals_beyond_the_units_of_their_buyer_leave_none() {
+    let (_redis, mut client, fixture) = fixture(quota(5), 10);
+    let both = [fixture.reservation(1, 7, 3), fixture.reservation(2, 7, 2)];
+    assert_eq!(fixture.reserve(&mut client, 0, &both), [Verdict::Reserved; 2]);
+    let page = fixture.buckets[0].buyers(fixture.pages().page_of(both[0].buyer.get()));
+    client.cmd(&["HSET", &page, &both[0].buyer.to_string(), "3"]);
+    let refusals = both.map(|reservation| refused(&reservation, Refusal::Ended));
+    assert_eq!(fixture.release(&mut client, 0, &refusals).0, [SettleOutcome::Now; 2]);
+    assert_eq!(fixture.counts(&mut client, 0).num_buyers, 0);
+}
+
+#[test]
 fn an_order_is_settled_once_and_never_goes_back() {
     let (_redis, mut client, fixture) = fixture(ONE, 10);
     let reservation = fixture.reservation(1, 1, 2);
