@@ -82,7 +82,8 @@ impl OrderEventRow {
         })
     }
 
-    /// The event of the orders that one transaction placed: SKU, buyer and request of each.
+    /// The event of the orders of one SKU that one transaction placed: SKU, buyer and request of
+    /// each.
     pub(super) fn placed(orders: &[(i32, i64, i64)], at_ms: i64) -> Option<Self> {
         let (sku_no, buyer_id, request_id) = *orders.first()?;
         Some(Self {
@@ -149,7 +150,7 @@ fn placed_bytes(orders: &[(i32, i64, i64)]) -> Vec<u8> {
 }
 
 /// The keys of the orders of a placement.
-pub(super) fn placed_keys(placed: &[u8]) -> Result<Vec<OrderKey>, Error> {
+fn placed_keys(placed: &[u8]) -> Result<Vec<OrderKey>, Error> {
     let (orders, rest) = placed.as_chunks::<PLACED_BYTES>();
     let is_whole = rest.is_empty().then_some(());
     readable(is_whole, || "the event of a placement".to_owned(), "placed", placed.len())?;

@@ -160,6 +160,10 @@ impl NewOrder {
         slot
     }
 
+    pub(super) fn is_of_same_sku(&self, other: &Self) -> bool {
+        self.numbers.first() == other.numbers.first()
+    }
+
     /// SKU, buyer and request.
     pub(super) fn key(&self) -> (i32, i64, i64) {
         let [sku_no, buyer_id, _, request_id, ..] = self.numbers;

@@ -118,23 +118,28 @@ impl Database for MysqlConnection {
             before = "),(";
         }
         text.push(')');
-        let keys: Vec<_> = orders.iter().map(NewOrder::key).collect();
-        if let (Some(first), [(sku_no, buyer_id, request_id), ..]) = (orders.first(), &*keys) {
-            // In the same round trip.
+        // In the same round trip.
+        text.push_str(
+            "; INSERT INTO order_events (request_id, version, sku_no, buyer_id, kind, at_ms, \
+             actor, limit_back, num_orders, placed) VALUES ",
+        );
+        let mut before = "(";
+        for placed in orders.chunk_by(NewOrder::is_of_same_sku) {
+            let Some(first) = placed.first() else { continue };
+            let (sku_no, buyer_id, request_id) = first.key();
+            let (at_ms, num_orders) = (first.recorded_at_ms, placed.len());
             let _written = write!(
                 text,
-                "; INSERT INTO order_events (request_id, version, sku_no, buyer_id, kind, at_ms, \
-                 actor, limit_back, num_orders, placed) VALUES \
-                 ({request_id},0,{sku_no},{buyer_id},0,{},'{}',0,{},x'",
-                first.recorded_at_ms,
-                Actor::Buyer,
-                keys.len()
+                "{before}{request_id},0,{sku_no},{buyer_id},0,{at_ms},'{}',0,{num_orders},x'",
+                Actor::Buyer
             );
-            for (sku, buyer, request) in &keys {
+            for (sku, buyer, request) in placed.iter().map(NewOrder::key) {
                 let _written = write!(text, "{sku:08x}{buyer:016x}{request:016x}");
             }
-            text.push_str("')");
+            text.push('\'');
+            before = "),(";
         }
+        text.push(')');
         self.batch_execute(&text)
     }
 

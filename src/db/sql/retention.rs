@@ -13,7 +13,6 @@ use super::sales::load;
 use super::transaction::WRITER;
 use super::{Database, SqlLedger, TransactionEnd, in_transaction};
 use crate::db::archive_tables::{ArchiveScope, TableSpec, array, elements, spec};
-use crate::db::life_rows::placed_keys;
 use crate::db::rows::readable;
 use crate::db::{Error, PurgeStep, RetentionStore};
 use crate::domain::{
@@ -292,7 +291,6 @@ fn purge<D: Database>(conn: &mut D, sku: i32, limit: u32) -> Result<TransactionE
         return Ok(TransactionEnd::RollBack(0));
     }
     let requests: Vec<i64> = orders.iter().map(|(.., request)| *request).collect();
-    keep_placements(conn, &requests)?;
     let mut buyers: Vec<_> = orders.iter().map(|(buyer, ..)| (sku, *buyer)).collect();
     buyers.dedup();
     conn.delete_by_request("order_events", &requests)?;
@@ -300,22 +298,4 @@ fn purge<D: Database>(conn: &mut D, sku: i32, limit: u32) -> Result<TransactionE
     conn.delete_by_buyer("payments", &buyers, &requests)?;
     conn.delete_by_buyer("orders", &buyers, &requests)?;
     Ok(TransactionEnd::Commit(orders.len() as u64))
-}
-
-/// Keeps the placements of several sales as long as one of these is not purged: they are filed
-/// under an order of it.
-fn keep_placements<D: Database>(conn: &mut D, requests: &[i64]) -> Result<(), Error> {
-    let mut placements = Vec::new();
-    for (request, placed) in conn.placements(requests)? {
-        placements.push((request, placed_keys(placed.as_deref().unwrap_or_default())?));
-    }
-    let skus = placements.iter().flat_map(|(_, keys)| keys.iter().map(|key| key.sku.0));
-    let skus: BTreeSet<i32> = skus.collect();
-    let purged = conn.skus_from(RetentionState::Purging, &Vec::from_iter(skus))?;
-    for (request, keys) in placements {
-        if let Some(other) = keys.into_iter().find(|key| !purged.contains(&key.sku.0)) {
-            conn.file_placement(request, other)?;
-        }
-    }
-    Ok(())
 }

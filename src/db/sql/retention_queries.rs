@@ -9,8 +9,8 @@ use super::Database;
 use super::queries::queries;
 use super::statements::{SkuAndBuyer, list, of_buyers};
 use crate::db::mysql::MysqlConnection;
-use crate::db::schema::{order_events, sales, skus};
-use crate::domain::{OrderKey, Retention, RetentionState};
+use crate::db::schema::{sales, skus};
+use crate::domain::{Retention, RetentionState};
 
 /// Buyer, slot and request of an order.
 pub type OrderId = (i64, i64, i64);
@@ -66,26 +66,6 @@ trait RetentionQueries {
             Self::BY_PRIMARY_KEY
         );
         sql::<(BigInt, BigInt, BigInt)>(&text).load(self)
-    }
-
-    /// The placements of several orders whose first order is among these, with the orders.
-    fn placements(&mut self, requests: &[i64]) -> QueryResult<Vec<(i64, Option<Vec<u8>>)>> {
-        order_events::table
-            .filter(order_events::request_id.eq_any(requests))
-            .filter(order_events::version.eq(0))
-            .filter(order_events::num_orders.gt(1))
-            .select((order_events::request_id, order_events::placed))
-            .load(self)
-    }
-
-    /// Files the placement of several orders under another one of them.
-    fn file_placement(&mut self, request: i64, under: OrderKey) -> QueryResult<()> {
-        let row = (
-            order_events::request_id.eq(under.request.to_db()),
-            order_events::sku_no.eq(under.sku.0),
-            order_events::buyer_id.eq(under.buyer.to_db()),
-        );
-        update(order_events::table.find((request, 0))).set(row).execute(self).map(drop)
     }
 
     /// Deletes the rows of orders in a table that has their requests.

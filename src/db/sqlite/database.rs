@@ -61,14 +61,16 @@ impl Database for SqliteConnection {
             InsertOrders(row).execute(self)?;
         }
         reject_ended_requests(self, orders)?;
-        let keys: Vec<_> = orders.iter().map(NewOrder::key).collect();
-        match OrderEventRow::placed(&keys, orders.first().map_or(0, |order| order.recorded_at_ms)) {
-            // One row: the statement is prepared once per connection, and needs no savepoint.
-            Some(event) => {
-                diesel::insert_into(order_events::table).values(event).execute(self).map(drop)
+        for placed in orders.chunk_by(NewOrder::is_of_same_sku) {
+            let keys: Vec<_> = placed.iter().map(NewOrder::key).collect();
+            let at_ms = placed.first().map_or(0, |order| order.recorded_at_ms);
+            // One row at a time: the statement is prepared once per connection, and needs no
+            // savepoint.
+            if let Some(event) = OrderEventRow::placed(&keys, at_ms) {
+                diesel::insert_into(order_events::table).values(event).execute(self)?;
             }
-            None => Ok(()),
         }
+        Ok(())
     }
 
     fn any_refused(&mut self, requests: &[i64], skus: &[i32]) -> QueryResult<bool> {

@@ -200,6 +200,7 @@ macro_rules! backends {
                 retention:
                     an_archive_is_complete_and_the_same_at_every_page_size
                     open_ends_of_a_sale_are_named
+                    a_batch_of_two_sales_is_unread_in_both
                     orders_of_a_sealed_sale_do_not_change
                     a_purge_deletes_every_row_and_keeps_the_name
                     nothing_is_placed_or_refused_between_archive_and_purge

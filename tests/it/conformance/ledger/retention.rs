@@ -175,6 +175,25 @@ pub async fn open_ends_of_a_sale_are_named(backend: &dyn Backend) {
     assert_eq!(unread, [(OpenEnd::UnreadEvents, 3)]);
 }
 
+pub async fn a_batch_of_two_sales_is_unread_in_both(backend: &dyn Backend) {
+    let shop = Shop::open(backend, ANY).await;
+    let other = open_offer(&*shop.ledger, "other", ANY, 10).await;
+    let batch = [(&other, 1), (&shop.sku, 2), (&other, 3), (&shop.sku, 4)];
+    let batch = batch.map(|(sku, no)| intent(sku, no, no, 1)).to_vec();
+    assert!(shop.ledger.place(batch).await.unwrap().is_some());
+    let open = async |id| {
+        let sale = sale(&*shop.ledger, id).await;
+        shop.ledger.open_ends(&sale, READERS).await.unwrap()
+    };
+    for id in ["sale", "other"] {
+        assert_eq!(open(id).await, [(OpenEnd::Deadlines, 2), (OpenEnd::UnreadEvents, 1)], "{id}");
+    }
+    read_events(&*shop.ledger).await;
+    for id in ["sale", "other"] {
+        assert_eq!(open(id).await, [(OpenEnd::Deadlines, 2)], "{id}");
+    }
+}
+
 pub async fn orders_of_a_sealed_sale_do_not_change(backend: &dyn Backend) {
     let draft = SkuDraft { payment_window_s: 0, ..sku_draft("sku", ONE, 10) };
     let shop = Shop::with(backend, draft).await;
@@ -275,7 +294,7 @@ pub async fn a_purge_leaves_the_events_of_other_sales(backend: &dyn Backend) {
     let shop = Shop::open(backend, ANY).await;
     let ledger: &Arc<dyn Ledger> = &shop.ledger;
     let other = open_offer(&**ledger, "other", ANY, 10).await;
-    // One transaction places orders of both sales; its event is filed under the first sale's.
+    // One transaction places orders of both sales.
     let both = vec![intent(&shop.sku, 1, 1, 1), intent(&other, 2, 2, 1), intent(&other, 3, 3, 1)];
     assert!(ledger.place(both).await.unwrap().is_some());
     shop.place(4, 4, 1).await;
