@@ -124,15 +124,25 @@ impl StockGate {
         }
     }
 
-    /// Sends the next batch to the stock, unless one is being decided.
+    /// Sends the next batch to the stock, unless one is being decided. A request whose sender has
+    /// stopped waiting is left out: a repeat of it may have been told since that the sale is over.
     fn decide(&mut self, ctx: &mut Context<Self>) {
-        if self.in_progress.deciding || self.pending.is_empty() {
+        if self.in_progress.deciding {
+            return;
+        }
+        let mut batch = Vec::with_capacity(self.pending.len().min(self.deps.settings.batch_max));
+        while batch.len() < self.deps.settings.batch_max
+            && let Some(purchase) = self.pending.pop_front()
+        {
+            if !purchase.reply.is_closed() {
+                batch.push(purchase);
+            }
+        }
+        if batch.is_empty() {
             return;
         }
         self.in_progress.deciding = true;
-        let size = self.pending.len().min(self.deps.settings.batch_max);
-        self.deps.metrics.gate_batch_size.observe(size as f64);
-        let batch = self.pending.drain(..size).collect();
+        self.deps.metrics.gate_batch_size.observe(batch.len() as f64);
         self.reserve(ctx, batch, None);
     }
 

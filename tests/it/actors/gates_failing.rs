@@ -304,6 +304,36 @@ fn an_accepted_request_is_processed_without_its_buyer() {
 }
 
 #[test]
+fn a_request_that_its_sender_gave_up_before_it_was_sent_is_not_accepted() {
+    in_system(async {
+        let fixture = Failing::open(Tier::Memory, Offer { buckets: 1, ..OFFER }).await;
+        fixture.stock.set(StockFault::Held);
+        let first = fixture.buy_as(1, 1, 1);
+        tokio::pin!(first);
+        tokio::select! {
+            answer = &mut first => panic!("early answer: {answer:?}"),
+            () = fixture.accepted(&[1]) => {}
+        }
+        // Reaches the gate, which waits for the answer to the first.
+        let given_up = fixture.ask(2, 2, 1);
+        let reaches_gate = async {
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            answer = fixture.gates.buy(given_up) => panic!("early answer: {answer:?}"),
+            () = reaches_gate => {}
+        }
+        fixture.stock.set(StockFault::None);
+        assert!(is_placed(&first.await));
+        assert!(is_placed(&fixture.buy_as(3, 3, 1).await));
+        assert_eq!(fixture.find(&given_up).await, None);
+        assert_eq!(fixture.left().await, OFFER.stock - 2);
+    });
+}
+
+#[test]
 fn a_request_inside_a_crashed_gate_is_never_answered_busy() {
     in_system(async {
         let fixture = Failing::open(Tier::Memory, OFFER).await;
