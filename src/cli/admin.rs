@@ -180,17 +180,6 @@ impl AdminClient {
         self.call(Method::POST, path, &[], Some(body), within).await
     }
 
-    /// `POST` below `/admin/v1` with query parameters.
-    pub async fn post_to(
-        &self,
-        path: &[&str],
-        query: &[(&str, &str)],
-        body: &Json,
-        within: Option<Duration>,
-    ) -> Result<Json, Error> {
-        self.call(Method::POST, path, query, Some(body), within).await
-    }
-
     /// `PATCH` below `/admin/v1`.
     pub async fn patch(
         &self,

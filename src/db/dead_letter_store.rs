@@ -19,7 +19,7 @@ pub trait DeadLetterStore: Send + Sync {
         now_ms: i64,
     ) -> Result<Vec<StoreDeadLetterOutcome>, Error>;
 
-    /// Dead letters, newest first, at most `limit`.
+    /// Dead letters in the order of the filter, at most `limit`.
     async fn dead_letters(
         &self,
         filter: DeadLetterFilter,

@@ -64,6 +64,14 @@ named_enum! {
 }
 ledger_numbers! { DeadLetterState }
 
+named_enum! {
+    /// The order of a list of dead letters, by their numbers.
+    DeadLetterOrder {
+        Newest => "newest",
+        Oldest => "oldest",
+    }
+}
+
 impl DeadLetterState {
     /// Whether a dead letter in this state is the final state of its requests.
     pub fn is_end(self) -> bool {
@@ -165,8 +173,9 @@ pub struct DeadLetterFilter {
     pub since_ms: Option<i64>,
     /// Dead-lettered before this time, epoch milliseconds.
     pub until_ms: Option<i64>,
-    /// Only smaller numbers: the last number of the previous page.
-    pub before: Option<DeadLetterNo>,
+    pub order: Option<DeadLetterOrder>,
+    /// The last number of the previous page in this order.
+    pub after: Option<DeadLetterNo>,
     /// Only dead letters that contain this request.
     pub request: Option<RequestId>,
     /// Only dead letters with a request of this buyer. Those that versions before 0017 of the
@@ -180,6 +189,11 @@ impl DeadLetterFilter {
     /// The dead letters that contain `request`.
     pub fn with(request: RequestId) -> Self {
         Self { request: Some(request), ..Self::default() }
+    }
+
+    /// Newest first, unless it says otherwise.
+    pub fn is_oldest_first(&self) -> bool {
+        self.order == Some(DeadLetterOrder::Oldest)
     }
 
     /// Whether it has a condition on the requests.

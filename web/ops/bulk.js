@@ -1,18 +1,19 @@
 // One verb on every dead letter that the filter matches, in steps of the server.
 
 import { html } from "./htm-preact.min.js";
-import { CallError, post, withQuery } from "./api.js";
+import { CallError, post } from "./api.js";
 import { Verb, count } from "./parts.js";
 
 const STEP = 50;
 
 /** Runs the steps until none is left; each tells how many the next one has to find. */
 async function steps(verb, query, matching, reason) {
-  let [expected, cursor, trace] = [matching, "", ""];
+  let [expected, cursor, trace] = [matching, undefined, ""];
   const sums = { done: 0, already: 0, refused: 0 };
   do {
-    const path = withQuery(`dead-letters/${verb}`, { ...query, limit: STEP, cursor });
-    const step = await post(path, { expected, reason });
+    const filter = { ...query, cursor };
+    const body = { filter, expected_count: expected, max: STEP, reason };
+    const step = await post(`dead-letters/${verb}`, body);
     for (const { done, refused } of step.dead_letters) {
       sums[refused ? "refused" : done === "already" ? "already" : "done"] += 1;
     }
@@ -20,7 +21,7 @@ async function steps(verb, query, matching, reason) {
       const text = `Stopped after ${count(sums.done)}: ${step.stopped}`;
       throw new CallError("stopped", text, { trace: step.trace });
     }
-    [expected, cursor, trace] = [step.num_left, step.next_cursor ?? "", step.trace];
+    [expected, cursor, trace] = [step.num_left, step.next_cursor, step.trace];
   } while (cursor);
   const words = Object.entries(sums).filter(([, num]) => num > 0);
   return { says: words.map(([name, num]) => `${count(num)} ${name}`).join(", "), trace };

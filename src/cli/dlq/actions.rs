@@ -141,7 +141,7 @@ impl Run {
         Ok(())
     }
 
-    /// Applies the verb to all that match, step by step from the newest on. Each step tells how
+    /// Applies the verb to all that match, step by step. Each step tells how
     /// many are left for the next one.
     async fn all(
         &mut self,
@@ -157,14 +157,18 @@ impl Run {
         let (mut expected, mut room) = (expected, selection.max.unwrap_or(u64::MAX));
         self.num_requested = usize::try_from(expected.min(room)).unwrap_or(usize::MAX);
         while room > 0 {
-            let limit = room.min(STEP).to_string();
             let cursor = self.next_cursor.take();
-            let mut query = selection.filter.query();
-            query.push(("limit", &limit));
-            query.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
-            let body = json!({ "expected": expected, "reason": reason });
-            let path = ["dead-letters", action.verb];
-            let step = client.post_to(&path, &query, &body, None).await;
+            let mut filter = selection.filter.query();
+            filter.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
+            let filter: Json =
+                filter.into_iter().map(|(name, value)| (name, json!(value))).collect();
+            let body = json!({
+                "filter": filter,
+                "expected_count": expected,
+                "max": room.min(STEP),
+                "reason": reason,
+            });
+            let step = client.post(&["dead-letters", action.verb], &body, None).await;
             let step = step.map_err(operation_failure)?;
             self.results.extend(dead_letters(&step).iter().cloned());
             if let Some(why) = step.get("stopped").and_then(Json::as_str) {

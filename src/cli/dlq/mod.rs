@@ -40,13 +40,16 @@ pub struct DlqArgs {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// List dead letters, newest first
+    /// List dead letters
     #[command(before_help = "Examples:\n  floodgate dlq list\n  \
                              floodgate dlq list --state all --origin consumer --limit 200\n  \
-                             floodgate dlq list --sale spring --sku phone --since 2h\n")]
+                             floodgate dlq list --sale spring --sku phone --order oldest\n")]
     List {
         #[command(flatten)]
         filter: FilterArgs,
+        /// Which come first
+        #[arg(long, default_value = "newest", value_parser = ["newest", "oldest"])]
+        order: String,
         /// Most dead letters to show
         #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=500))]
         limit: u32,
@@ -98,9 +101,9 @@ enum Verb {
 pub async fn run(args: &DlqArgs, common: &Common) -> anyhow::Result<Exit> {
     let (client, output) = args.server.connect(common)?;
     let (selection, verb, text_name, text) = match &args.verb {
-        Verb::List { filter, limit, cursor } => {
+        Verb::List { filter, order, limit, cursor } => {
             let (mut query, limit) = (filter.query(), limit.to_string());
-            query.push(("limit", &limit));
+            query.extend([("order", order.as_str()), ("limit", &limit)]);
             query.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
             let page = client.ask(&["dead-letters"], &query, CALL_TIMEOUT).await;
             let page = page.map_err(operation_failure)?;

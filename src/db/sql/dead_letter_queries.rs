@@ -104,8 +104,12 @@ macro_rules! filtered {
         if let Some(until_ms) = $filter.until_ms {
             query = query.filter(dead_letters::dead_at_ms.lt(until_ms));
         }
-        if let Some(before) = $filter.before {
-            query = query.filter(dead_letters::letter_no.lt(before.0));
+        if let Some(after) = $filter.after {
+            query = if $filter.is_oldest_first() {
+                query.filter(dead_letters::letter_no.gt(after.0))
+            } else {
+                query.filter(dead_letters::letter_no.lt(after.0))
+            };
         }
         if $filter.has_requests() {
             let mut with = dead_requests::table.select(dead_requests::letter_no).into_boxed();
@@ -176,15 +180,19 @@ trait DeadLetterQueries {
         insert_into(dead_requests::table).values(values).execute(self).map(drop)
     }
 
-    /// Dead letters that match the filter, newest first.
+    /// Dead letters that match the filter, in its order.
     fn dead_letter_page(
         &mut self, filter: &DeadLetterFilter, limit: u32
     ) -> QueryResult<Vec<DeadLetterRow>> {
         let page = dead_letters::table
-            .order(dead_letters::letter_no.desc())
             .limit(i64::from(limit))
             .select(DeadLetterRow::as_select())
             .into_boxed();
+        let page = if filter.is_oldest_first() {
+            page.order(dead_letters::letter_no.asc())
+        } else {
+            page.order(dead_letters::letter_no.desc())
+        };
         filtered!(page, filter).load(self)
     }
 

@@ -1,6 +1,6 @@
 //! Verbs on all dead letters that a filter matches, in steps.
 //!
-//! A step takes a page of the list, from the newest on, and tells the cursor of the next step. The
+//! A step takes a page of the list, in its order, and tells the cursor of the next step. The
 //! operator says how many dead letters there are to be: one that came or went meanwhile refuses the
 //! step. May repeat: each verb is idempotent per dead letter, and those that a step has changed do
 //! not match its filter any more.
@@ -22,12 +22,17 @@ use crate::services::dead_letters::{DeadLetterError, DeadLetterOutcome, DeadLett
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BulkBody {
+    /// As the query of the list: `cursor` is `next_cursor` of the previous step.
+    filter: DeadLettersQuery,
     /// The number of dead letters that match from the cursor on: `num_matching` of the list, or
     /// `num_left` of the previous step.
-    expected: u64,
+    expected_count: u64,
+    /// Most dead letters of this step: 1 to 500. Default: `limit` of the filter.
+    #[schema(minimum = 1, maximum = 500)]
+    max: Option<u32>,
     /// Recorded with who did it, and the note of those that are parked or discarded; at most 1000
     /// characters.
-    reason: String,
+    reason: Option<String>,
 }
 
 /// What a step did.
@@ -78,11 +83,16 @@ impl Verb {
         }
     }
 
-    async fn run(self, state: &HttpState, no: DeadLetterNo, reason: &str) -> DeadLetterResult {
+    async fn run(
+        self,
+        state: &HttpState,
+        no: DeadLetterNo,
+        reason: Option<&str>,
+    ) -> DeadLetterResult {
         match self {
             Self::Replay => state.dead_letters.replay(no).await,
-            Self::Park => state.dead_letters.park(no, Some(reason)).await,
-            Self::Discard => state.dead_letters.discard(no, Some(reason)).await,
+            Self::Park => state.dead_letters.park(no, reason).await,
+            Self::Discard => state.dead_letters.discard(no, reason).await,
         }
     }
 }
@@ -93,25 +103,23 @@ macro_rules! bulk_handlers {
         $(#[$doc])*
         #[utoipa::path(
             post, path = $path, tag = "operators", operation_id = $id,
-            params(DeadLettersQuery),
             request_body = BulkBody,
             responses((status = 200, description = "what this step did", body = BulkView)),
         )]
         pub async fn $handler(
             request: HttpRequest,
-            query: web::Query<DeadLettersQuery>,
             payload: web::Payload,
             state: State,
         ) -> Handled {
             let bytes = body::read(payload, state.settings.http.body_max_bytes).await?;
-            let body: BulkBody = body::parse(request.headers(), &bytes)?;
-            if body.reason.trim().is_empty() {
+            let mut body: BulkBody = body::parse(request.headers(), &bytes)?;
+            if body.reason.as_ref().is_some_and(|reason| reason.trim().is_empty()) {
                 return Err(Problem::invalid("reason must not be empty"));
             }
-            let by = by_operator(&request, Some(body.reason.clone()))?;
-            let query = query.into_inner();
+            body.filter.limit = body.max.or(body.filter.limit);
+            let by = by_operator(&request, body.reason.clone())?;
             // An operator who goes away does not end the step between two dead letters.
-            let step = async move { step(&state, Verb::$verb, &query, &body, by).await };
+            let step = async move { step(&state, Verb::$verb, &body, by).await };
             let done = run_to_end(step).await.ok_or(ProblemCode::Internal)??;
             Ok(HttpResponse::Ok().json(done))
         }
@@ -130,10 +138,10 @@ bulk_handlers! {
 async fn step(
     state: &HttpState,
     verb: Verb,
-    query: &DeadLettersQuery,
     body: &BulkBody,
     by: Option<ByOperator>,
 ) -> Result<BulkView, Problem> {
+    let (query, reason) = (&body.filter, body.reason.as_deref());
     if !query.state.is_some_and(DeadLetterState::is_end) {
         return Err(Problem::invalid("state must be open or parked"));
     }
@@ -142,27 +150,29 @@ async fn step(
     // Before the count: a dead letter that is stored between the two refuses the step.
     let page = ledger.dead_letters(filter.clone(), limit).await?;
     let actual = ledger.num_dead_letters(filter).await?;
-    if actual != body.expected {
-        let detail = format!("{actual} dead letters match, {} were expected.", body.expected);
+    let expected = body.expected_count;
+    if actual != expected {
+        let detail = format!("{actual} dead letters match, {expected} were expected.");
         let problem = Problem::from(ProblemCode::OtherCount).with_detail(detail);
         return Err(problem.with("actual", actual));
     }
     let num_left = actual.saturating_sub(page.len() as u64);
     let last = page.last().map(|last| last.no.to_string());
-    let numbers: Vec<DeadLetterNo> = page.iter().rev().map(|dead_letter| dead_letter.no).collect();
-    let (dead_letters, stopped) = run_each(state, verb, &numbers, &body.reason).await;
+    let mut numbers: Vec<DeadLetterNo> = page.iter().map(|dead_letter| dead_letter.no).collect();
+    numbers.sort_unstable();
+    let (dead_letters, stopped) = run_each(state, verb, &numbers, reason).await;
     let is_done =
         |item: &&BulkItemView| item.done.is_some_and(|it| it != DeadLetterOutcome::Already);
     let num_done = dead_letters.iter().filter(is_done).count();
     let num_refused = dead_letters.iter().filter(|item| item.refused.is_some()).count();
     let operator = by.as_ref().map(|by| by.name.as_str());
-    let (verb, reason, filter) = (verb.name(), &body.reason, query.text());
+    let (verb, filter) = (verb.name(), query.text());
     tracing::info!(
         operator,
         verb,
         reason,
         filter,
-        expected = body.expected,
+        expected,
         num_done,
         num_refused,
         num_left,
@@ -182,7 +192,7 @@ async fn run_each(
     state: &HttpState,
     verb: Verb,
     numbers: &[DeadLetterNo],
-    reason: &str,
+    reason: Option<&str>,
 ) -> (Vec<BulkItemView>, Option<String>) {
     let mut items = Vec::with_capacity(numbers.len());
     for no in numbers {

@@ -2,9 +2,11 @@
 
 use chrono::{DateTime, Utc};
 use serde::Deserialize;
+use utoipa::{IntoParams, ToSchema};
 
 use crate::domain::{
-    BuyerId, DeadLetterFilter, DeadLetterNo, DeadLetterOrigin, DeadLetterState, RequestId, SkuNo,
+    BuyerId, DeadLetterFilter, DeadLetterNo, DeadLetterOrder, DeadLetterOrigin, DeadLetterState,
+    RequestId, SkuNo,
 };
 use crate::http::buyers::request_ids::RequestIds;
 use crate::http::buyers::views::{page_cursor, page_limit};
@@ -15,7 +17,7 @@ const LIMIT_DEFAULT: u32 = 50;
 const LIMIT_MAX: u32 = 500;
 
 /// Filter and page of dead letters. Every condition must hold.
-#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[derive(Debug, Default, Deserialize, IntoParams, ToSchema)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct DeadLettersQuery {
@@ -35,13 +37,18 @@ pub struct DeadLettersQuery {
     buyer_id: Option<String>,
     /// Dead-lettered at or after this time.
     #[param(value_type = Option<String>, format = DateTime)]
+    #[schema(value_type = Option<String>, format = DateTime)]
     since: Option<DateTime<Utc>>,
     /// Dead-lettered before this time.
     #[param(value_type = Option<String>, format = DateTime)]
+    #[schema(value_type = Option<String>, format = DateTime)]
     until: Option<DateTime<Utc>>,
-    /// Most dead letters in the answer, or in one step of a verb: 1 to 500, default 50.
+    /// Default: `newest` first.
+    order: Option<DeadLetterOrder>,
+    /// Most dead letters in the answer: 1 to 500, default 50.
     #[param(minimum = 1, maximum = 500)]
-    limit: Option<u32>,
+    #[schema(minimum = 1, maximum = 500)]
+    pub(super) limit: Option<u32>,
     /// `next_cursor` of the previous page or step.
     cursor: Option<String>,
 }
@@ -65,7 +72,8 @@ impl DeadLettersQuery {
             reason: text.map(str::to_owned),
             since_ms: self.since.map(|at| at.timestamp_millis()),
             until_ms: self.until.map(|at| at.timestamp_millis()),
-            before: page_cursor(self.cursor.as_deref(), parse_number)?,
+            order: self.order,
+            after: page_cursor(self.cursor.as_deref(), parse_number)?,
             request,
             buyer: buyer.map_err(|_invalid| Problem::invalid("buyer_id must be a number"))?,
             skus: self.skus(state)?,
@@ -104,6 +112,7 @@ impl DeadLettersQuery {
             ("buyer_id", name(&self.buyer_id)),
             ("since", at(self.since)),
             ("until", at(self.until)),
+            ("order", self.order.map(|order| order.name().to_owned())),
             ("cursor", name(&self.cursor)),
         ]
         .into_iter()

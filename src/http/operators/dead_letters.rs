@@ -16,11 +16,11 @@ use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
 use crate::http::state::{HttpState, State};
 use crate::services::dead_letters::{DeadLetterError, DeadLetterOutcome, DeadLetterResult};
 
-/// Dead letters, newest first.
+/// Dead letters, newest first or oldest first.
 #[utoipa::path(
     get, path = "/admin/v1/dead-letters",
     operation_id = "adminListDeadLetters", tag = "operators", params(DeadLettersQuery),
-    responses((status = 200, description = "newest first", body = DeadLettersView)),
+    responses((status = 200, description = "a page", body = DeadLettersView)),
 )]
 pub async fn list(state: State, query: web::Query<DeadLettersQuery>) -> Handled {
     let (limit, filter) = (query.limit()?, query.filter(&state)?);

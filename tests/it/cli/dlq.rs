@@ -1,5 +1,7 @@
 //! `floodgate dlq` against a server whose answers the test writes.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use serde_json::{Value as Json, json};
 
 use super::scripted::{ScriptedApi, stderr};
@@ -33,15 +35,12 @@ fn step(items: &[(&str, &str)], num_left: u64, next: Option<&str>) -> (u16, Json
 #[test]
 fn all_that_match_are_replayed_step_by_step_up_to_the_limit() {
     let steps = || {
-        api(|line| {
-            Some(match line {
-                "POST /replay?state=open&origin=relay&sale_id=spring&limit=50"
-                | "POST /replay?state=open&origin=relay&sale_id=spring&limit=2" => {
-                    step(&[("8", "resolved"), ("9", "refused")], 70, Some("8"))
-                }
-                "POST /replay?state=open&origin=relay&sale_id=spring&limit=50&cursor=8" => {
-                    step(&[("6", "published"), ("7", "published")], 68, Some("6"))
-                }
+        let num_steps = AtomicUsize::new(0);
+        api(move |line| {
+            assert_eq!(line, "POST /replay");
+            Some(match num_steps.fetch_add(1, Ordering::SeqCst) {
+                0 => step(&[("8", "resolved"), ("9", "refused")], 70, Some("8")),
+                1 => step(&[("6", "published"), ("7", "published")], 68, Some("6")),
                 _ => step(&[("5", "published")], 67, Some("5")),
             })
         })
@@ -70,9 +69,15 @@ fn all_that_match_are_replayed_step_by_step_up_to_the_limit() {
     assert_eq!(code(&output), 1, "one was refused: {output:?}");
     assert!(stderr(&output).contains("there are more: --cursor 5"), "{output:?}");
     let bodies = api.bodies();
-    let expected: Vec<_> = bodies.iter().take(3).map(|body| body["expected"].clone()).collect();
-    assert_eq!(expected, [72, 70, 68].map(|num| json!(num)), "each step has its own number");
-    assert!(bodies.iter().all(|body| body["reason"] == "mended"), "{bodies:?}");
+    let body = |expected: u64, max: u64, cursor: Option<&str>| {
+        let mut filter = json!({"state": "open", "origin": "relay", "sale_id": "spring"});
+        if let Some(cursor) = cursor {
+            filter["cursor"] = json!(cursor);
+        }
+        json!({"filter": filter, "expected_count": expected, "max": max, "reason": "mended"})
+    };
+    let expected = [body(72, 50, None), body(70, 50, Some("8")), body(68, 49, Some("6"))];
+    assert_eq!(bodies, expected, "each step has its own number");
 
     let api = steps();
     let text = api.text(&[&words[..], &["--max", "2"]].concat(), 1);
@@ -82,11 +87,11 @@ fn all_that_match_are_replayed_step_by_step_up_to_the_limit() {
 
 #[test]
 fn the_last_step_ends_the_run_and_another_number_changes_nothing() {
-    let api = api(|line| {
-        Some(match line {
-            "POST /discard?state=parked&reason=no+sale&limit=50" => {
-                step(&[("1", "discarded"), ("2", "already")], 0, None)
-            }
+    let num_runs = AtomicUsize::new(0);
+    let api = api(move |line| {
+        assert_eq!(line, "POST /discard");
+        Some(match num_runs.fetch_add(1, Ordering::SeqCst) {
+            0 => step(&[("1", "discarded"), ("2", "already")], 0, None),
             _ => (409, json!({ "code": "other-count", "title": "Another number" })),
         })
     });
@@ -97,6 +102,8 @@ fn the_last_step_ends_the_run_and_another_number_changes_nothing() {
     let run = |state: &str| api.run(&with(state).split('\n').collect::<Vec<_>>());
     let output = run("parked");
     assert_eq!(code(&output), 0, "{output:?}");
+    let sent = api.bodies().remove(0);
+    assert_eq!(sent["filter"], json!({"state": "parked", "reason": "no sale"}));
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.ends_with("\n1 discarded, 1 were so already\n"), "{text}");
     let output = run("open");

@@ -15,10 +15,13 @@ async fn found(app: &TestApp, query: &str) -> Json {
     answer.json().await.unwrap()
 }
 
-async fn stepped(app: &TestApp, path: &str, expected: u64) -> Json {
-    let body = json!({"expected": expected, "reason": "by the test"});
-    let answer = post(app, path, Some(body)).await;
-    assert_eq!(answer.status(), StatusCode::OK, "{path}");
+fn bulk(filter: &Json, expected: u64) -> Json {
+    json!({"filter": filter, "expected_count": expected, "reason": "by the test"})
+}
+
+async fn stepped(app: &TestApp, verb: &str, filter: &Json, expected: u64) -> Json {
+    let answer = post(app, verb, Some(bulk(filter, expected))).await;
+    assert_eq!(answer.status(), StatusCode::OK, "{verb}");
     answer.json().await.unwrap()
 }
 
@@ -52,6 +55,8 @@ async fn dead_letters_are_found_by_every_condition() {
     for (query, expected) in [
         ("", vec!["3", "2", "1"]),
         ("?state=open", vec!["2", "1"]),
+        ("?order=oldest", vec!["1", "2", "3"]),
+        ("?order=newest&state=open", vec!["2", "1"]),
         ("?state=open&origin=consumer", vec!["2"]),
         ("?reason=REASON%202", vec!["2"]),
         ("?reason=100%25", vec![]),
@@ -71,7 +76,10 @@ async fn dead_letters_are_found_by_every_condition() {
     }
     let second = found(&app, "?limit=1&cursor=3").await;
     assert_eq!((ids(&second), &second["num_matching"]), (vec!["2"], &json!(2)));
-    for query in ["?sku_id=sku", "?buyer_id=x", "?request_id=x", "?since=now"] {
+    let second = found(&app, "?limit=1&cursor=1&order=oldest").await;
+    assert_eq!((ids(&second), &second["num_matching"]), (vec!["2"], &json!(2)));
+    assert_eq!(second["next_cursor"], "2");
+    for query in ["?sku_id=sku", "?buyer_id=x", "?request_id=x", "?since=now", "?order=x"] {
         problem(get(&app, query).await, 400, "invalid-request").await;
     }
     for query in ["?sale_id=other", "?sale_id=sale&sku_id=other"] {
@@ -85,29 +93,34 @@ async fn a_verb_on_all_that_match_runs_in_steps_and_only_on_the_expected_number(
     let open: Vec<_> = (1..=4).map(|no| (no, 0, "consumer", "00", 1)).collect();
     store(&app, &open);
     store(&app, &[(5, 2, "consumer", "00", 1), (6, 0, "relay", "00", 1)]);
-    let path = "/park?state=open&origin=consumer&limit=3";
-    let body = |expected| Some(json!({"expected": expected, "reason": "by the test"}));
-    let refused = problem(post(&app, path, body(3)).await, 409, "other-count").await;
+    let filter = json!({"state": "open", "origin": "consumer", "limit": 3});
+    let refused =
+        problem(post(&app, "/park", Some(bulk(&filter, 3))).await, 409, "other-count").await;
     assert_eq!(refused["actual"], 4);
     assert_eq!(found(&app, "").await["counts"]["parked"], 1, "nothing was changed");
-    for (path, body) in [
-        ("/park", body(5)),
-        ("/park?state=replayed", body(0)),
-        ("/park?state=open", Some(json!({"expected": 5, "reason": " "}))),
-        ("/park?state=open", Some(json!({"reason": "x"}))),
-        ("/park?state=open", None),
-        ("/park?state=open&x=1", body(5)),
+    let open = json!({"state": "open"});
+    for body in [
+        Some(bulk(&json!({}), 5)),
+        Some(bulk(&json!({"state": "replayed"}), 0)),
+        Some(bulk(&json!({"state": "open", "x": 1}), 5)),
+        Some(bulk(&json!({"state": "open", "limit": 501}), 5)),
+        Some(json!({"filter": open, "expected_count": 5, "reason": " "})),
+        Some(json!({"filter": open, "expected_count": 5, "max": 0})),
+        Some(json!({"filter": open})),
+        Some(json!({"expected_count": 5})),
+        None,
     ] {
-        problem(post(&app, path, body).await, 400, "invalid-request").await;
+        problem(post(&app, "/park", body).await, 400, "invalid-request").await;
     }
 
-    let first = stepped(&app, path, 4).await;
+    let first = stepped(&app, "/park", &filter, 4).await;
     assert_eq!(outcomes(&first), [("2", "parked"), ("3", "parked"), ("4", "parked")]);
     assert_eq!((&first["num_left"], &first["next_cursor"]), (&json!(1), &json!("2")));
-    let last = stepped(&app, &format!("{path}&cursor=2"), 1).await;
+    let rest = json!({"state": "open", "origin": "consumer", "cursor": "2"});
+    let last = stepped(&app, "/park", &rest, 1).await;
     assert_eq!(outcomes(&last), [("1", "parked")]);
     assert_eq!((&last["num_left"], last.get("next_cursor")), (&json!(0), None));
-    assert_eq!(outcomes(&stepped(&app, path, 0).await), [], "a repeat finds none");
+    assert_eq!(outcomes(&stepped(&app, "/park", &filter, 0).await), [], "a repeat finds none");
 
     let parked = found(&app, "?state=parked").await;
     assert_eq!(ids(&parked), ["5", "4", "3", "2", "1"]);
@@ -118,13 +131,30 @@ async fn a_verb_on_all_that_match_runs_in_steps_and_only_on_the_expected_number(
     assert_eq!(verbs(&app, "?subject=letter:5").await.len(), 0);
 }
 
+#[tokio::test]
+async fn steps_may_begin_with_the_oldest_and_need_no_reason() {
+    let app = selling(unlimited(), 5).await;
+    store(&app, &(1..=3).map(|no| (no, 0, "consumer", "00", 1)).collect::<Vec<_>>());
+    let step = async |filter: Json, expected_count: u64| -> Json {
+        let body = json!({"filter": filter, "expected_count": expected_count, "max": 2});
+        post(&app, "/park", Some(body)).await.json().await.unwrap()
+    };
+    let first = step(json!({"state": "open", "order": "oldest"}), 3).await;
+    assert_eq!(outcomes(&first), [("1", "parked"), ("2", "parked")]);
+    assert_eq!((&first["num_left"], &first["next_cursor"]), (&json!(1), &json!("2")));
+    let last = step(json!({"state": "open", "order": "oldest", "cursor": "2"}), 1).await;
+    assert_eq!((outcomes(&last), &last["num_left"]), (vec![("3", "parked")], &json!(0)));
+    let parked = found(&app, "?state=parked&limit=1").await;
+    assert_eq!(parked["dead_letters"][0]["note"], Json::Null);
+}
+
 /// A dead letter that is stored while a step begins is either expected or refuses the step.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dead_letter_that_comes_meanwhile_is_not_acted_on() {
     const ROUNDS: i64 = 200;
     let app = selling(unlimited(), 5).await;
     store(&app, &[(1, 0, "consumer", "00", 1)]);
-    let body = || Some(json!({"expected": 1, "reason": "by the test"}));
+    let open = json!({"state": "open"});
     for round in 1..=ROUNDS {
         let storing = async {
             tokio::time::sleep(Duration::from_micros(fastrand::u64(0..3_000))).await;
@@ -132,7 +162,7 @@ async fn a_dead_letter_that_comes_meanwhile_is_not_acted_on() {
                 store(&app, &[(round + 1, 0, "consumer", "00", 1)]);
             });
         };
-        let parking = post(&app, "/park?state=open", body());
+        let parking = post(&app, "/park", Some(bulk(&open, 1)));
         let (answer, ()) = tokio::join!(parking, storing);
         if answer.status() == StatusCode::OK {
             let step: Json = answer.json().await.unwrap();
@@ -140,8 +170,8 @@ async fn a_dead_letter_that_comes_meanwhile_is_not_acted_on() {
         } else {
             let refused = problem(answer, 409, "other-count").await;
             assert_eq!(refused["actual"], 2, "round {round}");
-            let cursor = format!("/park?state=open&cursor={}", round + 1);
-            assert_eq!(outcomes(&stepped(&app, &cursor, 1).await).len(), 1);
+            let rest = json!({"state": "open", "cursor": (round + 1).to_string()});
+            assert_eq!(outcomes(&stepped(&app, "/park", &rest, 1).await).len(), 1);
         }
     }
 }
@@ -150,12 +180,13 @@ async fn a_dead_letter_that_comes_meanwhile_is_not_acted_on() {
 async fn a_dead_letter_that_refuses_the_verb_does_not_stop_the_others() {
     let app = selling(unlimited(), 5).await;
     store(&app, &[(1, 0, "consumer", &packed(100), 75), (2, 0, "consumer", "00", 1)]);
-    let step = stepped(&app, "/discard?state=open", 2).await;
+    let open = json!({"state": "open"});
+    let step = stepped(&app, "/discard", &open, 2).await;
     let outcomes = outcomes(&step);
     assert_eq!(outcomes[0], ("1", "discarded"));
     assert!(outcomes[1].1.contains("cannot be read"), "{outcomes:?}");
     assert_eq!(step["dead_letters"][0]["state"], "discarded");
-    let step = stepped(&app, "/replay?state=open", 1).await;
+    let step = stepped(&app, "/replay", &open, 1).await;
     assert_eq!(step["dead_letters"], json!([]));
     assert!(step["stopped"].as_str().unwrap().contains("no broker"), "{step}");
     assert_eq!(ids(&found(&app, "?state=open").await), ["2"]);

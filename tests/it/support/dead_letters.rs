@@ -78,10 +78,13 @@ impl MemoryDeadLetters {
     }
 
     pub fn page(&self, filter: &DeadLetterFilter, limit: u32) -> Vec<DeadLetter> {
+        let is_after = |no: DeadLetterNo, after| {
+            if filter.is_oldest_first() { no > after } else { no < after }
+        };
         let matches = |dead_letter: &DeadLetter| {
             filter.state.is_none_or(|state| dead_letter.state == state)
                 && filter.origin.is_none_or(|origin| dead_letter.origin == origin)
-                && filter.before.is_none_or(|before| dead_letter.no < before)
+                && filter.after.is_none_or(|after| is_after(dead_letter.no, after))
                 && filter.since_ms.is_none_or(|since_ms| dead_letter.dead_at_ms >= since_ms)
                 && filter.until_ms.is_none_or(|until_ms| dead_letter.dead_at_ms < until_ms)
                 && filter.reason.as_deref().is_none_or(|reason| {
@@ -93,11 +96,15 @@ impl MemoryDeadLetters {
                 && filter.buyer.is_none_or(|buyer| dead.buyer == buyer)
                 && filter.skus.as_ref().is_none_or(|skus| skus.contains(&dead.sku))
         };
-        let newest_first = self.stored.iter().zip(&self.requests).rev();
-        let found =
-            newest_first.filter(|(_, dead)| !filter.has_requests() || dead.iter().any(is_meant));
+        let all = self.stored.iter().zip(&self.requests);
+        let found = all.filter(|(_, dead)| !filter.has_requests() || dead.iter().any(is_meant));
         let found = found.map(|((_, content), _)| &content.dead_letter);
-        found.filter(|dead_letter| matches(dead_letter)).take(limit as usize).cloned().collect()
+        let mut page: Vec<_> = found.filter(|found| matches(found)).cloned().collect();
+        if !filter.is_oldest_first() {
+            page.reverse();
+        }
+        page.truncate(limit as usize);
+        page
     }
 
     pub fn get(&self, no: DeadLetterNo) -> Option<DeadLetterContent> {

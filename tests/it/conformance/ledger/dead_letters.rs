@@ -6,8 +6,8 @@ use floodgate::db::Ledger;
 use floodgate::domain::dead_letter::BODY_BYTES_MAX;
 use floodgate::domain::{
     DeadLetter, DeadLetterContent, DeadLetterCounts, DeadLetterFilter, DeadLetterNo,
-    DeadLetterOrigin, DeadLetterState, DeadLetterTransition, DeadRequest, NewDeadLetter, RequestId,
-    SkuNo, StoreDeadLetterOutcome,
+    DeadLetterOrder, DeadLetterOrigin, DeadLetterState, DeadLetterTransition, DeadRequest,
+    NewDeadLetter, RequestId, SkuNo, StoreDeadLetterOutcome,
 };
 
 use super::Backend;
@@ -224,8 +224,8 @@ pub async fn dead_letters_come_newest_first_in_pages(backend: &dyn Backend) {
             .unwrap()
     );
 
-    let page = async |state, origin, before, limit| -> Vec<DeadLetterNo> {
-        let filter = DeadLetterFilter { state, origin, before, ..DeadLetterFilter::default() };
+    let page = async |state, origin, after, limit| -> Vec<DeadLetterNo> {
+        let filter = DeadLetterFilter { state, origin, after, ..DeadLetterFilter::default() };
         let found = ledger.dead_letters(filter, limit).await.unwrap();
         found.into_iter().map(|dead_letter| dead_letter.no).collect()
     };
@@ -281,8 +281,12 @@ pub async fn dead_letters_are_found_and_counted_by_every_condition(backend: &dyn
     check(DeadLetterFilter { until_ms: Some(200), ..any() }, &[0]).await;
     let middle = DeadLetterFilter { since_ms: Some(101), until_ms: Some(300), ..any() };
     check(middle, &[1]).await;
-    let older = DeadLetterFilter { before: Some(DeadLetterNo(numbers[2])), ..reason("o") };
+    let older = DeadLetterFilter { after: Some(DeadLetterNo(numbers[2])), ..reason("o") };
     check(older, &[1, 0]).await;
+    let order = Some(DeadLetterOrder::Oldest);
+    check(DeadLetterFilter { order, ..reason("o") }, &[0, 1]).await;
+    let newer = DeadLetterFilter { order, after: Some(DeadLetterNo(numbers[0])), ..any() };
+    check(newer, &[1, 2]).await;
 }
 
 pub async fn a_request_is_dead_lettered_while_its_dead_letter_is_open_or_parked(
