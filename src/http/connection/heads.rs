@@ -1,8 +1,9 @@
 //! The heads of a connection, a few at a time.
 //!
 //! actix-http decodes all that it has read, and a decoded request takes several KiB, however few
-//! bytes it has. So of what a client sends in advance it gets [`HEADS_MAX`](super::turns::HEADS_MAX)
-//! heads, and the next after the requests have ended; the rest waits here as the bytes that it is.
+//! bytes it has. So of what a client sends in advance it gets
+//! [`HEADS_MAX`](super::turns::HEADS_MAX) heads, and the next after the requests have ended; the
+//! rest waits here as the bytes that it is.
 
 use std::io;
 use std::pin::Pin;

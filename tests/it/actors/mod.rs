@@ -3,6 +3,7 @@
 mod actix_facts;
 mod dead_letters;
 mod gates;
+mod gates_elsewhere;
 pub mod gates_failing;
 mod order_consumer;
 mod order_consumer_failing;

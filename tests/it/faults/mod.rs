@@ -53,6 +53,7 @@ mod pipeline_relays;
 mod purging;
 mod queue_timeout;
 mod rebuild;
+mod rebuild_of_one;
 mod reconciler;
 mod redis_loading;
 mod redis_network;
