@@ -169,6 +169,9 @@ impl StockGate {
     }
 
     fn decided(&mut self, ctx: &mut Context<Self>, batch: Vec<Reserve>, verdicts: Vec<Verdict>) {
+        if verdicts.contains(&Verdict::Reserved) {
+            self.in_progress.fruitless = 0;
+        }
         // Crash here [reserved_not_submitted]: the units are taken and the ledger has no order; the
         // next gate of the bucket reads the intents from the stock. With an outbox, a relay
         // publishes them.
@@ -299,6 +302,8 @@ impl StockGate {
 struct InProgress {
     deciding: bool,
     transferring: bool,
+    /// Transfers whose units served no request yet.
+    fruitless: u32,
     resubmitting: bool,
     /// Resubmission passes skipped since the last one.
     skipped: u32,

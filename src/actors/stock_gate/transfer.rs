@@ -16,6 +16,7 @@ use super::{GateDeps, StockGate, answer};
 use crate::actors::supervisor::supervised::{spawn_step, step};
 use crate::domain::{BucketKey, BucketNo, Refusal, RequestStatus};
 use crate::messages::{BuyAnswer, LendStock, reply};
+use crate::runtime::backoff::doubled;
 use crate::stock;
 
 /// Longest wait for the answer of a sibling gate.
@@ -26,6 +27,9 @@ const ROUNDS_MAX: u32 = 8;
 
 /// Wait before the next round, so that transfers in progress can finish.
 const ROUND_PAUSE: Duration = Duration::from_millis(2);
+
+/// Longest wait after transfers whose units served no request.
+const FRUITLESS_PAUSE_MAX: Duration = Duration::from_millis(64);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TransferOutcome {
@@ -51,7 +55,13 @@ impl StockGate {
         let sum = quantities.map(u64::from).sum::<u64>();
         let needed = u32::try_from(sum).unwrap_or(u32::MAX);
         let deps = self.deps.clone();
-        let work = async move { transfer(&deps, largest, needed).await };
+        let num_fruitless = self.in_progress.fruitless;
+        let work = async move {
+            if num_fruitless > 0 {
+                tokio::time::sleep(pause_after(num_fruitless)).await;
+            }
+            transfer(&deps, largest, needed).await
+        };
         spawn_step(self, ctx, work, |gate, ctx, outcome| {
             gate.in_progress.transferring = false;
             match outcome {
@@ -66,6 +76,10 @@ impl StockGate {
     }
 
     fn transferred(&mut self, ctx: &mut Context<Self>, outcome: TransferOutcome) {
+        self.in_progress.fruitless = match outcome {
+            TransferOutcome::Received => self.in_progress.fruitless.saturating_add(1),
+            TransferOutcome::NothingLent { .. } => 0,
+        };
         for purchase in std::mem::take(&mut self.starved).into_iter().rev() {
             let quantity = purchase.reservation.quantity;
             match outcome {
@@ -100,6 +114,13 @@ impl Handler<LendStock> for StockGate {
             });
         });
     }
+}
+
+/// The wait after transfers whose units served no request. Siblings in want of the last units can
+/// lend each other what they have just borrowed, for ever: random waits, each up to twice as long,
+/// let one of them reserve first.
+fn pause_after(num_fruitless: u32) -> Duration {
+    doubled(ROUND_PAUSE, FRUITLESS_PAUSE_MAX, num_fruitless).mul_f64(fastrand::f64())
 }
 
 /// Transfers up to `needed` units to the bucket of `deps`; `largest` is the largest quantity of one

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 
 use floodgate::config::{Settings, Tier};
 use floodgate::db::Ledger;
@@ -12,6 +13,7 @@ use floodgate::domain::{
 };
 use floodgate::messages::BuyAnswer;
 use futures_util::future::join_all;
+use tokio::time::timeout;
 
 use crate::support::defective_ledger::{DefectiveLedger, LedgerDefect};
 use crate::support::faulty_ledger::{Fault, FaultyLedger};
@@ -21,6 +23,9 @@ use crate::support::harness::{
 use crate::support::servers::redis::Redis;
 
 const ALL: [Tier; 3] = [Tier::Memory, Tier::Ledger, Tier::Gate];
+
+/// Far longer than any crowd here takes.
+const LIVELOCK: Duration = Duration::from_secs(15);
 
 /// A harness with the Redis server of its tier; the server outlives the harness.
 struct TierHarness {
@@ -141,6 +146,20 @@ fn a_crowd_gets_exactly_the_stock() {
                 assert!(rest.clone().all(|a| *a == refused(Refusal::SoldOut)), "{tier:?}");
                 harness.assert_holds().await;
             }
+        }
+    });
+}
+
+/// The last units are no longer in the home bucket of any gate that wants them.
+#[test]
+fn gates_that_borrow_the_last_units_from_each_other_sell_them() {
+    where_gates_count(async |tier| {
+        for stock in 71..=100 {
+            let harness = harness(tier, ONE_PER_BUYER, stock, 4).await;
+            let crowd = join_all((1..=1000).map(|buyer| harness.buy(buyer)));
+            let answers = timeout(LIVELOCK, crowd).await.expect("units that no gate sells");
+            let num_placed = answers.iter().filter(|answer| is_placed(answer)).count();
+            assert_eq!(num_placed, stock as usize, "{tier:?}");
         }
     });
 }
