@@ -141,8 +141,8 @@ impl Run {
         Ok(())
     }
 
-    /// Applies the verb to all that match, step by step. Each step tells how
-    /// many are left for the next one.
+    /// Applies the verb to all that match, step by step. Each step tells how many are left for the
+    /// next one.
     async fn all(
         &mut self,
         client: &AdminClient,

@@ -178,7 +178,7 @@ fn whenever_the_server_is_killed_the_answer_was_true() {
         }
         println!("seed={seed} placed={placed} unknown={unknown} refused={refused} lost={lost}");
         assert_eq!(lost, 0, "seed={seed}");
-        // A ledger opened now: of the one before, a connection may be unused since the kill and lost.
+        // A connection of the ledger before may be unused since the kill, and lost.
         assert_ledger_holds(&MysqlLedger::open(&server.options()).unwrap()).await;
     });
 }
