@@ -23,6 +23,8 @@ use crate::stats::{Round, Sample, row};
 use crate::table::Row;
 
 const HOSTILE: u64 = 5_000;
+/// What the settings advise where buyers may be hostile; honest purchases are of one buyer each.
+const LIMITS: [&str; 2] = ["limits.buyer_per_second=1", "limits.buyer_per_minute=20"];
 /// Honest buyers, each with a connection and a purchase a second.
 const HONEST: usize = 500;
 const LATE_LIMIT: Duration = Duration::from_secs(2);
@@ -55,7 +57,7 @@ pub(crate) async fn hostile(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row
     let (mut success, mut latency, mut missed) = (Vec::new(), Vec::new(), Vec::new());
     let mut num_attacks = 0;
     for number in 1..=harness.args.rounds {
-        let product = harness.product(&[]).await?;
+        let product = harness.product(&LIMITS.map(str::to_owned)).await?;
         let sale = harness.sale(&product, ENDLESS).await?;
         let alone = honest(harness, &product, &sale).await?;
         let crowd = HostileCrowd::start(product.server.public, &sale).await?;

@@ -155,9 +155,11 @@ pub struct OrderIntent {
 }
 
 impl OrderIntent {
-    /// The order row that this intent writes at `recorded_at_ms`.
+    /// The order row that this intent writes at `recorded_at_ms`. Its payment window begins then, and
+    /// never before the time of the gate: a ledger writer whose clock is behind ends no order early.
     pub fn order(&self, recorded_at_ms: i64) -> Order {
-        let pay_by_ms = deadline_ms(recorded_at_ms, self.payment_window_s);
+        let begins_at_ms = recorded_at_ms.max(self.placed_at_ms);
+        let pay_by_ms = deadline_ms(begins_at_ms, self.payment_window_s);
         Order {
             request: self.request,
             sku: self.sku,
@@ -226,7 +228,7 @@ impl PlaceOutcome {
 }
 
 /// The end of a payment window that begins at `from_ms`; `None` for a window of 0.
-pub fn deadline_ms(from_ms: i64, payment_window_s: i32) -> Option<i64> {
+fn deadline_ms(from_ms: i64, payment_window_s: i32) -> Option<i64> {
     let window_ms = i64::from(payment_window_s) * 1_000;
     (window_ms > 0).then(|| from_ms.saturating_add(window_ms))
 }
@@ -357,4 +359,21 @@ pub struct OrderTimeline {
     pub published_at_ms: Option<i64>,
     /// When the row was written, epoch milliseconds; `None` in rows of older versions.
     pub recorded_at_ms: Option<i64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::samples::intent;
+    use super::*;
+
+    #[test]
+    fn the_payment_window_begins_with_the_later_of_two_clocks() {
+        let placed = intent(1);
+        let at_ms = placed.placed_at_ms;
+        let pay_by_ms = |recorded_at_ms: i64| placed.order(recorded_at_ms).pay_by_ms;
+        assert_eq!(pay_by_ms(at_ms + 40_000), Some(at_ms + 940_000), "it waited in the broker");
+        assert_eq!(pay_by_ms(at_ms - 3_600_000), Some(at_ms + 900_000), "the writer is behind");
+        let endless = OrderIntent { payment_window_s: 0, ..placed };
+        assert_eq!(endless.order(at_ms).pay_by_ms, None);
+    }
 }

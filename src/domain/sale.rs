@@ -3,7 +3,6 @@
 use super::ids::{BucketNo, Epoch, SaleId, SkuId, SkuNo};
 use super::lifecycle::SlotReturns;
 use super::named::{ledger_numbers, named_enum};
-use super::order::deadline_ms;
 use super::payment::Currency;
 use super::policy::Policy;
 use super::retention::Retention;
@@ -147,11 +146,6 @@ pub struct Sku<No = SkuNo> {
 }
 
 impl Sku {
-    /// The payment deadline of an order written at `recorded_at_ms`, epoch milliseconds.
-    pub fn pay_by_ms(&self, recorded_at_ms: i64) -> Option<i64> {
-        deadline_ms(recorded_at_ms, self.payment_window_s)
-    }
-
     /// The units of one bucket when `total` units are distributed evenly; the first buckets get the
     /// remainder.
     pub fn share(&self, total: u32, bucket: u16) -> u32 {
