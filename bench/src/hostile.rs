@@ -36,7 +36,7 @@ const START_MAX: Duration = Duration::from_secs(3);
 const STARTED_TIMEOUT: Duration = Duration::from_secs(60);
 /// Pause of a slow client between two bytes.
 const BYTE_PAUSE: Duration = Duration::from_secs(1);
-/// Pause of a flood between two bursts: together they send about 13,000 requests a second.
+/// Mean pause of a flood between two bursts: together they send about 13,000 requests a second.
 const BURST_PAUSE: Duration = Duration::from_secs(8);
 /// Requests of a burst, sent without waiting for answers.
 const BURST: usize = 64;
@@ -316,7 +316,7 @@ impl HostileClient {
         let writing = async {
             loop {
                 writer.write_all(burst.as_bytes()).await?;
-                sleep(BURST_PAUSE).await;
+                sleep(BURST_PAUSE.mul_f64(0.5 + fastrand::f64())).await;
             }
         };
         tokio::select! { ended = reading => ended, ended = writing => ended }
