@@ -60,7 +60,7 @@ impl StockGate {
             if num_fruitless > 0 {
                 tokio::time::sleep(pause_after(num_fruitless)).await;
             }
-            transfer(&deps, largest, needed).await
+            transfer(&deps, largest, needed, num_fruitless).await
         };
         spawn_step(self, ctx, work, |gate, ctx, outcome| {
             gate.in_progress.transferring = false;
@@ -124,7 +124,7 @@ fn pause_after(num_fruitless: u32) -> Duration {
 }
 
 /// Transfers up to `needed` units to the bucket of `deps`; `largest` is the largest quantity of one
-/// reservation.
+/// reservation, and `num_fruitless` the transfers before this one that served none.
 ///
 /// # Errors
 /// The stock's error when a bucket cannot be changed.
@@ -132,6 +132,7 @@ async fn transfer(
     deps: &GateDeps,
     largest: u32,
     needed: u32,
+    num_fruitless: u32,
 ) -> Result<TransferOutcome, stock::Error> {
     let mut left = None;
     for _ in 0..ROUNDS_MAX {
@@ -147,8 +148,9 @@ async fn transfer(
         if left.is_some_and(|left| left == 0 || (left < largest && before == Some(left))) {
             break;
         }
-        if deps.sku.buckets == 1 {
-            // Units were released to this bucket meanwhile.
+        let is_enough = left.is_some_and(|left| left >= largest);
+        if deps.sku.buckets == 1 && is_enough && num_fruitless < ROUNDS_MAX {
+            // Units were released to this bucket meanwhile; or they are on loan to the ledger.
             return Ok(TransferOutcome::Received);
         }
         tokio::time::sleep(ROUND_PAUSE).await;
