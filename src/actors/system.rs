@@ -225,6 +225,8 @@ impl ActorSystem {
                 None => Dispatch::LedgerWriter(self.ledger_writer.clone()),
             },
             directory: Arc::clone(&self.directory),
+            catalog: Arc::clone(&self.catalog),
+            is_shared: self.backends.is_shared,
             requests: self.requests.clone(),
             settings: self.settings.gate.clone(),
             breaker: self.breaker.clone(),

@@ -34,6 +34,7 @@ use crate::observe::metrics::Metrics;
 use crate::runtime::backoff::Backoff;
 use crate::runtime::breaker::Breaker;
 use crate::runtime::clock::SharedClock;
+use crate::services::catalog::Catalog;
 use crate::services::requests::RequestService;
 use crate::stock::{self, Stock};
 
@@ -66,9 +67,12 @@ pub struct GateDeps {
     pub stock: Arc<dyn Stock>,
     /// Whether the stock counts the units, or the ledger.
     pub counting: Counting,
+    /// Whether other processes have the same buckets.
+    pub is_shared: bool,
     pub dispatch: Dispatch,
     /// The sibling gates.
     pub directory: Arc<GateDirectory>,
+    pub catalog: Arc<Catalog>,
     pub requests: RequestService,
     pub settings: GateSettings,
     /// Open while the ledger fails.

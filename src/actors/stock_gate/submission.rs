@@ -83,7 +83,7 @@ impl StockGate {
     ///
     /// `i64::MAX` is the first pass of a gate, which also finishes transfers to its bucket.
     pub(super) fn resubmit_unsettled(&mut self, ctx: &mut Context<Self>, placed_before_ms: i64) {
-        if self.in_progress.resubmitting || self.is_quiet {
+        if self.in_progress.resubmitting || self.is_quiet || self.is_dormant() {
             return;
         }
         // A gate that is submitting leaves the intents of others to an idle gate of the bucket; for
@@ -117,6 +117,14 @@ impl StockGate {
                 }
             }
         });
+    }
+
+    /// Whether the sale ended long ago, in an installation whose buckets are not kept then.
+    fn is_dormant(&self) -> bool {
+        let listed = self.deps.catalog.of_sku(self.deps.sku.no);
+        let is_dormant =
+            listed.is_some_and(|(listed, _)| listed.sale.is_dormant(self.deps.clock.wall_ms()));
+        self.deps.is_shared && is_dormant
     }
 
     /// Ends the intents that were queued for too long, and resubmits the others. Those that cannot
