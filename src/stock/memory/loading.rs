@@ -1,6 +1,6 @@
 //! Loads books from the ledger; see [`Loading`].
 
-use std::sync::atomic::{AtomicBool, AtomicI64};
+use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -152,7 +152,6 @@ impl Loading for MemoryLoader {
         let sku_books = Arc::new(SkuBooks {
             books: books.into_iter().map(Mutex::new).collect(),
             left: AtomicI64::new(i64::try_from(left).unwrap_or(i64::MAX)),
-            sold_out: AtomicBool::new(left == 0),
             sku,
         });
         stock.index.change(|skus| drop(skus.insert(sku_books.sku.no, Arc::clone(&sku_books))));

@@ -11,7 +11,7 @@
 mod loading;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use async_trait::async_trait;
@@ -32,7 +32,6 @@ struct SkuBooks {
     books: Vec<Mutex<Book>>,
     /// Units left over all books and loans, or in the ledger if that counts units.
     left: AtomicI64,
-    sold_out: AtomicBool,
 }
 
 impl SkuBooks {
@@ -49,18 +48,9 @@ impl SkuBooks {
         let after = book.left();
         drop(book);
         if before != after {
-            self.add_left(after.cast_signed() - before.cast_signed());
+            self.left.fetch_add(after.cast_signed() - before.cast_signed(), Ordering::AcqRel);
         }
         Ok(result)
-    }
-
-    fn add_left(&self, units: i64) {
-        let left = self.left.fetch_add(units, Ordering::AcqRel) + units;
-        self.sold_out.store(left <= 0, Ordering::Release);
-        // A concurrent change may have come between the two stores above; the later sum wins.
-        if (self.left.load(Ordering::Acquire) <= 0) != (left <= 0) {
-            self.sold_out.store(self.left.load(Ordering::Acquire) <= 0, Ordering::Release);
-        }
     }
 }
 
@@ -319,13 +309,12 @@ impl Stock for MemoryStock {
     }
 
     fn is_sold_out(&self, sku: SkuNo) -> bool {
-        self.books(sku).is_ok_and(|sku_books| sku_books.sold_out.load(Ordering::Acquire))
+        self.books(sku).is_ok_and(|sku_books| sku_books.left.load(Ordering::Acquire) <= 0)
     }
 
     fn cache_left(&self, sku: SkuNo, left: u32) {
         if let (Counting::InLedger, Ok(sku_books)) = (self.counting, self.books(sku)) {
             sku_books.left.store(i64::from(left), Ordering::Release);
-            sku_books.sold_out.store(left == 0, Ordering::Release);
         }
     }
 
