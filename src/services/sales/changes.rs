@@ -5,15 +5,21 @@
 //! sync of any process, or a repeat, writes the change to the buckets; units that left the buckets
 //! and not the ledger return with the next load of the buckets.
 
+use std::collections::HashMap;
 use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::{SalesError, SalesService};
 use crate::db;
 use crate::domain::{
-    LoaderToken, Phase, Sale, SaleChange, SaleChanged, SaleId, Sku, SkuId, StockChange,
+    LoaderToken, Phase, Sale, SaleChange, SaleChanged, SaleId, Sku, SkuId, SkuNo, StockChange,
     StockChangeOutcome, StockChangeRequest, Withdrawal,
 };
 use crate::stock;
+
+/// Withdrawals of units, by SKU, whose change the ledger does not tell the outcome of.
+pub(super) type OpenWithdrawals = Mutex<HashMap<SkuNo, (StockChangeRequest, Withdrawal)>>;
 
 /// A change of a stock, as an operator asks for it.
 #[derive(Debug, Clone)]
@@ -72,6 +78,7 @@ impl SalesService {
         let sale = self.current_sale(&order.sale).await?;
         let sku = sale.sku(order.sku.as_str()).cloned().map(Arc::new);
         let sku = sku.ok_or(SalesError::Unknown)?;
+        self.end_open_withdrawal(&sku).await?;
         let request = StockChangeRequest {
             id: order.change_id,
             sku: sku.no,
@@ -140,10 +147,16 @@ impl SalesService {
         (request.withdrawn, request.load) = (withdrawal.units, withdrawal.load);
         let outcome = match ledger.change_stock(request.clone()).await {
             Err(error) if error.class() == db::ErrorClass::Unknown => {
-                // Waits for the transaction, and fences it: what is recorded now is final.
-                ledger.begin_load(sku.no).await?;
-                let recorded = ledger.stock_change(request.id.clone()).await?;
-                Ok(recorded.map_or(StockChangeOutcome::Reloaded, |change| request.repeats(change)))
+                match self.recorded_change(sku.no, &request).await {
+                    Ok(recorded) => Ok(recorded),
+                    Err(error) => {
+                        if !self.backends.is_shared {
+                            // No load returns the units: the next change of this stock does.
+                            self.open_withdrawals.lock().insert(sku.no, (request, withdrawal));
+                        }
+                        return Err(error.into());
+                    }
+                }
             }
             outcome => outcome,
         };
@@ -155,6 +168,33 @@ impl SalesService {
             self.hold_buckets(sku).await?;
         }
         Ok(outcome?)
+    }
+
+    /// What the ledger has of a change whose outcome is unknown. Waits for its transaction, and
+    /// fences it: the answer is final.
+    async fn recorded_change(
+        &self,
+        sku: SkuNo,
+        request: &StockChangeRequest,
+    ) -> Result<StockChangeOutcome, db::Error> {
+        let ledger = &self.backends.ledger;
+        ledger.begin_load(sku).await?;
+        let recorded = ledger.stock_change(request.id.clone()).await?;
+        Ok(recorded.map_or(StockChangeOutcome::Reloaded, |change| request.repeats(change)))
+    }
+
+    /// Ends the withdrawal of a SKU whose change the ledger did not tell the outcome of.
+    async fn end_open_withdrawal(&self, sku: &Arc<Sku>) -> Result<(), SalesError> {
+        let open = self.open_withdrawals.lock().get(&sku.no).cloned();
+        let Some((request, withdrawal)) = open else { return Ok(()) };
+        let outcome = self.recorded_change(sku.no, &request).await?;
+        let is_recorded = matches!(outcome, StockChangeOutcome::Repeat(_));
+        self.backends.stock.end_withdrawal(sku.no, &withdrawal, is_recorded).await?;
+        if let StockChangeOutcome::Repeat(change) = outcome {
+            self.apply_stock_changes(sku, change.no - 1).await?;
+        }
+        self.open_withdrawals.lock().remove(&sku.no);
+        Ok(())
     }
 
     /// Writes the changes of a SKU's stock after a number to its buckets. Skips buckets that cannot

@@ -9,6 +9,7 @@ use tokio::sync::{Mutex, Semaphore};
 
 use super::{SalesError, SalesService};
 use crate::domain::{DeadLetterNo, OrderIntent, Sale, SaleId, Sku, SkuId, SkuNo};
+use crate::lease::LeaseGrant;
 use crate::services::dead_letters::replay;
 use crate::services::rebuild::load_sku;
 use crate::stock::{self, BucketHealth};
@@ -56,7 +57,13 @@ impl SalesService {
     /// Loads the buckets of a SKU from the ledger if they need it and this process may load.
     /// Returns the number of loaded orders. The caller has the lock of the SKU.
     pub(super) async fn load(&self, sale: &Sale, sku: &Arc<Sku>) -> Result<u64, SalesError> {
-        let _permit = self.loads.permits.acquire().await;
+        // With other processes there is a next sync: none waits behind the loads of others, which
+        // would count as a stall.
+        let _permit = match self.loads.permits.try_acquire() {
+            Ok(permit) => Ok(permit),
+            Err(_) if self.backends.is_shared => return Ok(0),
+            Err(_) => self.loads.permits.acquire().await,
+        };
         // Another process may have loaded it while this one waited.
         let (ledger, stock) = (self.backends.ledger.as_ref(), self.backends.stock.as_ref());
         let reason = match stock.health(sku, sale.phase, sale.epoch).await? {
@@ -118,13 +125,21 @@ impl SalesService {
         }
     }
 
-    /// Renews the loader lease, and returns when it is lost.
+    /// Renews the loader lease, and returns when it is lost: taken by another process, or expired
+    /// because no renewal succeeded.
     async fn lease_lost(&self) {
+        let mut held_until = self.clock.now();
         loop {
-            tokio::time::sleep(self.lease_ttl / 3).await;
-            if !self.acquire_lease().await {
+            let lease = self.backends.lease.hold(LOADER_LEASE, &self.holder, self.lease_ttl).await;
+            match lease {
+                Ok(LeaseGrant::Held { until }) => held_until = until,
+                Ok(LeaseGrant::Taken { .. }) => return,
+                Err(error) => tracing::warn!(%error, lease = LOADER_LEASE, "lease not renewed"),
+            }
+            if self.clock.now() >= held_until {
                 return;
             }
+            tokio::time::sleep(self.lease_ttl / 3).await;
         }
     }
 
@@ -188,9 +203,15 @@ impl SalesService {
             return Err(SalesError::Unknown);
         }
         for sku in &skus {
-            let health = self.backends.stock.health(sku, sale.phase, sale.epoch).await;
-            if let Ok(BucketHealth::OtherPhase { latest }) = health {
-                self.check_not_behind(&sale, latest).await?;
+            match self.backends.stock.health(sku, sale.phase, sale.epoch).await {
+                Ok(BucketHealth::OtherPhase { latest }) => {
+                    self.check_not_behind(&sale, latest).await?;
+                }
+                // No load begins before every bucket has answered, and held buckets sell nothing.
+                Err(error @ (stock::Error::Unavailable { .. } | stock::Error::Unknown { .. })) => {
+                    return Err(error.into());
+                }
+                _ => {}
             }
             self.hold_buckets(sku).await?;
             tracing::warn!(sale = %sale.id, sku = %sku.id, "buckets held: an operator rebuilds");

@@ -118,6 +118,7 @@ pub struct SalesService {
     compared: Arc<drift::DriftHistory>,
     /// The pair of epoch and phase that this process recorded as applied, by sale.
     applied: Arc<parking_lot::Mutex<HashMap<i32, (Epoch, Phase)>>>,
+    open_withdrawals: Arc<changes::OpenWithdrawals>,
 }
 
 impl SalesService {
@@ -147,6 +148,7 @@ impl SalesService {
             loads: Arc::default(),
             compared: Arc::default(),
             applied: Arc::default(),
+            open_withdrawals: Arc::default(),
         }
     }
 
@@ -265,11 +267,14 @@ impl SalesService {
         next: Phase,
         by: Option<ByOperator>,
     ) -> Result<Sale, SalesError> {
-        let _guard = self.operation.lock().await;
+        let guard = self.operation.lock().await;
         let sale = self.set_ledger_phase(id, next, by).await?;
         // Crash here [phase_set_not_applied]: the phase is in the ledger and not in the buckets;
         // the next start, or the sync of another process, writes it to them.
-        let synced = match self.set_bucket_phases(&sale).await {
+        let written = self.set_bucket_phases(&sale).await;
+        // A load of this sale's buckets may take long, and delays no operator of another sale.
+        drop(guard);
+        let synced = match written {
             Ok(()) => self.sync_sale(&sale).await.map(drop),
             error => error,
         };

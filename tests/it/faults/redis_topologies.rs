@@ -111,6 +111,8 @@ fn a_load_that_cannot_hold_every_bucket_holds_none() {
         harness.backends.stock.ping().await.ok();
         let synced = harness.sync().await;
         assert!(matches!(synced, Err(SalesError::Stock(_))), "{synced:?}");
+        let rebuilt = harness.sales.rebuild(&"sale".parse().unwrap(), None).await;
+        assert!(matches!(rebuilt, Err(SalesError::Stock(_))), "{rebuilt:?}");
         let held = healthy.cmd(&["HEXISTS", &healthy_bucket, "loading"]);
         assert_eq!(held, redis::Value::Int(0), "the healthy bucket still sells");
 

@@ -3,19 +3,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use floodgate::config::Settings;
+use floodgate::config::{Settings, Tier};
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
-use floodgate::db::{Ledger, SaleStore};
+use floodgate::db::{ErrorClass, Ledger, SaleStore};
 use floodgate::domain::{
-    Epoch, Phase, Reservation, SaleChange, SkuChange, StockChangeOutcome, StockChangeRequest,
+    Epoch, Phase, Refusal, RequestStatus, Reservation, SaleChange, SkuChange, StockChangeOutcome,
+    StockChangeRequest,
 };
 use floodgate::messages::BuyAnswer;
-use floodgate::services::sales::StockOrder;
+use floodgate::services::sales::{SalesError, StockOrder};
 use tempfile::TempDir;
 
-use crate::support::faulty_ledger::FaultyLedger;
+use crate::support::faulty_ledger::{Fault, FaultyLedger};
 use crate::support::gate::{GateFixture, PATIENT};
-use crate::support::harness::{Harness, Offer, START_MS, UNLIMITED, in_system, is_placed};
+use crate::support::harness::{
+    Harness, Offer, START_MS, UNLIMITED, in_system, is_placed, settings,
+};
 use crate::support::wait::until;
 
 const OFFER: Offer = Offer { policy: UNLIMITED, stock: 4, buckets: 2 };
@@ -110,6 +113,35 @@ fn the_catalog_never_goes_back_to_an_earlier_description() {
         tokio::join!(early, change, end);
         assert_eq!(harness.catalog.sale("sale").unwrap().sale.skus[0].initial, 10);
     });
+}
+
+/// In tier `memory` no load returns the units of a withdrawal.
+#[test]
+fn a_change_without_an_outcome_is_ended_by_its_repeat() {
+    for fault in [Fault::AnswerLostThenDown, Fault::RefusesAll(ErrorClass::Unknown)] {
+        in_system(async {
+            let folder = TempDir::new().unwrap();
+            let options = OpenOptions::new(folder.path().join("ledger.db"));
+            let inner = Arc::new(SqliteLedger::open(&options).unwrap());
+            let ledger = Arc::new(FaultyLedger::new(inner));
+            let harness = Harness::open(&settings(Tier::Memory), ledger.clone(), OFFER).await;
+            ledger.set(fault);
+            let unknown = harness.sales.change_stock(restock("less", -3)).await;
+            assert!(matches!(unknown, Err(SalesError::Ledger(_))), "{fault:?}: {unknown:?}");
+            assert_eq!(units(&harness).await, 1, "{fault:?}: three are withdrawn");
+            ledger.set(Fault::None);
+            let changed = harness.sales.change_stock(restock("less", -3)).await.unwrap();
+            assert_eq!((changed.change.units, units(&harness).await), (-3, 1), "{fault:?}");
+            harness.sales.change_stock(restock("more", 2)).await.unwrap();
+            assert_eq!(units(&harness).await, 3, "{fault:?}");
+            for request in 1..=3 {
+                assert!(is_placed(&harness.buy_as(request, request, 1).await), "{fault:?}");
+            }
+            let sold_out = BuyAnswer::first(RequestStatus::Failed(Refusal::SoldOut));
+            assert_eq!(harness.buy_as(4, 4, 1).await, sold_out, "{fault:?}");
+            harness.assert_holds().await;
+        });
+    }
 }
 
 /// Crash point `withdrawn_not_recorded`.
