@@ -138,7 +138,8 @@ impl PaymentConsumer {
     /// of the others.
     async fn decide(&self, open: &mut OpenInbox) -> Result<(), ConsumeError> {
         let mut first_error = None;
-        let mut undecided = Vec::new();
+        let (mut failed, mut undecided) = (Vec::new(), Vec::new());
+        let mut is_committing = false;
         let mut events = std::mem::take(&mut open.waiting).into_iter();
         loop {
             let chunk: Vec<WaitingEvent> = events.by_ref().take(AT_ONCE).collect();
@@ -146,40 +147,44 @@ impl PaymentConsumer {
                 break;
             }
             let decisions = join_all(chunk.iter().map(|event| self.record(&event.delivery))).await;
-            // The ledger commits: a refusal is of its event.
-            let is_committing = decisions.iter().any(|it| matches!(it, Decision::Done(_)));
-            for (mut event, decision) in chunk.into_iter().zip(decisions) {
-                let tag = event.delivery.tag;
-                let poison = match decision {
+            for (event, decision) in chunk.into_iter().zip(decisions) {
+                match decision {
                     Decision::Done(outcome) => {
                         // Crash here [payment_event_not_acknowledged]: the event is in the ledger;
                         // the broker delivers it again, and the ledger knows its id.
-                        open.acks.one(tag).await;
+                        open.acks.one(event.delivery.tag).await;
                         self.count(outcome);
+                        is_committing = true;
+                    }
+                    Decision::Poison(reason) => failed.push((event, Err(reason))),
+                    Decision::Failed(error) => failed.push((event, Ok(error))),
+                }
+            }
+        }
+        for (mut event, failure) in failed {
+            let poison = match failure {
+                Err(reason) => reason,
+                Ok(error) => {
+                    // The ledger commits others: a refusal is of its event.
+                    let is_refused = error.class() == ErrorClass::Bug && is_committing;
+                    event.num_refused += u32::from(is_refused);
+                    let reason = format!("the ledger refuses it: {error}");
+                    if event.num_refused < REFUSALS_MAX {
+                        first_error.get_or_insert(error.into());
+                        undecided.push(event);
                         continue;
                     }
-                    Decision::Poison(reason) => reason,
-                    Decision::Failed(error) => {
-                        let is_refused = error.class() == ErrorClass::Bug && is_committing;
-                        event.num_refused += u32::from(is_refused);
-                        let reason = format!("the ledger refuses it: {error}");
-                        if event.num_refused < REFUSALS_MAX {
-                            first_error.get_or_insert(error.into());
-                            undecided.push(event);
-                            continue;
-                        }
-                        reason
-                    }
-                };
-                match self.dead_letter(&event.delivery, poison).await {
-                    Ok(()) => {
-                        open.acks.one(tag).await;
-                        self.count("dead");
-                    }
-                    Err(error) => {
-                        first_error.get_or_insert(error);
-                        undecided.push(event);
-                    }
+                    reason
+                }
+            };
+            match self.dead_letter(&event.delivery, poison).await {
+                Ok(()) => {
+                    open.acks.one(event.delivery.tag).await;
+                    self.count("dead");
+                }
+                Err(error) => {
+                    first_error.get_or_insert(error);
+                    undecided.push(event);
                 }
             }
         }

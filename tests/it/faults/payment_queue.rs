@@ -1,5 +1,6 @@
 //! Payment events from the broker: their effects, poison, repeats, and a ledger that is away.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use floodgate::actors::PaymentConsumer;
@@ -163,6 +164,28 @@ fn unsigned_and_unreadable_messages_are_dead_letters_and_stop_nothing() {
         until("the dead letters", async || (fixture.num_ready("dead").await == 4).then_some(()))
             .await;
         assert_eq!(fixture.num_ready("payments").await, 0);
+        assert_eq!(fixture.shop.state().await, OrderState::Paid);
+    });
+}
+
+#[test]
+fn events_that_the_ledger_refuses_are_dead_letters_however_many_come_together() {
+    const NUM_REFUSED: u64 = 8;
+    run(async {
+        let fixture = Fixture::open().await;
+        fixture.ledger.set(Fault::RefusesEvents("refused"));
+        for number in 0..NUM_REFUSED {
+            send(&fixture.server, &format!("refused-{number}"), &fixture.paid(), 0);
+        }
+        let num_good = Cell::new(0);
+        until("the dead letters", async || {
+            // The ledger records others.
+            send(&fixture.server, &format!("good-{}", num_good.get()), &fixture.paid(), 0);
+            num_good.set(num_good.get() + 1);
+            drop(fixture.run().await);
+            (fixture.counted("dead") == NUM_REFUSED).then_some(())
+        })
+        .await;
         assert_eq!(fixture.shop.state().await, OrderState::Paid);
     });
 }

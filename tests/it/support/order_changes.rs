@@ -39,6 +39,7 @@ impl OrderChanges for FaultyLedger {
 
     async fn record_payment(&self, event: PaymentEvent) -> Result<PaymentRecorded, Error> {
         self.begin_write().await?;
+        self.begin_event(&event.event_id)?;
         let answer = self.inner.record_payment(event).await?;
         self.end("record payment").map(|()| answer)
     }

@@ -38,6 +38,8 @@ pub enum Fault {
     RefusesAll(ErrorClass),
     /// `place` panics on a batch with this request.
     Kills(RequestId),
+    /// A payment event whose id begins so is refused.
+    RefusesEvents(&'static str),
     /// Orders are written, failures are not.
     RecordsNothing,
     /// `place` writes a batch with this request, then panics.
@@ -99,6 +101,16 @@ impl FaultyLedger {
         drop(fault.wait_for(|fault| *fault != Fault::Frozen).await);
         let fault = *fault.borrow();
         if fault == Fault::Down { Err(self.refuse()) } else { Ok(()) }
+    }
+
+    /// Runs before a payment event is recorded.
+    pub(super) fn begin_event(&self, id: &str) -> Result<(), Error> {
+        match *self.fault.borrow() {
+            Fault::RefusesEvents(prefix) if id.starts_with(prefix) => {
+                Err(Error::Unstorable { what: "a payment event, on purpose".to_owned() })
+            }
+            _ => Ok(()),
+        }
     }
 
     fn refuse(&self) -> Error {
