@@ -19,7 +19,7 @@ use self::session::{Session, SessionAccess};
 use super::Error;
 use super::error::{cannot_open, explained};
 use super::migrate::{self, SchemaStatus};
-use super::sql::{Database, SqlLedger, WriteMode, WriterFence};
+use super::sql::{Database, SqlLedger, WriteMode, WriterFence, scans};
 use super::workers::{Connector, Workers};
 use crate::net::{self, Trust};
 use crate::runtime::clock::{SharedClock, SystemClock};
@@ -98,7 +98,7 @@ impl MysqlOptions {
             url: url.into(),
             trust: None,
             writers: 4,
-            readers: 2,
+            readers: 3,
             job_queue_max: 1024,
             job_deadline_ms: 10_000,
             lock_wait_timeout_s: 5,
@@ -125,7 +125,8 @@ impl SqlLedger<MysqlConnection> {
             let fence = WriterFence::take(&mut conn, options.writing)?;
             let writers = start(options, "ledger-writer", options.writers, &session)?;
             let readers = start(options, "ledger-reader", options.readers, &session)?;
-            Ok(Self { readers, writers: Some((writers, fence)), clock: Arc::clone(&options.clock) })
+            let (scans, clock) = (scans(options.readers), Arc::clone(&options.clock));
+            Ok(Self { readers, scans, writers: Some((writers, fence)), clock })
         })
     }
 
@@ -137,7 +138,12 @@ impl SqlLedger<MysqlConnection> {
         Self::schema_status(options)?.check_current()?;
         let session = Session::new(options, SessionAccess::Read)?;
         let readers = start(options, "ledger-reader", options.readers, &session)?;
-        Ok(Self { readers, writers: None, clock: Arc::clone(&options.clock) })
+        Ok(Self {
+            readers,
+            scans: scans(options.readers),
+            writers: None,
+            clock: Arc::clone(&options.clock),
+        })
     }
 
     /// Brings the schema up to date and returns the applied migrations by full name. Blocks.

@@ -4,6 +4,8 @@
 //! database-specific parts, and [`SqlLedger`] implements the ledger with both: reader threads and
 //! writer threads.
 
+use tokio::sync::Semaphore;
+
 use super::Error;
 use super::workers::Workers;
 use crate::runtime::clock::SharedClock;
@@ -52,6 +54,8 @@ pub use verbs::VerbQueries;
 /// A ledger in an SQL database.
 pub struct SqlLedger<D> {
     pub(super) readers: Workers<D>,
+    /// Scans that may run at once.
+    pub(super) scans: Semaphore,
     /// With their fencing token; `None`: opened for reading only.
     pub(super) writers: Option<(Workers<D>, WriterFence)>,
     /// Timestamps the rows.
@@ -72,11 +76,14 @@ impl<D: Database> SqlLedger<D> {
     }
 
     /// Reads all rows of a SKU, without a limit for the whole job; the visitor may end it early.
+    /// One reader is left for all other reads, unless there is only one.
     async fn read_all<T, F>(&self, operation: &'static str, job: F) -> Result<T, Error>
     where
         T: Send + 'static,
         F: FnOnce(&mut D) -> Result<T, Error> + Send + 'static,
     {
+        // Never closed.
+        let _permit = self.scans.acquire().await;
         let job = move |conn: &mut D| {
             conn.limit_statements();
             job(conn)
@@ -105,6 +112,11 @@ impl<D> std::fmt::Debug for SqlLedger<D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SqlLedger").field("writes", &self.writers.is_some()).finish_non_exhaustive()
     }
+}
+
+/// Permits for the scans of a ledger with so many readers.
+pub(super) fn scans(readers: usize) -> Semaphore {
+    Semaphore::new(readers.saturating_sub(1).max(1))
 }
 
 fn convert_rows<R, T: TryFrom<R, Error = Error>>(rows: Vec<R>) -> Result<Vec<T>, Error> {

@@ -20,7 +20,7 @@ use self::file::InstanceLock;
 use super::Error;
 use super::error::cannot_open;
 use super::migrate::{self, SchemaStatus};
-use super::sql::{Queries, SqlLedger, WriteMode, WriterFence};
+use super::sql::{Queries, SqlLedger, WriteMode, WriterFence, scans};
 use super::workers::{Connector, Workers};
 use crate::runtime::clock::{SharedClock, SystemClock};
 
@@ -61,7 +61,7 @@ impl OpenOptions {
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
-            readers: 2,
+            readers: 3,
             job_queue_max: 1024,
             busy_timeout_ms: 5_000,
             job_deadline_ms: 10_000,
@@ -122,6 +122,7 @@ impl SqlLedger<SqliteConnection> {
         let writers = start(options, name, ConnectionAccess::Write, conn, Some(lock))?;
         Ok(Self {
             readers: start_readers(options, ConnectionAccess::Read)?,
+            scans: scans(options.readers),
             writers: Some((writers, fence)),
             clock: Arc::clone(&options.clock),
         })
@@ -135,7 +136,12 @@ impl SqlLedger<SqliteConnection> {
     pub fn open_for_reading(options: &OpenOptions) -> Result<Self, Error> {
         Self::schema_status(options)?.check_current()?;
         let readers = start_readers(options, ConnectionAccess::ReadOnly)?;
-        Ok(Self { readers, writers: None, clock: Arc::clone(&options.clock) })
+        Ok(Self {
+            readers,
+            scans: scans(options.readers),
+            writers: None,
+            clock: Arc::clone(&options.clock),
+        })
     }
 
     /// Brings the schema up to date, closes the file, and returns the applied migrations by full

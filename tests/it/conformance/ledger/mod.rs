@@ -146,6 +146,7 @@ macro_rules! backends {
                     an_examination_has_the_reason_of_each_refusal
                     orders_survive_a_restart;
                 reading:
+                    scans_leave_a_reader_for_other_reads
                     a_scan_is_sorted_and_may_end_early
                     a_scan_sees_one_instant
                     an_order_is_found_by_its_request_and_by_its_key

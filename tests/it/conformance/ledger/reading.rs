@@ -9,6 +9,8 @@ use floodgate::domain::{
     Refusal, Sku, SkuNo, TraceId,
 };
 
+use futures_util::future::join_all;
+
 use super::{Backend, NOW_MS};
 use crate::support::offers::{
     ANY, ONE, buyer, evidence, failures, intent, offer, orders, quota, request,
@@ -92,6 +94,32 @@ pub async fn a_scan_sees_one_instant(backend: &dyn Backend) {
         assert_eq!(visited.load(Ordering::SeqCst), before + usize::from(is_audit), "{is_audit}");
         assert_eq!(orders(&*ledger, sku.no).await.len(), before + 500);
     }
+}
+
+pub async fn scans_leave_a_reader_for_other_reads(backend: &dyn Backend) {
+    let ledger = backend.open().await;
+    let sku = offer(&*ledger, "sale", ONE, 100).await;
+    place(&*ledger, vec![intent(&sku, 1, 1, 1)]).await;
+    let mut resumes = Vec::new();
+    let scans = join_all((0..5).map(|_| {
+        let (resume, resumed) = std::sync::mpsc::channel::<()>();
+        resumes.push(resume);
+        let wait = move |_| {
+            // Until the sender is dropped.
+            resumed.recv().ok();
+            true
+        };
+        ledger.scan_orders(sku.no, Box::new(wait))
+    }));
+    let (ledger, sku) = (&ledger, &sku);
+    let reads = async move {
+        let left = ledger.available(sku.no).await;
+        let examined = ledger.examine(vec![intent(sku, 1, 1, 1)]).await;
+        drop(resumes);
+        assert_eq!((left.unwrap(), examined.unwrap().orders.len()), (99, 1));
+    };
+    let (scanned, ()) = tokio::join!(scans, reads);
+    assert!(scanned.into_iter().all(|scan| scan.is_ok()));
 }
 
 pub async fn an_order_is_found_by_its_request_and_by_its_key(backend: &dyn Backend) {
