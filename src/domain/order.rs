@@ -155,8 +155,9 @@ pub struct OrderIntent {
 }
 
 impl OrderIntent {
-    /// The order row that this intent writes at `recorded_at_ms`. Its payment window begins then, and
-    /// never before the time of the gate: a ledger writer whose clock is behind ends no order early.
+    /// The order row that this intent writes at `recorded_at_ms`. Its payment window begins then,
+    /// and never before the time of the gate: a ledger writer whose clock is behind ends no order
+    /// early.
     pub fn order(&self, recorded_at_ms: i64) -> Order {
         let begins_at_ms = recorded_at_ms.max(self.placed_at_ms);
         let pay_by_ms = deadline_ms(begins_at_ms, self.payment_window_s);
@@ -245,7 +246,7 @@ pub struct Order {
     pub amount: i64,
     pub state: OrderState,
     pub placed_at_ms: i64,
-    /// The payment deadline that the buyer sees, epoch milliseconds; `None`: no deadline.
+    /// The payment deadline without a payment, epoch milliseconds; `None`: no deadline.
     pub pay_by_ms: Option<i64>,
     /// The number of changes since the order was placed.
     pub version: u16,
@@ -267,6 +268,11 @@ pub struct OrderKey {
 impl Order {
     pub fn key(&self) -> OrderKey {
         OrderKey { sku: self.sku, buyer: self.buyer, request: self.request }
+    }
+
+    /// Until when the buyer can pay, epoch milliseconds: an open payment extends the deadline.
+    pub fn pay_until_ms(&self) -> Option<i64> {
+        if self.state == OrderState::Paying { self.due_ms } else { self.pay_by_ms }
     }
 
     /// Whether `intent` has the same request, SKU, buyer and quantity.

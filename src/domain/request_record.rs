@@ -75,7 +75,7 @@ pub struct RecordedOrder {
 
 impl From<&Order> for RecordedOrder {
     fn from(order: &Order) -> Self {
-        let pay_by = PayBy::from_ms(order.pay_by_ms);
+        let pay_by = PayBy::from_ms(order.pay_until_ms());
         Self { state: order.state, version: order.version, pay_by }
     }
 }

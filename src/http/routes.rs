@@ -171,7 +171,7 @@ tables! {
         "GET" "/admin/v1/order-events", Admin => order_events::list, [InvalidRequest Busy];
         "GET" "/admin/v1/payments", Admin => admin_payments::list, [InvalidRequest Busy];
         "POST" "/admin/v1/payments/{payment}/retry", Admin => admin_payments::retry, [
-            NotFound Busy
+            InvalidRequest NotFound Busy
         ];
         "POST" "/admin/v1/payments/{payment}/resolve", Admin => admin_payments::resolve, [
             InvalidRequest NotFound Busy
@@ -192,8 +192,8 @@ tables! {
             UnknownDeadLetter Busy
         ];
         "POST" "/admin/v1/dead-letters/{dead_letter_id}/replay", Admin => dead_letters::replay, [
-            UnknownDeadLetter DeadLetterNotReplayable DeadLetterConflict NoBroker BrokerAway
-            NotConfirmed Busy
+            InvalidRequest UnknownDeadLetter DeadLetterNotReplayable DeadLetterConflict NoBroker
+            BrokerAway NotConfirmed Busy
         ];
         "POST" "/admin/v1/dead-letters/{dead_letter_id}/park", Admin => dead_letters::park, [
             InvalidRequest UnknownDeadLetter DeadLetterConflict Busy

@@ -39,13 +39,11 @@ impl Shutdown {
     }
 }
 
-/// Runs a task to its end, also if the caller stops waiting. `None`: it panicked. A shutdown does
-/// not wait for a task without a caller: each of its steps must be repairable.
-pub async fn run_to_end<T: Send + 'static>(
-    task: impl Future<Output = T> + Send + 'static,
-) -> Option<T> {
+/// Runs a task on this thread to its end, also if the caller stops waiting. `None`: it panicked. A
+/// shutdown does not wait for a task without a caller: each of its steps must be repairable.
+pub async fn run_to_end<T: 'static>(task: impl Future<Output = T> + 'static) -> Option<T> {
     #[expect(clippy::disallowed_methods, reason = "the steps of the task belong together")]
-    let task = tokio::spawn(task);
+    let task = actix_rt::spawn(task);
     task.await.ok()
 }
 

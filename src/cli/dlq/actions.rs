@@ -42,12 +42,10 @@ pub(super) struct Selection {
     cursor: Option<String>,
 }
 
-/// A verb with its text, as it is sent for one dead letter and for all that match.
+/// A verb with its reason, as it is sent for one dead letter and for all that match.
 pub(super) struct Action<'a> {
     pub(super) verb: &'static str,
-    /// The name of the text in the body for one dead letter; none: it takes no body.
-    pub(super) text_name: Option<&'static str>,
-    pub(super) text: Option<&'a str>,
+    pub(super) reason: Option<&'a str>,
 }
 
 impl Selection {
@@ -72,8 +70,8 @@ impl Selection {
                 Err(usage("a filter selects nothing without --all", "give numbers or --all"))
             }
             None => {
-                let text = action.text_name.zip(action.text);
-                let body = text.map_or_else(|| json!({}), |(name, text)| json!({ name: text }));
+                let reason = |reason: &str| json!({ "reason": reason });
+                let body = action.reason.map_or_else(|| json!({}), reason);
                 run.each(client, &self.ids, action.verb, &body).await
             }
         };
@@ -150,7 +148,7 @@ impl Run {
         action: &Action<'_>,
         expected: u64,
     ) -> Result<(), CommandFailure> {
-        let Some(reason) = action.text.filter(|text| !text.trim().is_empty()) else {
+        let Some(reason) = action.reason.filter(|reason| !reason.trim().is_empty()) else {
             return Err(usage("a verb on all that match needs a reason", "give --reason"));
         };
         self.next_cursor.clone_from(&selection.cursor);

@@ -100,7 +100,7 @@ enum Verb {
 /// Calls the running server.
 pub async fn run(args: &DlqArgs, common: &Common) -> anyhow::Result<Exit> {
     let (client, output) = args.server.connect(common)?;
-    let (selection, verb, text_name, text) = match &args.verb {
+    let (selection, verb, reason) = match &args.verb {
         Verb::List { filter, order, limit, cursor } => {
             let (mut query, limit) = (filter.query(), limit.to_string());
             query.extend([("order", order.as_str()), ("limit", &limit)]);
@@ -117,11 +117,11 @@ pub async fn run(args: &DlqArgs, common: &Common) -> anyhow::Result<Exit> {
             output.data(&dead_letter, || render_dead_letter(&dead_letter))?;
             return Ok(Exit::Done);
         }
-        Verb::Replay { selection, reason } => (selection, "replay", None, reason),
-        Verb::Park { selection, reason } => (selection, "park", Some("note"), reason),
-        Verb::Discard { selection, reason } => (selection, "discard", Some("reason"), reason),
+        Verb::Replay { selection, reason } => (selection, "replay", reason),
+        Verb::Park { selection, reason } => (selection, "park", reason),
+        Verb::Discard { selection, reason } => (selection, "discard", reason),
     };
-    let action = Action { verb, text_name, text: text.as_deref() };
+    let action = Action { verb, reason: reason.as_deref() };
     selection.run(&client, output, &action).await
 }
 

@@ -121,6 +121,9 @@ fn rejected(error: &EventError, headers: &HeaderMap, metrics: &Metrics) -> Probl
         EventError::Signature(SignatureError::Time | SignatureError::Signature) => {
             Problem::unauthenticated(error.to_string(), "Webhook-Signature")
         }
+        EventError::Signature(SignatureError::Header(name)) if !headers.contains_key(*name) => {
+            Problem::unauthenticated(error.to_string(), "Webhook-Signature")
+        }
         EventError::Signature(SignatureError::TooLarge) => {
             Problem::from(ProblemCode::BodyTooLarge).with_detail(error.to_string())
         }

@@ -244,7 +244,7 @@ impl OrderView {
     /// An order from its row in the ledger.
     pub fn from_ledger(request_id: &str, listed: &CatalogSale, sku: &Sku, order: &Order) -> Self {
         // To the second, as the gate's record has it.
-        let pay_by_ms = PayBy::from_ms(order.pay_by_ms).ms();
+        let pay_by_ms = PayBy::from_ms(order.pay_until_ms()).ms();
         let placed = (order.quantity, order.placed_at_ms, pay_by_ms, order.state);
         let amount = order.amount;
         Self { amount, ..Self::from_gate(request_id, listed, sku, order.buyer, placed) }

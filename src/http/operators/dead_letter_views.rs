@@ -130,7 +130,8 @@ pub struct DoneView {
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ParkBody {
-    /// Note for other operators; at most 1000 characters.
+    /// Note for other operators; at most 1000 characters. Also called `reason`, as in other verbs.
+    #[serde(alias = "reason")]
     pub(super) note: Option<String>,
 }
 

@@ -11,7 +11,7 @@ use super::verbs::{by_operator, record};
 use crate::domain::dead_letter::TEXT_CHARS_MAX;
 use crate::domain::{ByOperator, DeadLetterNo, VerbSubject};
 use crate::http::buyers::views::page_cut;
-use crate::http::middleware::body;
+use crate::http::middleware::body::{self, VerbBody};
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
 use crate::http::state::{HttpState, State};
 use crate::services::dead_letters::{DeadLetterError, DeadLetterOutcome, DeadLetterResult};
@@ -54,14 +54,18 @@ pub async fn show(dead_letter_id: web::Path<String>, state: State) -> Handled {
     post, path = "/admin/v1/dead-letters/{dead_letter_id}/replay",
     operation_id = "adminReplayDeadLetter", tag = "operators",
     params(("dead_letter_id" = String, Path, description = "`id` of the list")),
+    request_body = Option<VerbBody>,
     responses((status = 200, description = "what was done", body = DoneView)),
 )]
 pub async fn replay(
     request: HttpRequest,
     dead_letter_id: web::Path<String>,
+    payload: web::Payload,
     state: State,
 ) -> Handled {
-    let by = by_operator(&request, None)?;
+    let max = state.settings.http.body_max_bytes;
+    let body: VerbBody = body::optional(&request, payload, max).await?;
+    let by = by_operator(&request, body.reason)?;
     let result = state.dead_letters.replay(parse_id(&dead_letter_id)?).await;
     respond(&state, "replay", by, result).await
 }

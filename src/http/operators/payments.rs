@@ -153,9 +153,18 @@ pub async fn list(state: State, query: web::Query<PaymentsQuery>) -> Handled {
     post, path = "/admin/v1/payments/{payment}/retry",
     operation_id = "adminRetryPayment", tag = "operators",
     params(("payment" = String, Path, description = "`id` of the list")),
+    request_body = Option<VerbBody>,
     responses((status = 200, description = "what was done", body = RetriedView)),
 )]
-pub async fn retry(payment: web::Path<String>, state: State) -> Handled {
+pub async fn retry(
+    request: HttpRequest,
+    payment: web::Path<String>,
+    payload: web::Payload,
+    state: State,
+) -> Handled {
+    let max = state.settings.http.body_max_bytes;
+    let body: VerbBody = body::optional(&request, payload, max).await?;
+    by_operator(&request, body.reason)?;
     let unknown = || Problem::from(ProblemCode::NotFound).with_detail("No payment has this id.");
     let done = if let Some((provider, event)) = report_id(&payment) {
         let recorded = state.deps.orders.match_event(provider, event).await?;

@@ -46,6 +46,8 @@ pub struct SaleBody {
     /// 1 to 200 SKUs.
     #[schema(min_items = 1, max_items = 200)]
     skus: Vec<SkuBody>,
+    /// Stands in the log beside who created the sale.
+    pub(super) reason: Option<String>,
 }
 
 /// A SKU of a new sale.

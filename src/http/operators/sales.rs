@@ -15,6 +15,7 @@ use crate::http::middleware::body::{self, VerbBody};
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
 use crate::http::operators::verbs::{by_operator, record};
 use crate::http::state::{HttpState, State};
+use crate::runtime::shutdown::run_to_end;
 use crate::services::sales::SalesError;
 
 /// Ample for a sale with 200 SKUs.
@@ -91,8 +92,11 @@ pub async fn show(sale_id: web::Path<String>, state: State) -> Handled {
 )]
 pub async fn create(request: HttpRequest, payload: web::Payload, state: State) -> Handled {
     let bytes = body::read(payload, SALE_BYTES_MAX).await?;
-    let draft = body::parse::<SaleBody>(request.headers(), &bytes)?.into_draft()?;
-    let sale = state.deps.sales.create(draft).await?;
+    let mut body = body::parse::<SaleBody>(request.headers(), &bytes)?;
+    by_operator(&request, body.reason.take())?;
+    let (sales, draft) = (state.deps.sales.clone(), body.into_draft()?);
+    let creating = async move { sales.create(draft).await };
+    let sale = run_to_end(creating).await.ok_or(ProblemCode::Internal)??;
     let location = (LOCATION, format!("/admin/v1/sales/{}", sale.id));
     let view = AdminSaleView::new(&sale, &state);
     Ok(HttpResponse::Created().insert_header(location).insert_header(no_store()).json(view))
@@ -135,7 +139,9 @@ async fn set_phase(
     by: Option<ByOperator>,
     state: &HttpState,
 ) -> Handled {
-    let sale = state.deps.sales.set_phase(&parse_sale_id(sale_id)?, next, by).await?;
+    let (sales, id) = (state.deps.sales.clone(), parse_sale_id(sale_id)?);
+    let setting = async move { sales.set_phase(&id, next, by).await };
+    let sale = run_to_end(setting).await.ok_or(ProblemCode::Internal)??;
     Ok(no_store_json(AdminSaleView::new(&sale, state)))
 }
 

@@ -131,11 +131,11 @@ async fn malformed_webhooks_are_named() {
     let webhooks = Webhooks::start().await;
     let body = webhooks.paid().to_string().into_bytes();
     let valid = webhooks.signer.sign("evt-1", &body, wall_ms());
-    problem(webhooks.send(&[], &body).await, 400, "invalid-request").await;
+    problem(webhooks.send(&[], &body).await, 401, "unauthenticated").await;
     for missing in 0..valid.len() {
         let mut headers = valid.clone();
         headers.remove(missing);
-        problem(webhooks.send(&headers, &body).await, 400, "invalid-request").await;
+        problem(webhooks.send(&headers, &body).await, 401, "unauthenticated").await;
     }
     let doubled: Vec<_> = valid.iter().chain(&valid[..1]).cloned().collect();
     problem(webhooks.send(&doubled, &body).await, 400, "invalid-request").await;
