@@ -20,11 +20,12 @@ use crate::services::order_feed::{BROKER_READER, STOCK_READER};
 /// How long one call deletes rows. Its caller calls again.
 const DELETES_FOR: Duration = Duration::from_secs(5);
 
-/// The longest transaction that is wanted: other writers may wait for its locks.
-const STEP_MAX: Duration = Duration::from_millis(20);
+/// How long a transaction should take: other writers may wait for its locks, and the longest one
+/// takes several times as long.
+const STEP_TARGET: Duration = Duration::from_millis(12);
 
-/// Orders that the first transaction deletes.
-const ORDERS_FIRST: u32 = 100;
+/// Orders that the first transaction of a call deletes.
+const ORDERS_FIRST: u32 = 20;
 
 /// The range of orders that one transaction deletes.
 const ORDERS_MIN: u32 = 10;
@@ -276,16 +277,12 @@ pub(super) fn feed_readers(has_publisher: bool) -> &'static [&'static str] {
     if has_publisher { &[STOCK_READER, BROKER_READER] } else { &[STOCK_READER] }
 }
 
-/// Orders of the next transaction after one that took so long.
+/// Orders of the next transaction after one that took so long: in proportion, at most a quarter more
+/// and half as many. One transaction may have waited for a busy disk.
 fn next_limit(limit: u32, took: Duration) -> u32 {
-    let next = if took > STEP_MAX {
-        limit / 2
-    } else if took < STEP_MAX / 2 {
-        limit + limit / 4
-    } else {
-        limit
-    };
-    next.clamp(ORDERS_MIN, ORDERS_MAX)
+    let in_proportion = u128::from(limit) * STEP_TARGET.as_micros() / took.as_micros().max(1);
+    let next = u32::try_from(in_proportion).unwrap_or(u32::MAX);
+    next.clamp(limit / 2, limit + limit / 4).clamp(ORDERS_MIN, ORDERS_MAX)
 }
 
 #[cfg(test)]
@@ -296,9 +293,11 @@ mod tests {
     fn transactions_shrink_when_they_are_slow_and_grow_when_they_are_fast() {
         let ms = Duration::from_millis;
         let table = [
-            ((100, ms(21)), 50),
-            ((100, ms(15)), 100),
-            ((100, ms(9)), 125),
+            ((100, ms(40)), 50),
+            ((100, ms(15)), 80),
+            ((100, ms(12)), 100),
+            ((100, ms(10)), 120),
+            ((100, ms(5)), 125),
             ((12, ms(900)), ORDERS_MIN),
             ((480, ms(1)), ORDERS_MAX),
         ];
