@@ -272,8 +272,8 @@ impl SalesService {
         // Crash here [phase_set_not_applied]: the phase is in the ledger and not in the buckets;
         // the next start, or the sync of another process, writes it to them.
         let written = self.set_bucket_phases(&sale).await;
-        // A load of this sale's buckets may take long, and delays no operator of another sale.
-        drop(guard);
+        // Loads of shared buckets may be long; one in memory must not miss a change of the stock.
+        let _guard = (!self.backends.is_shared).then_some(guard);
         let synced = match written {
             Ok(()) => self.sync_sale(&sale).await.map(drop),
             error => error,
