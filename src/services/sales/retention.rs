@@ -277,8 +277,8 @@ pub(super) fn feed_readers(has_publisher: bool) -> &'static [&'static str] {
     if has_publisher { &[STOCK_READER, BROKER_READER] } else { &[STOCK_READER] }
 }
 
-/// Orders of the next transaction after one that took so long: in proportion, at most a quarter more
-/// and half as many. One transaction may have waited for a busy disk.
+/// Orders of the next transaction after one that took so long: in proportion, at most a quarter
+/// more, at least half as many. One transaction may have waited for a busy disk.
 fn next_limit(limit: u32, took: Duration) -> u32 {
     let in_proportion = u128::from(limit) * STEP_TARGET.as_micros() / took.as_micros().max(1);
     let next = u32::try_from(in_proportion).unwrap_or(u32::MAX);
