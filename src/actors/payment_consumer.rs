@@ -137,35 +137,31 @@ impl PaymentConsumer {
     /// Records the waiting events and acknowledges those that are decided; returns the first error
     /// of the others.
     async fn decide(&self, open: &mut OpenInbox) -> Result<(), ConsumeError> {
-        let mut first_error = None;
-        let (mut failed, mut undecided) = (Vec::new(), Vec::new());
-        let mut is_committing = false;
         let mut events = std::mem::take(&mut open.waiting).into_iter();
+        let mut decided = Vec::new();
         loop {
             let chunk: Vec<WaitingEvent> = events.by_ref().take(AT_ONCE).collect();
             if chunk.is_empty() {
                 break;
             }
             let decisions = join_all(chunk.iter().map(|event| self.record(&event.delivery))).await;
-            for (event, decision) in chunk.into_iter().zip(decisions) {
-                match decision {
-                    Decision::Done(outcome) => {
-                        // Crash here [payment_event_not_acknowledged]: the event is in the ledger;
-                        // the broker delivers it again, and the ledger knows its id.
-                        open.acks.one(event.delivery.tag).await;
-                        self.count(outcome);
-                        is_committing = true;
-                    }
-                    Decision::Poison(reason) => failed.push((event, Err(reason))),
-                    Decision::Failed(error) => failed.push((event, Ok(error))),
-                }
-            }
+            decided.extend(chunk.into_iter().zip(decisions));
         }
-        for (mut event, failure) in failed {
-            let poison = match failure {
-                Err(reason) => reason,
-                Ok(error) => {
-                    // The ledger commits others: a refusal is of its event.
+        // The ledger commits: a refusal is of its event.
+        let is_committing = decided.iter().any(|(_, it)| matches!(it, Decision::Done(_)));
+        let (mut first_error, mut undecided) = (None, Vec::new());
+        for (mut event, decision) in decided {
+            let tag = event.delivery.tag;
+            let poison = match decision {
+                Decision::Done(outcome) => {
+                    // Crash here [payment_event_not_acknowledged]: the event is in the ledger; the
+                    // broker delivers it again, and the ledger knows its id.
+                    open.acks.one(tag).await;
+                    self.count(outcome);
+                    continue;
+                }
+                Decision::Poison(reason) => reason,
+                Decision::Failed(error) => {
                     let is_refused = error.class() == ErrorClass::Bug && is_committing;
                     event.num_refused += u32::from(is_refused);
                     let reason = format!("the ledger refuses it: {error}");
@@ -179,7 +175,7 @@ impl PaymentConsumer {
             };
             match self.dead_letter(&event.delivery, poison).await {
                 Ok(()) => {
-                    open.acks.one(event.delivery.tag).await;
+                    open.acks.one(tag).await;
                     self.count("dead");
                 }
                 Err(error) => {
