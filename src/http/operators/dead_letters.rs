@@ -7,7 +7,7 @@ use super::dead_letter_views::{
     DeadLetterContentView, DeadLetterView, DeadLettersView, DiscardBody, DoneView, ParkBody,
     view_of,
 };
-use super::verbs::{by_operator, record};
+use super::verbs::{by_operator, by_operator_in, record};
 use crate::domain::dead_letter::TEXT_CHARS_MAX;
 use crate::domain::{ByOperator, DeadLetterNo, VerbSubject};
 use crate::http::buyers::views::page_cut;
@@ -64,8 +64,7 @@ pub async fn replay(
     state: State,
 ) -> Handled {
     let max = state.settings.http.body_max_bytes;
-    let body: VerbBody = body::optional(&request, payload, max).await?;
-    let by = by_operator(&request, body.reason)?;
+    let by = by_operator_in(&request, payload, max).await?;
     let result = state.dead_letters.replay(parse_id(&dead_letter_id)?).await;
     respond(&state, "replay", by, result).await
 }

@@ -12,9 +12,9 @@ use crate::domain::{
     PaymentState, UnmatchedEvent,
 };
 use crate::http::buyers::views::{page_cursor, page_cut, page_limit, rfc3339};
-use crate::http::middleware::body::{self, VerbBody};
+use crate::http::middleware::body::VerbBody;
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
-use crate::http::operators::verbs::by_operator;
+use crate::http::operators::verbs::by_operator_in;
 use crate::http::state::{HttpState, State};
 use crate::services::orders::OrderError;
 
@@ -163,8 +163,7 @@ pub async fn retry(
     state: State,
 ) -> Handled {
     let max = state.settings.http.body_max_bytes;
-    let body: VerbBody = body::optional(&request, payload, max).await?;
-    by_operator(&request, body.reason)?;
+    by_operator_in(&request, payload, max).await?;
     let unknown = || Problem::from(ProblemCode::NotFound).with_detail("No payment has this id.");
     let done = if let Some((provider, event)) = report_id(&payment) {
         let recorded = state.deps.orders.match_event(provider, event).await?;
@@ -197,15 +196,14 @@ pub async fn resolve(
     state: State,
 ) -> Handled {
     let max = state.settings.http.body_max_bytes;
-    let body: VerbBody = body::optional(&request, payload, max).await?;
-    if body.reason.as_deref().is_none_or(|reason| reason.trim().is_empty()) {
+    let by = by_operator_in(&request, payload, max).await?.ok_or(ProblemCode::Internal)?;
+    if by.reason.as_deref().is_none_or(|reason| reason.trim().is_empty()) {
         return Err(Problem::invalid("reason must say how the money was settled"));
     }
     let unknown = || {
         let problem = Problem::from(ProblemCode::NotFound);
         problem.with_detail("No unmatched report has this id.").with("payment", payment.as_str())
     };
-    let by = by_operator(&request, body.reason)?.ok_or(ProblemCode::Internal)?;
     let (provider, event) = report_id(&payment).ok_or_else(unknown)?;
     let resolved = state.deps.orders.resolve_event(provider, event, by).await?;
     let done = if resolved.ok_or_else(unknown)? { RESOLVED } else { "already" };

@@ -13,7 +13,7 @@ use crate::http::buyers::sales::SalesQuery;
 use crate::http::buyers::views::{no_store, no_store_json, rfc3339};
 use crate::http::middleware::body::{self, VerbBody};
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
-use crate::http::operators::verbs::{by_operator, record};
+use crate::http::operators::verbs::{by_operator, by_operator_in, record};
 use crate::http::state::{HttpState, State};
 use crate::runtime::shutdown::run_to_end;
 use crate::services::sales::SalesError;
@@ -117,8 +117,7 @@ macro_rules! phase_handlers {
             payload: web::Payload,
             state: State,
         ) -> Handled {
-            let body: VerbBody = body::optional(&request, payload, VERB_BYTES_MAX).await?;
-            let by = by_operator(&request, body.reason)?;
+            let by = by_operator_in(&request, payload, VERB_BYTES_MAX).await?;
             set_phase(&sale_id, Phase::$phase, by, &state).await
         }
     )+};

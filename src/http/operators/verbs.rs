@@ -9,6 +9,7 @@ use crate::db;
 use crate::domain::operator_verb::REASON_CHARS_MAX;
 use crate::domain::{ByOperator, OperatorVerb, VerbSubject};
 use crate::http::buyers::views::{no_store, page_cursor, page_cut, page_limit, rfc3339};
+use crate::http::middleware::body::{self, VerbBody};
 use crate::http::middleware::problem::{Handled, Problem};
 use crate::http::middleware::watch::give_reason;
 use crate::http::state::{HttpState, State};
@@ -31,6 +32,19 @@ pub(super) fn by_operator(
     give_reason(request, reason.as_deref());
     let operator = request.extensions().get::<Operator>().map(|operator| operator.name.to_string());
     Ok(operator.map(|name| ByOperator { name, reason }))
+}
+
+/// Who calls, with the reason of a body that has nothing else.
+///
+/// # Errors
+/// `invalid-request`: the body cannot be read, or the reason is too long.
+pub(super) async fn by_operator_in(
+    request: &HttpRequest,
+    payload: web::Payload,
+    max: usize,
+) -> Result<Option<ByOperator>, Problem> {
+    let body: VerbBody = body::optional(request, payload, max).await?;
+    by_operator(request, body.reason)
 }
 
 /// Records a verb after its effect. The effect stands also if the record fails; the log has both.
