@@ -315,11 +315,12 @@ impl ActorSystem {
 impl Gates for ActorSystem {
     /// Starts nothing where the role does not sell.
     fn open(&self, sku: &Arc<Sku>) {
-        if !self.settings.role.sells() || self.directory.has(sku.no) {
+        if !self.settings.role.sells() {
             return;
         }
-        let gates = (0..sku.buckets).map(|bucket| self.start_gate(sku, BucketNo(bucket))).collect();
-        self.directory.put(sku.no, gates);
+        self.directory.open(sku.no, || {
+            (0..sku.buckets).map(|bucket| self.start_gate(sku, BucketNo(bucket))).collect()
+        });
     }
 }
 

@@ -147,6 +147,10 @@ pub trait ResultHints: Send {
 /// Counts the units of every bucket.
 #[async_trait]
 pub trait Stock: Send + Sync {
+    /// Makes a SKU with its latest terms known to this process, without a call. Until then it is
+    /// `NotLoaded`, whatever other processes have loaded.
+    fn register(&self, sku: &Arc<Sku>);
+
     /// Holds every bucket of a SKU for a load, with room for `num_orders`. Publishing the load
     /// replaces the previous content. A loader with a larger token fences the previous one.
     async fn load(
@@ -156,8 +160,7 @@ pub trait Stock: Send + Sync {
         loader: LoaderToken,
     ) -> Result<Box<dyn Loading>, Error>;
 
-    /// The state of the buckets, compared with the sale's phase and opening. Registers the SKU
-    /// with this process, also if another process loaded it.
+    /// The state of the buckets, compared with the sale's phase and opening. Registers the SKU.
     async fn health(
         &self,
         sku: &Arc<Sku>,
@@ -167,8 +170,7 @@ pub trait Stock: Send + Sync {
 
     /// Advances every bucket of a SKU to a phase of an opening. (epoch, phase) is an ordered pair
     /// that only grows: a pair before a bucket's own is ignored (`Fenced`); a pair that is set
-    /// during a load is published with the load. Registers the SKU with this process, also if
-    /// another process loaded it.
+    /// during a load is published with the load. Registers the SKU.
     async fn set_phase(&self, sku: &Arc<Sku>, phase: Phase, epoch: Epoch) -> Result<(), Error>;
 
     /// Deletes all that is stored of a SKU, of which nothing is queued. Nothing creates it again

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::StockGate;
@@ -33,6 +34,8 @@ pub struct GateAddress {
 #[derive(Debug, Default)]
 pub struct GateDirectory {
     gates: ArcSwap<HashMap<SkuNo, Arc<[GateAddress]>>>,
+    /// Held while the gates of a SKU are started, so that they are started once.
+    opening: Mutex<()>,
 }
 
 impl GateDirectory {
@@ -54,14 +57,18 @@ impl GateDirectory {
         self.gates.load().values().flat_map(|gates| gates.iter().cloned()).collect()
     }
 
-    /// Inserts the gates of one SKU, in bucket order.
-    pub fn put(&self, sku: SkuNo, gates: Vec<GateAddress>) {
-        let gates: Arc<[GateAddress]> = gates.into();
-        self.gates.rcu(|old| {
-            let mut new = HashMap::clone(old);
-            new.insert(sku, Arc::clone(&gates));
-            new
-        });
+    /// Inserts the gates of one SKU, in bucket order, unless it has gates.
+    pub fn open(&self, sku: SkuNo, start: impl FnOnce() -> Vec<GateAddress>) {
+        if self.has(sku) {
+            return;
+        }
+        let _opening = self.opening.lock();
+        if self.has(sku) {
+            return;
+        }
+        let mut gates = HashMap::clone(&self.gates.load());
+        gates.insert(sku, start().into());
+        self.gates.store(Arc::new(gates));
     }
 
     /// Requests inside all gates.

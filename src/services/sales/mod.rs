@@ -6,11 +6,10 @@
 //! bucket sells under the previous one (`Fenced`). On crash between two steps: the next start, or
 //! the next sync of any process, writes the change to the buckets.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::stream::{self, StreamExt};
 use tokio::sync::Mutex;
 
 use crate::config::Settings;
@@ -21,7 +20,7 @@ use crate::domain::{
 use crate::runtime::clock::SharedClock;
 use crate::runtime::unique_name;
 use crate::services::catalog::Catalog;
-use crate::stock::{self, BucketHealth};
+use crate::stock;
 use crate::tier::Backends;
 
 mod buckets;
@@ -31,6 +30,7 @@ mod funnel;
 mod loading;
 mod restored;
 mod retention;
+mod sync;
 
 pub use buckets::SkuBucketsReport;
 pub use changes::{StockChanged, StockOrder};
@@ -39,8 +39,6 @@ pub use retention::PurgeProgress;
 
 /// Attempts to set a phase against concurrent changes of other processes.
 const PHASE_ATTEMPTS_MAX: u32 = 8;
-/// SKUs that are synced concurrently.
-const SYNCS_MAX: usize = 16;
 
 /// Why an operation failed.
 #[derive(Debug, thiserror::Error)]
@@ -171,7 +169,7 @@ impl SalesService {
                 Err(SalesError::LedgerBehind { .. }) => 0,
                 synced => synced?,
             };
-            self.catalog.put(&sale);
+            self.list(&sale);
         }
         Ok(num_orders)
     }
@@ -185,57 +183,22 @@ impl SalesService {
         let _reading = self.reading.lock().await;
         let sales = self.backends.ledger.sales().await?;
         for sale in &sales {
-            if self.catalog.sale(sale.id.as_str()).is_none_or(|listed| listed.sale != *sale) {
-                self.catalog.put(sale);
-            }
+            self.list(sale);
         }
         Ok(sales)
     }
 
-    /// Syncs the buckets of these sales with the changes of other processes, several concurrently.
-    /// Skips SKUs that another task of this process is syncing.
-    ///
-    /// # Errors
-    /// The first error; the other SKUs are synced nevertheless.
-    pub async fn sync_sales(&self, sales: &[Sale]) -> Result<(), SalesError> {
-        // The ping detects a promoted server; its buckets are fenced from then on.
-        let first_error = self.backends.stock.ping().await.map_err(SalesError::from);
-        let loadable = sales.iter().filter(|sale| self.has_buckets(sale));
-        let skus = loadable.flat_map(|sale| sale.skus.iter().map(move |sku| (sale, sku)));
-        let syncs = skus.map(|(sale, sku)| async move {
-            let sku = Arc::new(sku.clone());
-            let Ok(_lock) = self.loads.lock_of(sku.no).try_lock_owned() else {
-                return (sale.no, Ok(false));
-            };
-            (sale.no, self.sync_sku(sale, &sku).await.map(|_| true))
-        });
-        let results: Vec<_> = stream::iter(syncs).buffer_unordered(SYNCS_MAX).collect().await;
-        let (mut synced, mut unsynced) = (first_error, HashSet::new());
-        for (sale, result) in results {
-            if !matches!(result, Ok(true)) {
-                unsynced.insert(sale);
+    /// Opens the gates of a sale, then enters it in the catalog: a buyer who finds an open sale
+    /// finds its gates. The gates of a bucket that is not loaded answer `busy`.
+    fn list(&self, sale: &Sale) {
+        if self.has_buckets(sale) {
+            for sku in sale.skus.iter().cloned().map(Arc::new) {
+                self.backends.stock.register(&sku);
+                self.gates.open(&sku);
             }
-            synced = synced.and(result.map(drop));
         }
-        for sale in sales.iter().filter(|sale| !unsynced.contains(&sale.no)) {
-            self.record_applied(sale).await;
-        }
-        synced
-    }
-
-    /// Records when no bucket of a sale sold under an earlier phase any more, once for each phase.
-    /// The caller has written the phase to all buckets that can sell.
-    async fn record_applied(&self, sale: &Sale) {
-        let pair = (sale.epoch, sale.phase);
-        if !self.has_buckets(sale) || self.applied.lock().get(&sale.no) == Some(&pair) {
-            return;
-        }
-        match self.backends.ledger.phase_applied(sale, self.clock.wall_ms()).await {
-            Ok(()) => {
-                self.applied.lock().insert(sale.no, pair);
-            }
-            // The next sync repeats it.
-            Err(error) => tracing::warn!(sale = %sale.id, %error, "applied phase not recorded"),
+        if self.catalog.sale(sale.id.as_str()).is_none_or(|listed| listed.sale != *sale) {
+            self.catalog.put(sale);
         }
     }
 
@@ -252,7 +215,7 @@ impl SalesService {
         let _guard = self.operation.lock().await;
         let created = self.backends.ledger.create_sale(draft, self.clock.wall_ms()).await?;
         let sale = created.ok_or(SalesError::Exists)?;
-        self.catalog.put(&sale);
+        self.list(&sale);
         Ok(sale)
     }
 
@@ -278,7 +241,7 @@ impl SalesService {
             Ok(()) => self.sync_sale(&sale).await.map(drop),
             error => error,
         };
-        self.catalog.put(&sale);
+        self.list(&sale);
         synced.map(|()| sale)
     }
 
@@ -351,50 +314,5 @@ impl SalesService {
         let is_dormant = self.backends.is_shared && sale.is_dormant(self.clock.wall_ms());
         let is_expired = is_dormant || sale.retention.is_purged();
         sale.phase != Phase::Draft && !is_expired
-    }
-
-    /// Loads the buckets of a sale if needed, writes its phase to them and opens its gates. Returns
-    /// the number of orders read.
-    ///
-    /// # Errors
-    /// The first error; the other SKUs are synced nevertheless.
-    async fn sync_sale(&self, sale: &Sale) -> Result<u64, SalesError> {
-        let mut num_orders = Ok(0);
-        for sku in sale.skus.iter().filter(|_| self.has_buckets(sale)) {
-            let sku = Arc::new(sku.clone());
-            let _lock = self.loads.lock_of(sku.no).lock_owned().await;
-            let loaded = self.sync_sku(sale, &sku).await;
-            num_orders = num_orders.and_then(|sum: u64| Ok(sum + loaded?));
-        }
-        if num_orders.is_ok() {
-            self.record_applied(sale).await;
-        }
-        num_orders
-    }
-
-    /// The caller has the lock of the SKU.
-    async fn sync_sku(&self, sale: &Sale, sku: &Arc<Sku>) -> Result<u64, SalesError> {
-        let stock = self.backends.stock.as_ref();
-        let loaded = match stock.health(sku, sale.phase, sale.epoch).await {
-            Ok(BucketHealth::Ready) => self.compare_units(sku).await.map(|()| 0),
-            // Behind the ledger, or ahead of this read of it.
-            Ok(BucketHealth::OtherPhase { latest }) => {
-                match stock.set_phase(sku, sale.phase, sale.epoch).await {
-                    Ok(()) => self.check_not_behind(sale, latest).await.map(|()| 0),
-                    Err(error) => Err(error.into()),
-                }
-            }
-            Ok(BucketHealth::OtherStock { change_no }) => {
-                self.apply_stock_changes(sku, change_no).await.map(|()| 0)
-            }
-            Ok(BucketHealth::Missing | BucketHealth::Distrusted { .. }) => {
-                self.load(sale, sku).await
-            }
-            Err(error) => Err(error.into()),
-        };
-        // Opened also after an error: such a gate answers `busy`. Without a gate buyers would read
-        // `not-started`.
-        self.gates.open(sku);
-        loaded
     }
 }

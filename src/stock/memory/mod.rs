@@ -85,6 +85,9 @@ impl MemoryStock {
 
 #[async_trait]
 impl Stock for MemoryStock {
+    /// A load registers, and no other process loads.
+    fn register(&self, _: &Arc<Sku>) {}
+
     async fn load(
         &self,
         sku: Arc<Sku>,

@@ -28,11 +28,19 @@ fn an_order_that_waited_in_the_broker_is_paid_within_its_window_from_the_commit(
         body["skus"][0]["bar_lapsed"] = json!(true);
         call(maintenance.internal, "/sales", body).await;
         call(maintenance.internal, "/sales/sale/open", json!({})).await;
+        until("the sale to be open at the process that sells", async || {
+            let call = reqwest::get(format!("http://{}/v1/sales/sale", api.public));
+            let sale: Json = call.await.ok()?.json().await.ok()?;
+            (sale["phase"] == "open").then_some(())
+        })
+        .await;
         let asked_ms = wall_ms();
         let all: Vec<Purchase> = purchases(1..1 + BUYERS);
         let once: Vec<usize> = (0..all.len()).collect();
         let sent = send(api.public, "sale", all.into(), once.into(), 8).await;
-        assert!(sent.purchases.iter().all(|attempt| attempt.status == Some(202)));
+        for attempt in &sent.purchases {
+            assert_eq!(attempt.status, Some(202), "{attempt:?}");
+        }
         // No consumer runs. In minutes it would be the same: every time is that of the ledger.
         until_true("an order that waits for longer than its window", || {
             wall_ms() - asked_ms > WINDOW_MS + 1_000

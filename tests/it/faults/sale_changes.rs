@@ -115,6 +115,20 @@ fn the_catalog_never_goes_back_to_an_earlier_description() {
     });
 }
 
+/// A buyer who comes between the read of the ledger and the sync of the buckets.
+#[test]
+fn a_process_that_finds_an_open_sale_sells_it_at_once() {
+    let (fixture, folder) = (GateFixture::new(), tempfile::tempdir().unwrap());
+    in_system(async {
+        let opener = harness(&fixture, &folder).await;
+        let (settings, ledger) = (fixture.settings(&PATIENT), opener.backends.ledger.clone());
+        let other = Harness::start_on_redis(&settings, ledger).await;
+        other.sales.refresh_catalog().await.unwrap();
+        let answer = other.buy(1).await;
+        assert!(is_placed(&answer), "{answer:?}");
+    });
+}
+
 /// In tier `memory` no load returns the units of a withdrawal.
 #[test]
 fn a_change_without_an_outcome_is_ended_by_its_repeat() {

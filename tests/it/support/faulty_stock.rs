@@ -99,6 +99,10 @@ impl FaultyStock {
 
 #[async_trait]
 impl Stock for FaultyStock {
+    fn register(&self, sku: &Arc<Sku>) {
+        self.inner.register(sku);
+    }
+
     async fn settle(&self, orders: Vec<(BucketNo, Order)>) -> Result<(), Error> {
         self.check_write()?;
         let settled = self.inner.settle(orders).await;

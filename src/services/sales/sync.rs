@@ -1,0 +1,104 @@
+//! The buckets of sales follow the ledger: loaded where they are missing, in its phase, with its
+//! stock.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use futures_util::stream::{self, StreamExt};
+
+use super::{SalesError, SalesService};
+use crate::domain::{Sale, Sku};
+use crate::stock::BucketHealth;
+
+/// SKUs that are synced concurrently.
+const SYNCS_MAX: usize = 16;
+
+impl SalesService {
+    /// Syncs the buckets of these sales with the changes of other processes, several concurrently.
+    /// Skips SKUs that another task of this process is syncing.
+    ///
+    /// # Errors
+    /// The first error; the other SKUs are synced nevertheless.
+    pub async fn sync_sales(&self, sales: &[Sale]) -> Result<(), SalesError> {
+        // The ping detects a promoted server; its buckets are fenced from then on.
+        let first_error = self.backends.stock.ping().await.map_err(SalesError::from);
+        let loadable = sales.iter().filter(|sale| self.has_buckets(sale));
+        let skus = loadable.flat_map(|sale| sale.skus.iter().map(move |sku| (sale, sku)));
+        let syncs = skus.map(|(sale, sku)| async move {
+            let sku = Arc::new(sku.clone());
+            let Ok(_lock) = self.loads.lock_of(sku.no).try_lock_owned() else {
+                return (sale.no, Ok(false));
+            };
+            (sale.no, self.sync_sku(sale, &sku).await.map(|_| true))
+        });
+        let results: Vec<_> = stream::iter(syncs).buffer_unordered(SYNCS_MAX).collect().await;
+        let (mut synced, mut unsynced) = (first_error, HashSet::new());
+        for (sale, result) in results {
+            if !matches!(result, Ok(true)) {
+                unsynced.insert(sale);
+            }
+            synced = synced.and(result.map(drop));
+        }
+        for sale in sales.iter().filter(|sale| !unsynced.contains(&sale.no)) {
+            self.record_applied(sale).await;
+        }
+        synced
+    }
+
+    /// Records when no bucket of a sale sold under an earlier phase any more, once for each phase.
+    /// The caller has written the phase to all buckets that can sell.
+    async fn record_applied(&self, sale: &Sale) {
+        let pair = (sale.epoch, sale.phase);
+        if !self.has_buckets(sale) || self.applied.lock().get(&sale.no) == Some(&pair) {
+            return;
+        }
+        match self.backends.ledger.phase_applied(sale, self.clock.wall_ms()).await {
+            Ok(()) => {
+                self.applied.lock().insert(sale.no, pair);
+            }
+            // The next sync repeats it.
+            Err(error) => tracing::warn!(sale = %sale.id, %error, "applied phase not recorded"),
+        }
+    }
+
+    /// Loads the buckets of a sale if needed, and writes its phase to them. Returns the number of
+    /// orders read.
+    ///
+    /// # Errors
+    /// The first error; the other SKUs are synced nevertheless.
+    pub(super) async fn sync_sale(&self, sale: &Sale) -> Result<u64, SalesError> {
+        let mut num_orders = Ok(0);
+        for sku in sale.skus.iter().filter(|_| self.has_buckets(sale)) {
+            let sku = Arc::new(sku.clone());
+            let _lock = self.loads.lock_of(sku.no).lock_owned().await;
+            let loaded = self.sync_sku(sale, &sku).await;
+            num_orders = num_orders.and_then(|sum: u64| Ok(sum + loaded?));
+        }
+        if num_orders.is_ok() {
+            self.record_applied(sale).await;
+        }
+        num_orders
+    }
+
+    /// The caller has the lock of the SKU.
+    pub(super) async fn sync_sku(&self, sale: &Sale, sku: &Arc<Sku>) -> Result<u64, SalesError> {
+        let stock = self.backends.stock.as_ref();
+        match stock.health(sku, sale.phase, sale.epoch).await {
+            Ok(BucketHealth::Ready) => self.compare_units(sku).await.map(|()| 0),
+            // Behind the ledger, or ahead of this read of it.
+            Ok(BucketHealth::OtherPhase { latest }) => {
+                match stock.set_phase(sku, sale.phase, sale.epoch).await {
+                    Ok(()) => self.check_not_behind(sale, latest).await.map(|()| 0),
+                    Err(error) => Err(error.into()),
+                }
+            }
+            Ok(BucketHealth::OtherStock { change_no }) => {
+                self.apply_stock_changes(sku, change_no).await.map(|()| 0)
+            }
+            Ok(BucketHealth::Missing | BucketHealth::Distrusted { .. }) => {
+                self.load(sale, sku).await
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}
