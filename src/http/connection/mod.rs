@@ -38,8 +38,8 @@ use turns::call_in_turn;
 /// later ones.
 const HEAD_DEADLINE: Duration = Duration::from_secs(5);
 
-/// Longest time for a client to take note that its connection is being closed.
-const CLOSE_DEADLINE: Duration = Duration::from_secs(1);
+/// Longest time for a client to send the rest of a body that no handler reads.
+const UNREAD_BODY_DEADLINE: Duration = Duration::from_secs(1);
 
 /// Bytes of answers that the kernel keeps for a connection; Linux takes twice as many. Without it
 /// each slow reader may hold mebibytes.
@@ -139,7 +139,7 @@ where
             })
             .keep_alive(keep_alive)
             .client_request_timeout(HEAD_DEADLINE)
-            .client_disconnect_timeout(CLOSE_DEADLINE)
+            .client_disconnect_timeout(UNREAD_BODY_DEADLINE)
             .h1_allow_half_closed(false)
             .local_addr(address)
             .on_connect_ext(|stream: &LimitedHeads<MaybeTls<GuardedStream<TcpStream>>>, data| {

@@ -8,17 +8,21 @@
 //! | [`READ_MAX`] | the first byte after a finished write | the next finished write |
 //! | [`WRITE_MAX`] | a peer that takes no more bytes | [`PROGRESS`] bytes taken, or all |
 //! | [`BYTES_MAX`] read | the first byte after a finished write | the next finished write |
+//! | [`CLOSE_MAX`] | the close of our half of the connection | the close of the client's half |
 //!
 //! While a request is in progress, [`READ_MAX`] is paused. While the client does not take its
 //! answers, nothing more is read from it; nor is more than a little of what it sends in advance
 //! (see [`super::turns`]).
 //! A *finished write* is one of everything that was to be sent: an answer, or a chunk of a stream.
-//! A connection beyond a limit is cut. One timer per connection is set at most once in
+//! A connection beyond a limit is cut. One that is closed while the client sends is closed in
+//! stages (RFC 9112, section 9.6): what the client still sends is read and thrown away until it has
+//! closed its half, because the kernel answers unread bytes with a reset, at which the client loses
+//! the end of its answer. One timer per connection is set at most once in
 //! [`READ_MAX`], not once per request: when it fires early it is set again.
 
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -40,8 +44,12 @@ pub const PROGRESS: usize = 16 * 1024;
 /// Most bytes that are read without a finished write: above the largest body that a handler takes.
 pub const BYTES_MAX: usize = 512 * 1024;
 
-/// Longest time without a finished write of a connection that was accepted while its listener was
-/// crowded.
+/// Longest time for a client to take the rest of its answer and close its half of a connection,
+/// once ours is closed.
+pub const CLOSE_MAX: Duration = Duration::from_secs(5);
+
+/// Longest time without a finished write, or in the close, of a connection that was accepted while
+/// its listener was crowded.
 const CROWDED_MAX: Duration = Duration::from_secs(1);
 
 /// A stream with clocks.
@@ -57,6 +65,10 @@ pub struct GuardedStream<T> {
     /// Bytes taken since the write clock was set.
     progress: usize,
     timer: Option<Pin<Box<Sleep>>>,
+    /// Our half is closed.
+    is_closing: bool,
+    /// The client sent more than was read before the close.
+    sends_on: bool,
     seat: OpenConnection,
 }
 
@@ -70,6 +82,8 @@ impl<T> GuardedStream<T> {
             bytes_read: 0,
             progress: 0,
             timer: None,
+            is_closing: false,
+            sends_on: false,
             seat,
         }
     }
@@ -152,6 +166,30 @@ fn idle_until(seat: &OpenConnection) -> Option<Instant> {
     seat.is_crowded().then(|| now_of_timers() + CROWDED_MAX)
 }
 
+impl<T: AsyncRead + Unpin> GuardedStream<T> {
+    /// Throws away what the client still sends, until it has closed its half or a limit is reached.
+    /// Waits only for a client that sent more than was read.
+    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut bytes = [0; 4096];
+        self.sends_on |= self.requests.has_unread_body();
+        while self.bytes_read <= BYTES_MAX {
+            let mut buffer = ReadBuf::new(&mut bytes);
+            match Pin::new(&mut self.io).poll_read(cx, &mut buffer) {
+                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
+                    self.bytes_read += buffer.filled().len();
+                    self.sends_on = true;
+                }
+                Poll::Ready(_) => return Poll::Ready(()),
+                Poll::Pending if !self.sends_on || self.check(cx).is_err() => {
+                    return Poll::Ready(());
+                }
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        Poll::Ready(())
+    }
+}
+
 impl<T: AsyncRead + Unpin> AsyncRead for GuardedStream<T> {
     fn poll_read(
         self: Pin<&mut Self>,
@@ -174,7 +212,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for GuardedStream<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for GuardedStream<T> {
+impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for GuardedStream<T> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -200,8 +238,15 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for GuardedStream<T> {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        this.check(cx)?;
-        Pin::new(&mut this.io).poll_shutdown(cx)
+        if !this.is_closing {
+            this.check(cx)?;
+            ready!(Pin::new(&mut this.io).poll_shutdown(cx))?;
+            this.is_closing = true;
+            // No request is waited for any more: only the write clock runs.
+            let until = idle_until(&this.seat).unwrap_or_else(|| now_of_timers() + CLOSE_MAX);
+            (this.read_until, this.write_until) = (None, Some(until));
+        }
+        this.poll_close(cx).map(Ok)
     }
 }
 

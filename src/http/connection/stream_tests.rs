@@ -147,3 +147,56 @@ async fn a_connection_of_a_crowd_is_cut_when_it_idles() {
     })
     .await;
 }
+
+/// An answer is written and the connection closed, while the client goes on sending.
+#[tokio::test]
+async fn what_a_client_sends_into_a_close_is_thrown_away_until_it_closes() {
+    paused(async {
+        let (mut server, mut client) = connected(&OpenConnections::new(100));
+        server.write_all(b"the end").await.unwrap();
+        client.write_all(b"G").await.unwrap();
+        let sender = async {
+            client.write_all(&[0; 16 * KIB]).await.unwrap();
+            let mut answer = Vec::new();
+            client.read_to_end(&mut answer).await.unwrap();
+            assert_eq!(answer, b"the end");
+            client.shutdown().await.unwrap();
+        };
+        let started = now_of_timers();
+        let (closed, ()) = tokio::join!(server.shutdown(), sender);
+        closed.unwrap();
+        assert_eq!(started.elapsed(), Duration::ZERO);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_close_or_sends_too_much_is_cut() {
+    paused(async {
+        for num_bytes in [0, 1] {
+            let (mut server, mut client) = connected(&OpenConnections::new(100));
+            client.write_all(&vec![0; num_bytes]).await.unwrap();
+            let started = now_of_timers();
+            server.shutdown().await.unwrap();
+            let waited = if num_bytes == 0 { 0 } else { CLOSE_MAX.as_secs() };
+            assert_eq!(started.elapsed().as_secs(), waited);
+        }
+
+        let (mut server, mut client) = connected(&OpenConnections::new(100));
+        let mut sent = 0;
+        let flood = async {
+            while client.write_all(&[0; KIB]).await.is_ok() {
+                sent += KIB;
+            }
+        };
+        let close = async {
+            // Once the client has sent something.
+            tokio::task::yield_now().await;
+            server.shutdown().await.unwrap();
+            drop(server);
+        };
+        tokio::join!(flood, close);
+        assert!((BYTES_MAX..BYTES_MAX + 8 * KIB).contains(&sent), "{sent}");
+    })
+    .await;
+}

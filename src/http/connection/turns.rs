@@ -55,6 +55,8 @@ struct Counts {
     has_head: Cell<bool>,
     /// Whether bytes were read, and not given to actix-http.
     withholds: Cell<bool>,
+    /// Whether a handler did not read a body to its end.
+    has_unread_body: Cell<bool>,
 }
 
 /// A request whose answer is not complete, until drop.
@@ -146,6 +148,11 @@ impl ConnectionRequests {
         has_read_enough && !self.is_none() && !self.0.awaits_body.get()
     }
 
+    /// Whether a handler did not read a body to its end, for which actix-http closes a connection.
+    pub fn has_unread_body(&self) -> bool {
+        self.0.has_unread_body.get()
+    }
+
     /// Counts bytes that were read.
     pub fn has_read(&self, num_bytes: usize) {
         self.0.read_ahead.set(self.0.read_ahead.get() + num_bytes);
@@ -169,6 +176,7 @@ impl Drop for RequestInProgress {
 /// The body of a request.
 struct RequestBody {
     payload: Payload,
+    is_read: bool,
     requests: ConnectionRequests,
 }
 
@@ -178,6 +186,7 @@ impl Stream for RequestBody {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let chunk = Pin::new(&mut self.payload).poll_next(cx);
         self.requests.0.awaits_body.set(chunk.is_pending());
+        self.is_read |= matches!(chunk, Poll::Ready(None));
         chunk
     }
 }
@@ -185,6 +194,9 @@ impl Stream for RequestBody {
 impl Drop for RequestBody {
     fn drop(&mut self) {
         self.requests.0.awaits_body.set(false);
+        if !self.is_read {
+            self.requests.0.has_unread_body.set(true);
+        }
     }
 }
 
@@ -232,7 +244,7 @@ where
     let requests = request.conn_data::<ConnectionRequests>().cloned().unwrap_or_default();
     if !matches!(request.payload(), Payload::None) {
         let payload = request.take_payload();
-        let body = RequestBody { payload, requests: requests.clone() };
+        let body = RequestBody { payload, is_read: false, requests: requests.clone() };
         *request.payload() = Payload::Stream { payload: Box::pin(body) };
     }
     let answer = service.call(request);

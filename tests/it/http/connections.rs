@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use floodgate::runtime::clock::now_monotonic;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{sleep, timeout};
 
 use super::{one_per_buyer, selling, settings};
@@ -151,6 +151,28 @@ async fn a_reader_that_takes_nothing_is_cut() {
         assert!(started.elapsed() < Duration::from_secs(60), "still open");
     }
     assert!(started.elapsed() > Duration::from_secs(5), "{:?}", started.elapsed());
+}
+
+/// Unread bytes would reset the connection, and the reset would overtake the end of the answer.
+#[tokio::test]
+async fn the_last_answer_arrives_whole_whatever_is_sent_behind_its_request() {
+    let app = selling(one_per_buyer(), 5).await;
+    // Of a small window the end of the answer stays with the server for a while.
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let mut client = socket.connect(app.internal).await.unwrap();
+    let request = "GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: a\r\n";
+    // The body, which no handler reads, is the reason for the close.
+    client.write_all(format!("{request}Content-Length: 4\r\n\r\nbody").as_bytes()).await.unwrap();
+    let mut start = [0; 4];
+    client.read_exact(&mut start).await.unwrap();
+    client.write_all(format!("{request}\r\n").repeat(2_000).as_bytes()).await.unwrap();
+    let (_, answer) = closed_within(&mut client, Duration::from_secs(30)).await;
+    let head_end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap();
+    let head = String::from_utf8_lossy(&answer[..head_end]).to_ascii_lowercase();
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
+    assert!(head.contains("connection: close"), "{head}");
+    assert_eq!((answer.len() - head_end - 4).to_string(), length);
 }
 
 #[tokio::test]

@@ -45,6 +45,15 @@ impl From<std::io::Error> for NoAnswer {
     }
 }
 
+/// Why a body has fewer bytes than announced.
+fn cut(read: std::io::Result<usize>, got: usize, length: usize, closes: bool) -> NoAnswer {
+    let text = format!("{got} of {length} bytes, {read:?}, closes: {closes}");
+    match read.map_err(NoAnswer::from) {
+        Err(NoAnswer::Hang) => NoAnswer::Hang,
+        _ => NoAnswer::Cut(text),
+    }
+}
+
 fn malformed(what: impl Into<String>) -> NoAnswer {
     NoAnswer::Malformed(what.into())
 }
@@ -94,8 +103,10 @@ fn read_one(stream: &mut BufReader<TcpStream>, is_head: bool) -> Result<Answer, 
         if length > BODY_BYTES_MAX {
             return Err(malformed(format!("a body of {length} bytes")));
         }
-        body.resize(length, 0);
-        stream.read_exact(&mut body)?;
+        let read = stream.take(length as u64).read_to_end(&mut body);
+        if body.len() < length {
+            return Err(cut(read, body.len(), length, closes));
+        }
     } else {
         closes = true;
         stream.read_to_end(&mut body)?;

@@ -223,7 +223,7 @@ impl Client {
             return;
         }
         let mut closes = exchange.is_last;
-        for request in &exchange.requests {
+        for (no, request) in exchange.requests.iter().enumerate() {
             let answer = answer::read(&mut connection, request.is_head);
             match answer {
                 Ok(answer) => {
@@ -232,7 +232,9 @@ impl Client {
                     closes |= answer.closes;
                 }
                 Err(NoAnswer::Cut(_) | NoAnswer::Closed) if request.may_reset => self.count(0),
-                Err(error) => panic!("{error:?} to {request:?} of {}", shown(exchange)),
+                Err(error) => {
+                    panic!("{error:?} to request {no}, {request:?}, of {}", shown(exchange))
+                }
             }
             if closes {
                 break;
