@@ -1,4 +1,5 @@
-//! Honest buyers alone, then beside hostile clients: their success, their p99, and the probes.
+//! Honest buyers alone, then beside hostile clients of a server that does nothing, then beside
+//! hostile clients of their own server: their success, their p99, and the probes.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
@@ -19,6 +20,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::harness::{ENDLESS, Harness, Measured, Product};
 use crate::process::poll;
+use crate::sink::Sink;
 use crate::stats::{Round, Sample, row};
 use crate::table::Row;
 
@@ -55,25 +57,32 @@ const BODY: &str = r#"{"sku_id":"bench","quantity":1}"#;
 /// The goals of honest buyers beside hostile clients.
 pub(crate) async fn hostile(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> {
     let (mut success, mut latency, mut missed) = (Vec::new(), Vec::new(), Vec::new());
+    let mut of_server = Vec::new();
     let mut num_attacks = 0;
     for number in 1..=harness.args.rounds {
         let product = harness.product(&LIMITS.map(str::to_owned)).await?;
         let sale = harness.sale(&product, ENDLESS).await?;
         let alone = honest(harness, &product, &sale).await?;
+        let sink = Sink::start()?;
+        let crowd = HostileCrowd::start(sink.address, &sale).await?;
+        let elsewhere = honest(harness, &product, &sale).await?;
+        crowd.stop()?;
         let crowd = HostileCrowd::start(product.server.public, &sale).await?;
         let (beside, probes) = probed(harness, &product, &sale).await?;
         let (attacks, believed) = crowd.stop()?;
         harness.void_unless(believed == 0, || format!("{sale}: {believed} forged calls succeeded"));
-        harness.check(&product.admin, &sale, alone.accepted() + beside.accepted()).await?;
-        let p99 = [&beside, &alone].map(|side| side.report.latency.p99_us() as f64);
+        let accepted = alone.accepted() + elsewhere.accepted() + beside.accepted();
+        harness.check(&product.admin, &sale, accepted).await?;
+        let p99 = [&beside, &alone, &elsewhere].map(|side| side.report.latency.p99_us() as f64);
         let shares = [&beside, &alone].map(share);
         harness.note(&format!(
-            "round {number}: {:.2} % of honest purchases, p99 {} µs ({:.2} %, {} µs alone); \
-             {attacks} attacks; {} probes, {} missed, at most {} ms",
+            "round {number}: {:.2} % of honest purchases, p99 {} µs ({:.2} %, {} µs alone; {} µs \
+             with hostile clients elsewhere); {attacks} attacks; {} probes, {} missed, most {} ms",
             shares[0],
             p99[0],
             shares[1],
             p99[1],
+            p99[2],
             probes.num,
             probes.missed,
             probes.longest.as_millis()
@@ -83,7 +92,8 @@ pub(crate) async fn hostile(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row
             Round::pair(beside.sample(product), alone.sample(baseline))
         };
         success.push(pair(shares));
-        latency.push(pair(p99));
+        latency.push(pair([p99[0], p99[1]]));
+        of_server.push(Round::pair(beside.sample(p99[0]), elsewhere.sample(p99[2])));
         missed.push(Round::number(Sample::of(probes.missed as f64)));
     }
     let remark = format!(
@@ -93,6 +103,7 @@ pub(crate) async fn hostile(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row
     Ok(vec![
         row("hostile", &success, Some(remark))?,
         row("hostile p99", &latency, None)?,
+        row("hostile server", &of_server, None)?,
         row("hostile probes", &missed, None)?,
     ])
 }

@@ -45,6 +45,7 @@ mod restart;
 mod retention;
 mod servers;
 mod single;
+mod sink;
 mod stats;
 mod stores;
 mod table;
