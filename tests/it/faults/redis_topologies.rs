@@ -98,25 +98,31 @@ fn a_load_that_cannot_hold_every_bucket_holds_none() {
             .create(Offer { policy: ONE_PER_BUYER, stock: 80, buckets: 8 }, START_MS - 1000)
             .await;
         harness.set_phase(Phase::Open).await;
-        let bucket_on = |node: &Redis| {
-            let names: Vec<String> =
-                redis::from_redis_value(node.cmd(&["KEYS", "*:bucket"])).unwrap();
-            names.into_iter().next().expect("a bucket on each node")
+        let buckets_on = |node: &Redis| -> Vec<String> {
+            redis::from_redis_value(node.cmd(&["KEYS", "*:bucket"])).unwrap()
         };
-        let [healthy, missing, _] = &cluster.nodes[..] else { panic!("three nodes") };
-        let (healthy_bucket, missing_bucket) = (bucket_on(healthy), bucket_on(missing));
-        cluster.nodes[2].stop();
-        missing.cmd(&["DEL", &missing_bucket]);
+        // The first bucket, which a load would hold first, is on a server that answers.
+        let (healthy, others): (Vec<_>, Vec<_>) = cluster
+            .nodes
+            .iter()
+            .partition(|node| buckets_on(node).iter().any(|bucket| bucket.ends_with(":0}:bucket")));
+        let ([healthy], [missing, silent]) = (&healthy[..], &others[..]) else { panic!("3 nodes") };
+        silent.stop();
+        missing.cmd(&["DEL", &buckets_on(missing)[0]]);
         // The ping detects the failure.
         harness.backends.stock.ping().await.ok();
         let synced = harness.sync().await;
         assert!(matches!(synced, Err(SalesError::Stock(_))), "{synced:?}");
         let rebuilt = harness.sales.rebuild(&"sale".parse().unwrap(), None).await;
         assert!(matches!(rebuilt, Err(SalesError::Stock(_))), "{rebuilt:?}");
-        let held = healthy.cmd(&["HEXISTS", &healthy_bucket, "loading"]);
-        assert_eq!(held, redis::Value::Int(0), "the healthy bucket still sells");
+        for node in [healthy, missing] {
+            for bucket in buckets_on(node) {
+                let held = node.cmd(&["HEXISTS", &bucket, "loading"]);
+                assert_eq!(held, redis::Value::Int(0), "{bucket} still sells");
+            }
+        }
 
-        cluster.nodes[2].cont();
+        silent.cont();
         until("a load", async || harness.sync().await.ok()).await;
         assert_eq!(harness.free().await.iter().sum::<u32>(), 80);
     });
