@@ -93,7 +93,8 @@ impl RedisStock {
         self.skus.get(sku)
     }
 
-    fn known(&self, sku: &Arc<Sku>) -> Arc<SkuBuckets> {
+    /// Registers a new SKU.
+    fn buckets_of(&self, sku: &Arc<Sku>) -> Arc<SkuBuckets> {
         self.skus.get(sku.no).unwrap_or_else(|_unknown| {
             let executor = self.executor.clone();
             let new = SkuBuckets::new(executor, Arc::clone(sku), self.outbox, self.intents.clone());
@@ -105,9 +106,9 @@ impl RedisStock {
         })
     }
 
-    /// [`Self::known`], with the latest terms.
-    fn known_latest(&self, sku: &Arc<Sku>) -> Arc<SkuBuckets> {
-        let buckets = self.known(sku);
+    /// [`Self::buckets_of`], with the latest terms.
+    fn latest_buckets_of(&self, sku: &Arc<Sku>) -> Arc<SkuBuckets> {
+        let buckets = self.buckets_of(sku);
         buckets.set_latest(sku);
         buckets
     }
@@ -161,7 +162,7 @@ async fn record_decisions(
 #[async_trait]
 impl Stock for RedisStock {
     fn register(&self, sku: &Arc<Sku>) {
-        self.known_latest(sku);
+        self.latest_buckets_of(sku);
     }
 
     async fn load(
@@ -170,7 +171,7 @@ impl Stock for RedisStock {
         _num_orders: u64,
         loader: LoaderToken,
     ) -> Result<Box<dyn Loading>, Error> {
-        Ok(Box::new(loading::RedisLoader::hold(self.known_latest(&sku), loader).await?))
+        Ok(Box::new(loading::RedisLoader::hold(self.latest_buckets_of(&sku), loader).await?))
     }
 
     async fn health(
@@ -179,11 +180,11 @@ impl Stock for RedisStock {
         phase: Phase,
         epoch: Epoch,
     ) -> Result<BucketHealth, Error> {
-        poll::health(&self.known_latest(sku), phase, epoch, sku.history.change_no).await
+        poll::health(&self.latest_buckets_of(sku), phase, epoch, sku.history.change_no).await
     }
 
     async fn set_phase(&self, sku: &Arc<Sku>, phase: Phase, epoch: Epoch) -> Result<(), Error> {
-        let buckets = self.known_latest(sku);
+        let buckets = self.latest_buckets_of(sku);
         buckets.forget_polls();
         let calls = buckets
             .keys
@@ -193,13 +194,13 @@ impl Stock for RedisStock {
     }
 
     async fn purge(&self, sku: &Arc<Sku>) -> Result<(), Error> {
-        purge::delete_buckets(&self.known(sku)).await?;
+        purge::delete_buckets(&self.buckets_of(sku)).await?;
         self.skus.remove(sku.no);
         Ok(())
     }
 
     async fn change_stock(&self, sku: &Arc<Sku>, change: StockChange) -> Result<(), Error> {
-        let buckets = self.known_latest(sku);
+        let buckets = self.latest_buckets_of(sku);
         buckets.forget_polls();
         let calls = (0..).map(BucketNo).zip(&buckets.keys).map(|(bucket, keys)| {
             let call = moves::change_stock(keys, change.no, change.share(sku, bucket));
