@@ -5,7 +5,7 @@ use floodgate::runtime::clock::wall_ms;
 use reqwest::{Client, Method};
 use serde_json::{Value as Json, json};
 
-use crate::support::admin::{call, stage};
+use crate::support::admin::{call, stage, until_open};
 use crate::support::app::sale_body;
 use crate::support::crowd::{Purchase, send};
 use crate::support::gate::{assert_holds_at_rest, purchases};
@@ -28,12 +28,7 @@ fn an_order_that_waited_in_the_broker_is_paid_within_its_window_from_the_commit(
         body["skus"][0]["bar_lapsed"] = json!(true);
         call(maintenance.internal, "/sales", body).await;
         call(maintenance.internal, "/sales/sale/open", json!({})).await;
-        until("the sale to be open at the process that sells", async || {
-            let call = reqwest::get(format!("http://{}/v1/sales/sale", api.public));
-            let sale: Json = call.await.ok()?.json().await.ok()?;
-            (sale["phase"] == "open").then_some(())
-        })
-        .await;
+        until_open(api.public).await;
         let asked_ms = wall_ms();
         let all: Vec<Purchase> = purchases(1..1 + BUYERS);
         let once: Vec<usize> = (0..all.len()).collect();

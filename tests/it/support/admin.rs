@@ -15,6 +15,16 @@ pub async fn open_sale(internal: SocketAddr, sale: &str, policy: Json, stock: u3
     call(internal, &format!("/sales/{sale}/open"), json!({})).await;
 }
 
+/// Waits until the process with this public listener has read that the sale `sale` is open.
+pub async fn until_open(public: SocketAddr) {
+    until("the sale to be open at this server", async || {
+        let call = reqwest::get(format!("http://{public}/v1/sales/sale"));
+        let sale: Json = call.await.ok()?.json().await.ok()?;
+        (sale["phase"] == "open").then_some(())
+    })
+    .await;
+}
+
 /// Posts to the admin API until the call succeeds. `busy` is retried; any other error fails the
 /// test.
 pub async fn call(internal: SocketAddr, path: &str, body: Json) -> Json {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use floodgate::config::Tier;
 use serde_json::json;
 
+use crate::support::admin::until_open;
 use crate::support::app::{TestApp, fresh_settings};
 use crate::support::crowd::{History, Purchase, issue_ids, send};
 use crate::support::gate::assert_holds_at_rest;
@@ -54,11 +55,7 @@ async fn send_when_open(
     purchases: Arc<Vec<Purchase>>,
     attempts: Arc<Vec<usize>>,
 ) -> History {
-    until("the sale to be open at this server", async || {
-        let (status, sale) = app.get("/v1/sales/sale", 7).await;
-        (status == 200 && sale["phase"] == "open").then_some(())
-    })
-    .await;
+    until_open(app.public).await;
     send(app.public, "sale", purchases, attempts, 50).await
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use floodgate::config::Tier;
 use serde_json::json;
 
+use crate::support::admin::until_open;
 use crate::support::app::{TestApp, fresh_settings, sale_body};
 use crate::support::crowd::{History, Purchase, send};
 use crate::support::gate::assert_holds_at_rest;
@@ -26,7 +27,7 @@ fn sell_to_crowd(policy: serde_json::Value) {
     let mut random = fastrand::Rng::with_seed(seed);
     let (purchases, history) = runtime.block_on(async {
         apps[0].open_sale("sale", policy.clone(), STOCK, 4).await;
-        until_open(&apps[1]).await;
+        until_open(apps[1].public).await;
         let mut purchases = Vec::new();
         for buyer in 1..=BUYERS {
             let derived = policy["kind"] == "one_per_buyer";
@@ -61,14 +62,6 @@ fn sell_to_crowd(policy: serde_json::Value) {
     assert_eq!(orders.units, u64::from(STOCK));
     let fresh = history.purchases.iter().filter(|h| h.status == Some(200) && !h.replayed).count();
     assert_eq!(fresh, STOCK as usize, "every other success is marked as a repeat");
-}
-
-async fn until_open(app: &TestApp) {
-    until("the sale to be open at the other server", async || {
-        let (status, sale) = app.get("/v1/sales/sale", 1).await;
-        (status == 200 && sale["phase"] == "open").then_some(())
-    })
-    .await;
 }
 
 async fn each_order_is_read_everywhere(
@@ -181,7 +174,7 @@ fn two_operators_at_two_servers_end_at_the_phase_of_the_ledger() {
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let policy = json!({"kind": "one_per_buyer"});
         apps[0].open_sale("sale", policy, 100_000, 2).await;
-        until_open(&apps[1]).await;
+        until_open(apps[1].public).await;
         let is_over = std::sync::atomic::AtomicBool::new(false);
         let buy = async |app: &TestApp, first: u64| {
             let body = json!({"sku_id": "sku", "quantity": 1});
