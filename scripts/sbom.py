@@ -3,7 +3,6 @@
 
 Every crate that is linked in on this platform, with version, licence and the checksum of
 Cargo.lock.
-The arguments are passed on to `cargo metadata`, for example `--features tls`.
 """
 
 import json
@@ -55,12 +54,12 @@ def component(package, checksums):
     return described
 
 
-def main(arguments):
+def main():
     host = next(
         line.split()[1] for line in run("rustc", "-vV").splitlines() if line.startswith("host:")
     )
     query = ["cargo", "metadata", "--locked", "--format-version=1", "--filter-platform", host]
-    metadata = json.loads(run(*query, *arguments))
+    metadata = json.loads(run(*query))
     lock = tomllib.loads((ROOT / "Cargo.lock").read_text())
     checksums = {(p["name"], p["version"]): p.get("checksum") for p in lock["package"]}
     packages = {package["id"]: package for package in metadata["packages"]}
@@ -85,4 +84,4 @@ def main(arguments):
     print()
 
 
-main(sys.argv[1:])
+main()
