@@ -225,13 +225,13 @@ impl HostileCrowd {
     }
 }
 
-/// Gives this thread the lowest priority: hostile clients on other machines would not take the
-/// cores of the server and of the honest buyers.
+/// Lets this thread run only while nothing else would: hostile clients on other machines would not
+/// take the cores of the server and of the honest buyers.
 fn take_the_rest_of_the_cores() -> std::io::Result<()> {
     // `<process>/task/<thread>`.
     let thread = std::fs::read_link("/proc/thread-self")?;
     let thread = thread.file_name().unwrap_or_default();
-    let output = Command::new("renice").args(["-n", "19", "-p"]).arg(thread).output()?;
+    let output = Command::new("chrt").args(["--idle", "--pid", "0"]).arg(thread).output()?;
     if output.status.success() {
         return Ok(());
     }
