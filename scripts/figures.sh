@@ -24,7 +24,7 @@ part 'payment providers' 2000 src/payment
 part 'front door' 11900 src/http src/tickets src/limits
 part 'command line and settings' 9500 src/cli src/config
 part 'process, network, metrics' 3600 src/runtime src/observe src/net src/tier ':(glob)src/*.rs'
-row 'lines in crates/ and bench/' "$(lines crates bench)" 7750
+row 'lines in crates/ and bench/' "$(lines crates bench)" 7900
 row 'lines in tests/' "$(lines tests)" '-'
 row 'words in docs/' "$(git ls-files -z docs | grep -z '\.md$' | xargs -0 cat | wc -w)" 39700
 row 'median lines of a file in src/' \

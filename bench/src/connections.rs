@@ -19,9 +19,9 @@ use crate::table::Row;
 /// Connections that are opened: as many files of this process, and of the server.
 const CONNECTIONS: u64 = 10_000;
 /// Connections that are opened at the same time.
-const OPENING: usize = 64;
+pub(crate) const OPENING: usize = 64;
 /// Event streams are at most a fifth of the connections that a server takes.
-const SETTINGS: [&str; 2] = ["http.connections_max=60000", "http.keep_alive_ms=600000"];
+pub(crate) const SETTINGS: [&str; 2] = ["http.connections_max=60000", "http.keep_alive_ms=600000"];
 /// Until the server has freed what it needs for the start of a connection.
 const SETTLING: Duration = Duration::from_secs(2);
 const BUY_BODY: &str = r#"{"sku_id": "bench", "quantity": 1}"#;
@@ -65,7 +65,9 @@ async fn idle(harness: &mut Harness<'_>) -> anyhow::Result<Rounds> {
         let (sale, _) = sold_out_sale(harness, &product).await?;
         let alone = sold_out(harness, &product, &sale).await?;
         let request = format!("GET /v1/sales/{sale} HTTP/1.1\r\nHost: bench\r\n\r\n");
-        let one = |_| answered(product.server.public, &request);
+        let one = |_| async {
+            answered(TcpStream::connect(product.server.public).await?, &request).await
+        };
         let (held, kib) = hold(&product, one).await?;
         let beside = sold_out(harness, &product, &sale).await?;
         drop(held);
@@ -122,9 +124,11 @@ where
     Ok((held, bytes as f64 / CONNECTIONS as f64 / 1_024.0))
 }
 
-/// A connection with one answered request.
-async fn answered(server: SocketAddr, request: &str) -> anyhow::Result<TcpStream> {
-    let mut connection = TcpStream::connect(server).await?;
+/// A connection after a request and its answer.
+pub(crate) async fn answered(
+    mut connection: TcpStream,
+    request: &str,
+) -> anyhow::Result<TcpStream> {
     send(&mut connection, request).await?;
     answer(&mut connection).await?;
     Ok(connection)

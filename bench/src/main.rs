@@ -31,6 +31,7 @@ mod hostile;
 mod http;
 mod large_audit;
 mod machine;
+mod many_connections;
 mod memory;
 mod meter;
 mod million;
@@ -73,6 +74,8 @@ enum ChildProcess {
     },
     #[command(hide = true)]
     Yardstick(baseline::YardstickArgs),
+    #[command(hide = true)]
+    Hold(many_connections::HoldArgs),
 }
 
 fn main() -> ExitCode {
@@ -84,6 +87,7 @@ fn main() -> ExitCode {
         Some(ChildProcess::Yardstick(args)) => {
             actix_rt::System::new().block_on(baseline::run(args))
         }
+        Some(ChildProcess::Hold(args)) => block_on(many_connections::hold(args)),
         None => block_on(run(args)),
     };
     let exit = result.unwrap_or_else(|error| {

@@ -115,7 +115,7 @@ impl ServerChild {
     }
 }
 
-fn own_command() -> anyhow::Result<Command> {
+pub(crate) fn own_command() -> anyhow::Result<Command> {
     Ok(Command::new(std::env::current_exe().context("cannot find this program's own file")?))
 }
 

@@ -1,0 +1,136 @@
+//! S16, once with ten times as many: 100,000 connections at the same time to one installation.
+//!
+//! A process may open fewer files than that, so that several processes of the installation take
+//! them, each from a child process of the bench with an address of its own.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use anyhow::{Context, ensure};
+use clap::Args;
+use floodgate::cli::exit::Exit;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use tokio::net::{TcpSocket, TcpStream};
+
+use crate::connections::{OPENING, SETTINGS, answered};
+use crate::harness::{ENDLESS, Harness, Product};
+use crate::meter::{resident, socket_bytes};
+use crate::pipeline::Servers;
+use crate::process::own_command;
+use crate::stats::{Round, Sample, row};
+use crate::table::Row;
+
+const PROCESSES: u8 = 8;
+const CONNECTIONS_EACH: usize = 12_500;
+/// What a child process prints when all its connections are open.
+const OPEN: &str = "open";
+
+/// A child process that holds connections.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct HoldArgs {
+    /// Its own address.
+    #[arg(long)]
+    from: IpAddr,
+    #[arg(long)]
+    to: SocketAddr,
+    /// What each connection reads, once opened and at the end.
+    #[arg(long)]
+    path: String,
+}
+
+/// Memory of each of 100,000 connections. The table is void unless each is answered when it is
+/// opened and once more at the end, and each process sells and answers probes meanwhile.
+pub(crate) async fn many_connections(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> {
+    let servers = Servers::start(harness)?;
+    let mut settings = servers.settings("many").await?;
+    settings.extend(SETTINGS.map(str::to_owned));
+    let mut products = Vec::new();
+    for _ in 0..PROCESSES {
+        products.push(harness.product(&settings).await?);
+    }
+    let first = products.first().context("no process")?;
+    let sale = harness.sale(first, ENDLESS).await?;
+    let memory = || -> anyhow::Result<u64> {
+        let resident: anyhow::Result<Vec<u64>> =
+            products.iter().map(|product| resident(product.server.id())).collect();
+        Ok(resident?.iter().sum::<u64>() + socket_bytes()?)
+    };
+    let before = memory()?;
+    let mut holders = Vec::new();
+    for (last, product) in (2..).zip(&products) {
+        holders.push(Holder::start(Ipv4Addr::new(127, 0, 0, last), product, &sale)?);
+    }
+    for holder in &mut holders {
+        ensure!(holder.next_line()? == OPEN, "connections are missing");
+    }
+    let bytes = memory()?.saturating_sub(before);
+    for product in &products {
+        let bought = harness.try_one(&product.server, &sale).await?;
+        ensure!(matches!(bought, Some((200..300, _))), "a purchase beside them: {bought:?}");
+        product.admin.await_ready().await?;
+    }
+    let mut answered = 0;
+    for holder in holders {
+        answered += holder.end()?;
+    }
+    let num = usize::from(PROCESSES) * CONNECTIONS_EACH;
+    harness.void_unless(answered == num, || format!("{answered} of {num} connections answered"));
+    harness.check(&first.admin, &sale, PROCESSES.into()).await?;
+    let kib = bytes as f64 / num as f64 / 1_024.0;
+    let remark = format!("{PROCESSES} processes with {CONNECTIONS_EACH} connections each");
+    Ok(vec![row("many", &[Round::number(Sample::of(kib))], Some(remark))?])
+}
+
+struct Holder {
+    child: Child,
+    output: BufReader<ChildStdout>,
+    /// Closed when the connections have to answer once more and end.
+    until: ChildStdin,
+}
+
+impl Holder {
+    fn start(from: Ipv4Addr, product: &Product, sale: &str) -> anyhow::Result<Self> {
+        let mut command: Command = own_command()?;
+        command.args(["hold", "--path", &format!("/v1/sales/{sale}")]);
+        command.args(["--from", &from.to_string(), "--to", &product.server.public.to_string()]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let pipes = child.stdout.take().zip(child.stdin.take());
+        let (output, until) = pipes.context("no pipes")?;
+        Ok(Self { child, output: BufReader::new(output), until })
+    }
+
+    fn next_line(&mut self) -> anyhow::Result<String> {
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        Ok(line.trim_end().to_owned())
+    }
+
+    /// The number of connections that were answered once more.
+    fn end(mut self) -> anyhow::Result<usize> {
+        drop(self.until);
+        let mut answered = String::new();
+        self.output.read_to_string(&mut answered)?;
+        ensure!(self.child.wait()?.success(), "a child process has failed");
+        Ok(answered.trim().parse()?)
+    }
+}
+
+/// Opens the connections, says so, waits for the end of its input, and reads once more from each.
+pub(crate) async fn hold(args: HoldArgs) -> anyhow::Result<Exit> {
+    let request = format!("GET {} HTTP/1.1\r\nHost: bench\r\n\r\n", args.path);
+    let open = |_| async {
+        let socket = TcpSocket::new_v4()?;
+        socket.bind((args.from, 0).into())?;
+        answered(socket.connect(args.to).await?, &request).await
+    };
+    let opening = stream::iter(0..CONNECTIONS_EACH).map(open).buffer_unordered(OPENING);
+    let held: Vec<TcpStream> = opening.try_collect().await?;
+    println!("{OPEN}");
+    std::io::stdin().read_to_end(&mut Vec::new())?;
+    let again = held.into_iter().map(|connection| answered(connection, &request));
+    let again = stream::iter(again).buffer_unordered(OPENING);
+    let num_answered = again.filter(|one| std::future::ready(one.is_ok())).count().await;
+    println!("{num_answered}");
+    Ok(Exit::Done)
+}
