@@ -65,7 +65,7 @@ struct Policy {
 /// What a limit counts.
 #[derive(Debug, Hash)]
 enum LimitKey {
-    Buyer(LimitedCall, BuyerId, &'static str),
+    Buyer(LimitedCall, BuyerId),
     Address(LimitedCall, u128),
     /// Answers to a challenge.
     Answer(u64),
@@ -134,7 +134,7 @@ impl Admission {
     ) -> Result<(), Problem> {
         let Some(policy) = &self.of_addresses else { return Ok(()) };
         let Some(address) = address::of(request, &self.trusted_proxies) else { return Ok(()) };
-        let key = LimitKey::Address(call, address::network(address));
+        let key = self.table.hash(LimitKey::Address(call, address::network(address)));
         self.table.take(key, policy.rate, now).map_err(|wait| self.too_fast(policy, wait))
     }
 
@@ -148,8 +148,8 @@ impl Admission {
         call: LimitedCall,
         now: Instant,
     ) -> Result<(), Problem> {
+        let key = self.table.hash(LimitKey::Buyer(call, buyer));
         for policy in &self.of_buyers {
-            let key = LimitKey::Buyer(call, buyer, policy.name);
             self.table.take(key, policy.rate, now).map_err(|wait| self.too_fast(policy, wait))?;
         }
         Ok(())
@@ -202,13 +202,13 @@ impl Admission {
 
     /// Counts an answer to a challenge; false if it was answered too often.
     pub fn may_answer(&self, challenge: u64, attempts: Rate, now: Instant) -> bool {
-        self.table.take(LimitKey::Answer(challenge), attempts, now).is_ok()
+        self.table.take(self.table.hash(LimitKey::Answer(challenge)), attempts, now).is_ok()
     }
 
     /// Whether a refused call of an operator may be logged: one a second.
     pub fn may_log_refusal(&self, now: Instant) -> bool {
         let rate = Rate { count: 1, window: Duration::from_secs(1) };
-        self.table.take(LimitKey::RefusalLog, rate, now).is_ok()
+        self.table.take(self.table.hash(LimitKey::RefusalLog), rate, now).is_ok()
     }
 
     /// Counts a purchase that goes to a gate, until the result is dropped.
