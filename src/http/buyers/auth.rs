@@ -1,6 +1,6 @@
 //! Authentication of buyers: by the credentials, never by the request's body.
 
-use actix_web::http::header::{AUTHORIZATION, HeaderMap};
+use actix_web::http::header::{AUTHORIZATION, AsHeaderName, HeaderMap, HeaderName};
 
 use super::jwt::{RequiredClaims, TokenReader};
 use crate::config::{AuthMode, AuthSettings};
@@ -8,7 +8,7 @@ use crate::domain::BuyerId;
 use crate::http::middleware::problem::{Problem, ProblemCode};
 
 /// The header that is trusted in mode `header`.
-const BUYER_ID: &str = "x-buyer-id";
+const BUYER_ID: HeaderName = HeaderName::from_static("x-buyer-id");
 
 /// How buyers authenticate.
 pub enum BuyerAuth {
@@ -78,17 +78,17 @@ pub fn is_forwarded(headers: &HeaderMap) -> bool {
         "x-forwarded-host",
         "x-forwarded-proto",
     ];
-    NAMES.iter().any(|name| headers.contains_key(*name))
+    headers.keys().any(|name| NAMES.contains(&name.as_str()))
 }
 
 /// The token of `Authorization: Bearer`, if the request has exactly one such header.
 pub fn bearer(headers: &HeaderMap) -> Option<&str> {
-    let (scheme, token) = single(headers, AUTHORIZATION.as_str())?.split_once(' ')?;
+    let (scheme, token) = single(headers, AUTHORIZATION)?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then_some(token.trim_start())
 }
 
 /// The header's value. A request with two such headers is ambiguous and has none.
-pub fn single<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
+pub fn single(headers: &HeaderMap, name: impl AsHeaderName) -> Option<&str> {
     let mut values = headers.get_all(name);
     let value = values.next()?;
     if values.next().is_some() {

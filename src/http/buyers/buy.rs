@@ -11,7 +11,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use actix_web::http::header::{HeaderMap, HeaderValue, LOCATION};
+use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue, LOCATION};
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -34,7 +34,7 @@ use crate::messages::BuyAnswer;
 use crate::services::catalog::CatalogSale;
 
 /// The header that may carry the request id.
-const IDEMPOTENCY_KEY: &str = "idempotency-key";
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// Body of a purchase.
 #[derive(Deserialize, ToSchema)]

@@ -10,9 +10,15 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use actix_web::web::Bytes;
+use memchr::memchr_iter;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::turns::ConnectionRequests;
+
+/// Whether a line, or a part of one, has no text.
+fn is_empty(line: &[u8]) -> bool {
+    line.iter().all(|byte| *byte == b'\r')
+}
 
 /// A stream that withholds heads.
 #[derive(Debug)]
@@ -40,22 +46,22 @@ impl<T> LimitedHeads<T> {
     /// wherever reads cut it; those of bodies count as well.
     fn num_given(&mut self, bytes: &[u8]) -> usize {
         let Some(mut num_heads) = self.requests.num_heads_wanted() else { return 0 };
-        for (at, byte) in bytes.iter().enumerate() {
-            match byte {
-                b'\n' if self.is_line_empty => {
-                    self.requests.has_given_head();
-                    let Some(left) = num_heads.checked_sub(1) else {
-                        // Counted: it does not end a head once more.
-                        self.is_line_empty = false;
-                        return at;
-                    };
-                    num_heads = left;
-                }
-                b'\n' => self.is_line_empty = true,
-                b'\r' => {}
-                _ => self.is_line_empty = false,
+        let mut line_start = 0;
+        for line_end in memchr_iter(b'\n', bytes) {
+            let line = bytes.get(line_start..line_end).unwrap_or_default();
+            if self.is_line_empty && is_empty(line) {
+                self.requests.has_given_head();
+                let Some(left) = num_heads.checked_sub(1) else {
+                    // Counted: it does not end a head once more.
+                    self.is_line_empty = false;
+                    return line_end;
+                };
+                num_heads = left;
             }
+            self.is_line_empty = true;
+            line_start = line_end + 1;
         }
+        self.is_line_empty &= is_empty(bytes.get(line_start..).unwrap_or_default());
         bytes.len()
     }
 }
