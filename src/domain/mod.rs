@@ -44,7 +44,6 @@ pub use order::{
     Failure, Order, OrderIntent, OrderKey, OrderState, OrderTimeline, PlaceOutcome, Refusal,
     RequestStatus, Reservation, Verdict,
 };
-pub use order_checks::{DRAIN_MAX_MS, window_fault};
 pub use payment::{
     AttemptKey, CancelOutcome, Currency, DueOrder, DueRefund, ListedPayment, Money, OpenPayment,
     Payment, PaymentEvent, PaymentOutcome, PaymentRecorded, PaymentReport, PaymentState,
@@ -52,7 +51,7 @@ pub use payment::{
 };
 pub use phase_history::{PhaseChange, PhaseHistory};
 pub use placing::Examination;
-pub use policy::Policy;
+pub use policy::{Policy, SkuHistory, Terms, TermsSince};
 pub use repair::{AuditVerdict, Repair, RepairAction, RepairOutcome};
 pub use request_record::{PayBy, RecordState, RecordedOrder, RequestRecord};
 pub use retake::{DueRetake, RetakeEnd, RetakeOutcome};
@@ -60,8 +59,8 @@ pub use retention::{
     ArchiveCursor, ArchiveDigest, ArchivePage, ArchiveTable, OpenEnd, Retention, RetentionChange,
     RetentionState, TableContents,
 };
-pub use sale::{BucketKey, Phase, Sale, SaleDraft, Sku, SkuDraft};
-pub use sale_change::{SaleChange, SaleChanged, SkuChange, SkuHistory, Terms, TermsSince};
+pub use sale::{BucketKey, Phase, Sale, SaleDraft, Sku, SkuDraft, window_fault};
+pub use sale_change::{SaleChange, SaleChanged, SkuChange};
 pub use stock_change::{
     StockChange, StockChangeOutcome, StockChangeRequest, Withdrawal, withdrawn_from,
 };

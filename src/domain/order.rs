@@ -4,9 +4,9 @@
 
 use super::ids::{BucketNo, BuyerId, Epoch, RequestId, SkuNo, TraceId};
 use super::named::{ledger_numbers, named_enum};
+use super::policy::Terms;
 use super::request_record::RecordedOrder;
 use super::sale::Sku;
-use super::sale_change::Terms;
 
 /// One request for units, with all that a gate backend needs to decide it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,24 +1,10 @@
 //! Compares one order row with the terms of its SKU and the openings of its sale.
 
-use std::ops::Range;
-
 use super::ids::SkuNo;
 use super::order::Order;
 use super::phase_history::PhaseHistory;
-use super::policy::Policy;
-use super::sale_change::SkuHistory;
-
-/// How far outside its sale's window an accepted request is still written, milliseconds, and left
-/// to the audit: a process that does not read the ledger for a while sells by the old window.
-pub const DRAIN_MAX_MS: i64 = 60_000;
-
-/// Why a request that arrived at this time was outside the window; `None`: inside.
-#[must_use]
-pub fn window_fault(window: &Range<i64>, placed_at_ms: i64) -> Option<String> {
-    let Range { start, end } = window;
-    (!window.contains(&placed_at_ms))
-        .then(|| format!("accepted at {placed_at_ms}, the window is {start} to {end}"))
-}
+use super::policy::{Policy, SkuHistory};
+use super::sale::window_fault;
 
 /// The ledger's rows of one SKU and its sale.
 #[derive(Debug, Clone)]
@@ -74,8 +60,8 @@ mod tests {
     use super::super::ids::Epoch;
     use super::super::order::OrderState;
     use super::super::phase_history::PhaseChange;
+    use super::super::policy::{Terms, TermsSince};
     use super::super::sale::Phase;
-    use super::super::sale_change::{Terms, TermsSince};
     use super::super::samples::intent;
     use super::*;
 

@@ -1,9 +1,9 @@
-//! The three purchase policies.
+//! The three purchase policies, and the terms of a SKU, which may change from epoch to epoch.
 
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::ids::RequestId;
+use super::ids::{Epoch, RequestId};
 
 /// How many units of one SKU a buyer may order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
@@ -92,3 +92,45 @@ impl Policy {
 
 /// The maximum units of one order: keeps every sum far below 32 bits.
 pub const QUANTITY_MAX: u32 = 1_000_000;
+
+/// The part of a SKU that an operator may change while the sale runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Terms {
+    /// Price of one unit, in the currency's smallest unit.
+    pub price: i64,
+    /// Most units over all orders of a buyer, under the policy `quota`.
+    pub limit: Option<u32>,
+    /// Most units of one order.
+    pub max_quantity: u32,
+    /// How long an order may stay unpaid, seconds from its commit; 0: no limit.
+    pub payment_window_s: i32,
+}
+
+/// Terms, and when they came into force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TermsSince {
+    /// The first epoch with these terms.
+    pub epoch: Epoch,
+    /// Epoch milliseconds.
+    pub since_ms: i64,
+    pub terms: Terms,
+}
+
+/// What has changed in a SKU since its creation.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SkuHistory {
+    /// All terms, in the order of their epochs; empty: they never changed.
+    pub terms: Vec<TermsSince>,
+    /// The number of the last change of the stock; 0: none.
+    pub change_no: i32,
+    /// The sum of all changes of the stock.
+    pub changed_units: i32,
+}
+
+impl SkuHistory {
+    /// The terms of an epoch; `None`: they never changed.
+    pub fn terms_in(&self, epoch: Epoch) -> Option<Terms> {
+        let mut latest_first = self.terms.iter().rev();
+        latest_first.find(|since| since.epoch <= epoch).map(|since| since.terms)
+    }
+}

@@ -1,12 +1,13 @@
 //! A sale and the SKUs on offer.
 
+use std::ops::Range;
+
 use super::ids::{BucketNo, Epoch, SaleId, SkuId, SkuNo};
 use super::lifecycle::SlotReturns;
 use super::named::{ledger_numbers, named_enum};
 use super::payment::Currency;
-use super::policy::Policy;
+use super::policy::{Policy, SkuHistory, Terms};
 use super::retention::Retention;
-use super::sale_change::SkuHistory;
 
 /// The maximum number of buckets of one SKU.
 pub const BUCKETS_MAX: u16 = 256;
@@ -194,6 +195,14 @@ impl SaleDraft {
     }
 }
 
+/// Why a request that arrived at this time was outside the window; `None`: inside.
+#[must_use]
+pub fn window_fault(window: &Range<i64>, placed_at_ms: i64) -> Option<String> {
+    let Range { start, end } = window;
+    (!window.contains(&placed_at_ms))
+        .then(|| format!("accepted at {placed_at_ms}, the window is {start} to {end}"))
+}
+
 /// The faults of a sale's own columns.
 pub(super) fn window_and_title_faults(
     title: &str,
@@ -208,6 +217,40 @@ pub(super) fn window_and_title_faults(
 }
 
 impl<No> Sku<No> {
+    /// The present terms.
+    pub fn terms(&self) -> Terms {
+        Terms {
+            price: self.price,
+            limit: self.policy.quota(),
+            max_quantity: self.policy.max_quantity(),
+            payment_window_s: self.payment_window_s,
+        }
+    }
+
+    /// The terms of an epoch.
+    pub fn terms_in(&self, epoch: Epoch) -> Terms {
+        self.history.terms_in(epoch).unwrap_or_else(|| self.terms())
+    }
+
+    /// The terms under which a request arrived at `placed_at_ms`, and an epoch with these terms, at
+    /// most `latest`: for a request whose intent was lost, because its record has no epoch.
+    pub fn terms_at(&self, placed_at_ms: i64, latest: Epoch) -> (Epoch, Terms) {
+        let mut next = latest;
+        for since in self.history.terms.iter().rev().filter(|since| since.epoch <= latest) {
+            if since.since_ms <= placed_at_ms {
+                return (next, since.terms);
+            }
+            next = Epoch(since.epoch.0 - 1);
+        }
+        (latest, self.terms_in(latest))
+    }
+
+    /// The units at the creation. The pages of the buckets are planned for these, so that a change
+    /// of the stock moves no record.
+    pub fn planned_units(&self) -> u32 {
+        self.initial.saturating_add_signed(self.history.changed_units.saturating_neg())
+    }
+
     /// The faults of all columns but the stock.
     pub(super) fn faults(&self) -> Vec<String> {
         let checks = [

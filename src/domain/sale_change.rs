@@ -5,90 +5,12 @@
 
 use super::ids::{Epoch, SkuId};
 use super::operator_verb::ByOperator;
-use super::policy::Policy;
+use super::policy::{Policy, TermsSince};
 use super::sale::{Phase, Sale, Sku, window_and_title_faults};
 
 /// How far ahead an earlier end must lie, so that every process knows it before it comes: a request
 /// that was accepted after the end would be one too many.
 const END_AHEAD_MS: i64 = 2_000;
-
-/// The part of a SKU that an operator may change while the sale runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Terms {
-    /// Price of one unit, in the currency's smallest unit.
-    pub price: i64,
-    /// Most units over all orders of a buyer, under the policy `quota`.
-    pub limit: Option<u32>,
-    /// Most units of one order.
-    pub max_quantity: u32,
-    /// How long an order may stay unpaid, seconds from its commit; 0: no limit.
-    pub payment_window_s: i32,
-}
-
-/// Terms, and when they came into force.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TermsSince {
-    /// The first epoch with these terms.
-    pub epoch: Epoch,
-    /// Epoch milliseconds.
-    pub since_ms: i64,
-    pub terms: Terms,
-}
-
-/// What has changed in a SKU since its creation.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct SkuHistory {
-    /// All terms, in the order of their epochs; empty: they never changed.
-    pub terms: Vec<TermsSince>,
-    /// The number of the last change of the stock; 0: none.
-    pub change_no: i32,
-    /// The sum of all changes of the stock.
-    pub changed_units: i32,
-}
-
-impl SkuHistory {
-    /// The terms of an epoch; `None`: they never changed.
-    pub fn terms_in(&self, epoch: Epoch) -> Option<Terms> {
-        let mut latest_first = self.terms.iter().rev();
-        latest_first.find(|since| since.epoch <= epoch).map(|since| since.terms)
-    }
-}
-
-impl<No> Sku<No> {
-    /// The present terms.
-    pub fn terms(&self) -> Terms {
-        Terms {
-            price: self.price,
-            limit: self.policy.quota(),
-            max_quantity: self.policy.max_quantity(),
-            payment_window_s: self.payment_window_s,
-        }
-    }
-
-    /// The terms of an epoch.
-    pub fn terms_in(&self, epoch: Epoch) -> Terms {
-        self.history.terms_in(epoch).unwrap_or_else(|| self.terms())
-    }
-
-    /// The terms under which a request arrived at `placed_at_ms`, and an epoch with these terms, at
-    /// most `latest`: for a request whose intent was lost, because its record has no epoch.
-    pub fn terms_at(&self, placed_at_ms: i64, latest: Epoch) -> (Epoch, Terms) {
-        let mut next = latest;
-        for since in self.history.terms.iter().rev().filter(|since| since.epoch <= latest) {
-            if since.since_ms <= placed_at_ms {
-                return (next, since.terms);
-            }
-            next = Epoch(since.epoch.0 - 1);
-        }
-        (latest, self.terms_in(latest))
-    }
-
-    /// The units at the creation. The pages of the buckets are planned for these, so that a change
-    /// of the stock moves no record.
-    pub fn planned_units(&self) -> u32 {
-        self.initial.saturating_add_signed(self.history.changed_units.saturating_neg())
-    }
-}
 
 /// What an operator changes in a sale; `None`: stays.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -192,7 +114,7 @@ impl Sku {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{OrderIntent, samples};
+    use crate::domain::{OrderIntent, SkuHistory, samples};
 
     fn sale(epoch: i64, phase: Phase) -> Sale {
         Sale { starts_at_ms: 10, ends_at_ms: 20, phase, epoch: Epoch(epoch), ..samples::sale() }

@@ -17,7 +17,6 @@ pub mod buyers {
     pub(super) mod events;
     pub(super) mod jwt;
     mod jwt_crypto;
-    pub(super) mod meter;
     pub(super) mod mine;
     pub(super) mod orders;
     pub(super) mod payments;

@@ -7,6 +7,7 @@ use utoipa::OpenApi;
 
 use super::openapi;
 use super::openapi::problem_view::ProblemView;
+use crate::http::buyers::buy::BUY;
 use crate::http::buyers::{
     buy, demo_page, events, mine, orders, payments, requests, sales, storefront, tickets,
 };
@@ -16,9 +17,6 @@ use crate::http::operators::{
     audits, bulk, dead_letters, health, ops, order_events, page, payments as admin_payments,
     retention, sale_changes, sales as admin_sales, series, verbs,
 };
-
-/// The buy route.
-pub const BUY: &str = "/v1/buy/{path_id}";
 
 /// Access control of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -16,7 +16,7 @@ use crate::domain::{BuyerId, Sku};
 use crate::http::admission::challenge::Challenges;
 use crate::http::admission::{Admission, LimitedCall};
 use crate::http::buyers::auth::BuyerAuth;
-use crate::http::buyers::meter::BuyMeter;
+use crate::http::buyers::buy::BuyMeter;
 use crate::http::buyers::request_ids::RequestIds;
 use crate::http::buyers::sales::SalePages;
 use crate::http::middleware::problem::Problem;

@@ -10,12 +10,16 @@ use super::submission::{InFlightIntent, Submission};
 use super::{Arc, Delivery, Operation, OrderConsumer, Subscription, SubscriptionState};
 use crate::actors::supervisor::supervised::spawn_step;
 use crate::broker::{Acknowledger, Error, Source};
-use crate::domain::{DRAIN_MAX_MS, Epoch, Sale, Sku, SkuNo, window_fault};
+use crate::domain::{Epoch, Sale, Sku, SkuNo, window_fault};
 use crate::messages::envelope;
 use crate::messages::envelope::{DecodedIntents, EnvelopeFlaw, EnvelopeReader, MalformedEnvelope};
 
 /// Longest wait for a delivery; the end of the read shows progress to the supervisor.
 const READ_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// How far outside its sale's window an accepted request is still written, milliseconds, and left
+/// to the audit: a process that does not read the ledger for a while sells by the old window.
+const DRAIN_MAX_MS: i64 = 60_000;
 
 /// Earlier deliveries of a message after which it is suspected of crashing consumers, and submitted
 /// exclusively.

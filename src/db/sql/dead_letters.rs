@@ -7,8 +7,9 @@ use async_trait::async_trait;
 use super::dead_letter_queries::DeadLetterRow;
 use super::statements::IN_LIST_MAX;
 use super::tokens::INCREMENT;
-use super::transaction::{inserted, retry_concurrent};
-use super::{Database, SqlLedger, TransactionEnd, convert_rows, in_transaction};
+use super::{
+    Database, SqlLedger, TransactionEnd, convert_rows, in_transaction, inserted, retry_concurrent,
+};
 use crate::db::{DeadLetterStore, Error};
 use crate::domain::{
     DeadLetter, DeadLetterContent, DeadLetterCounts, DeadLetterFilter, DeadLetterNo,

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::statements::{IN_LIST_MAX, SkuAndBuyer};
-use super::transaction::{inserted, retry_concurrent};
-use super::{Database, SqlLedger, TransactionEnd, WriterFence, in_transaction};
+use super::{
+    Database, SqlLedger, TransactionEnd, WriterFence, in_transaction, inserted, retry_concurrent,
+};
 use crate::db::failure_rows::FailureRow;
 use crate::db::rows::{NewOrder, narrow, readable, units};
 use crate::db::{Error, OrderWriter};

@@ -2,9 +2,8 @@
 //! one after the other.
 
 use super::order_changes::{change, lock, skus_of};
-use super::transaction::inserted;
 use super::verbs::record_by;
-use super::{Database, TransactionEnd};
+use super::{Database, TransactionEnd, inserted};
 use crate::db::Error;
 use crate::db::life_rows::Cause;
 use crate::db::payment_rows::{PaymentEventRow, PaymentRow};

@@ -10,8 +10,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::sales::load;
-use super::transaction::WRITER;
-use super::{Database, SqlLedger, TransactionEnd, in_transaction};
+use super::{Database, SqlLedger, TransactionEnd, WRITER, in_transaction};
 use crate::db::archive_tables::{ArchiveScope, TableSpec, array, elements, spec};
 use crate::db::rows::readable;
 use crate::db::{Error, PurgeStep, RetentionStore};

@@ -5,9 +5,8 @@ use std::collections::HashMap;
 use async_trait::async_trait;
 
 use super::sale_changes::{begin_load, change_sale, change_stock};
-use super::transaction::inserted;
 use super::verbs::record_by;
-use super::{Database, SqlLedger, TransactionEnd, in_transaction};
+use super::{Database, SqlLedger, TransactionEnd, in_transaction, inserted};
 use crate::db::rows::units;
 use crate::db::sale_rows::{SaleRow, SkuHistories, SkuRow};
 use crate::db::{Error, SaleStore};

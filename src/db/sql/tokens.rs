@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::transaction::inserted;
-use super::{Database, SqlLedger, TransactionEnd, WriterFence, in_transaction};
+use super::{Database, SqlLedger, TransactionEnd, WriterFence, in_transaction, inserted};
 use crate::db::{Error, Ledger};
 
 /// The next value of a counter, in SQL.

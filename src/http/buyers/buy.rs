@@ -10,14 +10,16 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue, LOCATION};
 use actix_web::{HttpRequest, HttpResponse, web};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::histogram::Histogram;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::mine::add_quota;
-use super::poll_interval::retry_later;
 use super::views::{RequestView, no_store, rfc3339};
 use crate::domain::{
     BucketNo, BuyerId, Phase, Refusal, RequestId, RequestStatus, Reservation, Sale, Sku,
@@ -27,11 +29,17 @@ use crate::http::admission::tickets::{Ticket, UnverifiedTicket, is_ticket};
 use crate::http::buyers::auth::single;
 use crate::http::buyers::request_ids::RequestIds;
 use crate::http::middleware::body;
-use crate::http::middleware::problem::{IDEMPOTENT_REPLAYED, NO_SNIFF, Problem, ProblemCode};
+use crate::http::middleware::problem::{
+    IDEMPOTENT_REPLAYED, NO_SNIFF, Problem, ProblemCode, retry_later,
+};
 use crate::http::middleware::trace_context::{TRACEPARENT, TraceContext};
 use crate::http::state::{HttpState, State};
 use crate::messages::BuyAnswer;
+use crate::observe::metrics::{Metrics, OutcomeLabel, RouteLabel, RouteStatus};
 use crate::services::catalog::CatalogSale;
+
+/// The path of this route.
+pub const BUY: &str = "/v1/buy/{path_id}";
 
 /// The header that may carry the request id.
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -315,4 +323,50 @@ fn accepted(view: &RequestView, replayed: bool, trace: &TraceContext) -> HttpRes
         answer.insert_header((IDEMPOTENT_REPLAYED, HeaderValue::from_static("true")));
     }
     answer.json(view)
+}
+
+/// Outcomes of `floodgate_buy` besides the problem codes: an order in the ledger; accepted; perhaps
+/// accepted; the answer to a repeat.
+const OUTCOMES: [&str; 4] = ["placed", "queued", "unknown", "replayed"];
+
+/// Counters and the latency histogram of the buy route, looked up at start: an answer costs three
+/// increments and no lookup by label.
+#[derive(Debug)]
+pub struct BuyMeter {
+    outcomes: Vec<(&'static str, Counter)>,
+    statuses: Vec<(u16, Counter)>,
+    duration: Histogram,
+}
+
+impl BuyMeter {
+    /// Looks up the counters of every outcome and status.
+    pub fn new(metrics: &Metrics) -> Self {
+        let with_outcome =
+            |outcome| (outcome, metrics.buy.get_or_create_owned(&OutcomeLabel { outcome }));
+        let with_status = |status| {
+            let label = RouteStatus { route: BUY, status };
+            (status, metrics.http_requests.get_or_create_owned(&label))
+        };
+        let codes = ProblemCode::ALL.iter().map(|code| code.as_str());
+        let mut statuses: Vec<u16> = ProblemCode::ALL.iter().map(|code| code.status()).collect();
+        statuses.extend([200, 202]);
+        statuses.sort_unstable();
+        statuses.dedup();
+        Self {
+            outcomes: OUTCOMES.into_iter().chain(codes).map(with_outcome).collect(),
+            statuses: statuses.into_iter().map(with_status).collect(),
+            duration: metrics.http_request_duration.get_or_create_owned(&RouteLabel { route: BUY }),
+        }
+    }
+
+    /// Counts one answer and observes its latency.
+    pub fn record(&self, outcome: &str, status: u16, took: Duration) {
+        let outcome = self.outcomes.iter().find(|(name, _)| *name == outcome);
+        let status = self.statuses.iter().find(|(number, _)| *number == status);
+        let counters = [outcome.map(|(_, counter)| counter), status.map(|(_, counter)| counter)];
+        counters.into_iter().flatten().for_each(|counter| {
+            counter.inc();
+        });
+        self.duration.observe(took.as_secs_f64());
+    }
 }

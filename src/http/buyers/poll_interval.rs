@@ -1,13 +1,8 @@
-//! When a client asks again: the server decides, so that a crowd of open pages is a bounded load,
-//! and a crowd of queued requests does not poll in step.
+//! When a page asks again: the server decides, so that a crowd of open pages is a bounded load.
 
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use actix_web::http::header::{HeaderName, HeaderValue};
-
 use crate::domain::{Phase, Sale};
-use crate::http::middleware::problem::retry_after;
 
 /// Polls of one sale per second that a process answers before it asks pages to wait longer.
 const POLLS_PER_SECOND: f64 = 2_000.0;
@@ -24,9 +19,6 @@ const WAITING_MS: u32 = 5_000;
 /// Interval when nothing changes before long.
 const IDLE_MS: u32 = 60_000;
 
-/// `Retry-After` of a request without a final state, seconds.
-const PENDING_S: RangeInclusive<u32> = 1..=2;
-
 /// The polls that one rendering of the sale has answered.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PollLoad {
@@ -34,11 +26,6 @@ pub struct PollLoad {
     pub within: Duration,
     /// Interval that these readers were given.
     pub poll_after_ms: u32,
-}
-
-/// `Retry-After` of a request without a final state.
-pub fn retry_later() -> (HeaderName, HeaderValue) {
-    retry_after(PENDING_S)
 }
 
 /// Milliseconds until a page asks again. The number of open pages is estimated as polls per second
@@ -63,8 +50,6 @@ pub fn interval_ms(sale: &Sale, has_stock: bool, now_ms: i64, load: PollLoad) ->
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
     use crate::domain::samples;
 
@@ -92,12 +77,6 @@ mod tests {
         assert_eq!(calm(Phase::Paused, true, 100_000), 5_000);
         assert_eq!(calm(Phase::Open, true, 200_000), 60_000);
         assert_eq!(calm(Phase::Closed, true, 100_000), 60_000);
-    }
-
-    #[test]
-    fn a_crowd_of_queued_requests_does_not_poll_in_step() {
-        let drawn: BTreeSet<_> = (0..100).map(|_| retry_later().1.as_bytes().to_vec()).collect();
-        assert_eq!(drawn, BTreeSet::from([b"1".to_vec(), b"2".to_vec()]));
     }
 
     /// Open pages that ask at the interval which they were given.

@@ -10,13 +10,12 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::mine::add_quota;
-use super::poll_interval::retry_later;
 use super::views::{RequestView, no_store, no_store_json, rfc3339};
 use crate::domain::{BuyerId, Refusal, RequestId, RequestStatus, Sku};
 use crate::http::admission::LimitedCall;
 use crate::http::buyers::request_ids::RequestIds;
 use crate::http::middleware::body;
-use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
+use crate::http::middleware::problem::{Handled, Problem, ProblemCode, retry_later};
 use crate::http::state::{HttpState, State};
 use crate::services::catalog::CatalogSale;
 

@@ -32,6 +32,14 @@ const RETRY_AFTER_S: RangeInclusive<u32> = 1..=3;
 /// `Retry-After` of a paused sale, seconds: an operator pauses for minutes rather than seconds.
 const PAUSED_S: RangeInclusive<u32> = 5..=10;
 
+/// `Retry-After` of a request without a final state, seconds.
+const PENDING_S: RangeInclusive<u32> = 1..=2;
+
+/// `Retry-After` of a request without a final state.
+pub fn retry_later() -> (HeaderName, HeaderValue) {
+    retry_after(PENDING_S)
+}
+
 /// `Retry-After` within these seconds. Each answer draws one, so that no crowd comes back in step.
 pub fn retry_after(seconds: RangeInclusive<u32>) -> (HeaderName, HeaderValue) {
     (RETRY_AFTER, HeaderValue::from(fastrand::u32(seconds)))
@@ -253,6 +261,12 @@ mod tests {
         }
         let final_one = Problem::from(ProblemCode::SoldOut).respond(&TraceContext::new_root());
         assert!(!final_one.headers().contains_key(RETRY_AFTER));
+    }
+
+    #[test]
+    fn a_crowd_of_queued_requests_does_not_poll_in_step() {
+        let drawn: BTreeSet<_> = (0..100).map(|_| retry_later().1.as_bytes().to_vec()).collect();
+        assert_eq!(drawn, BTreeSet::from([b"1".to_vec(), b"2".to_vec()]));
     }
 
     #[test]

@@ -15,8 +15,9 @@ use utoipa::openapi::{
 };
 
 use super::formats::add_formats;
+use crate::http::buyers::buy::BUY;
 use crate::http::middleware::problem::ProblemCode;
-use crate::http::routes::{BUY, RouteAccess, RouteEntry};
+use crate::http::routes::{RouteAccess, RouteEntry};
 
 /// What the two documents do not share.
 pub struct Listener {
