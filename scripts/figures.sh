@@ -27,6 +27,11 @@ part 'process, network, metrics' 3600 src/runtime src/observe src/net src/tier '
 row 'lines in crates/ and bench/' "$(lines crates bench)" 7900
 row 'lines in tests/' "$(lines tests)" '-'
 row 'words in docs/' "$(git ls-files -z docs | grep -z '\.md$' | xargs -0 cat | wc -w)" 39700
+# What one purchase passes, by docs/one-purchase.txt.
+passed() { grep -c "^$1 " docs/one-purchase.txt; }
+row 'files that work on one purchase, tier pipeline' "$(passed file)" 60
+row '  and files that these call' "$(passed serves)" '-'
+row 'types that carry one purchase' "$(passed type)" 30
 row 'median lines of a file in src/' \
   "$(lengths src | awk '{ n[NR] = $1 } END { print n[int((NR + 1) / 2)] }')" 150
 row 'files in src/ below 40 lines' \

@@ -22,6 +22,7 @@ mod lua_writes;
 mod messages;
 mod migrations;
 mod promises;
+mod purchase;
 mod release;
 mod runbooks;
 mod rust;
