@@ -152,6 +152,19 @@ impl Model<'_> {
         }
     }
 
+    /// The order and the number of the attempt that a payment was made for, before late money moved
+    /// it to this attempt: the provider names these in every report. Another payment under this
+    /// attempt would be a second charge.
+    pub fn first_of(&self, at: usize, attempt: u16) -> (usize, u16) {
+        let moved = AttemptState::Moved(at, usize::from(attempt) - 1);
+        let mut orders = self.orders.iter().enumerate();
+        let before = orders.find_map(|(order, it)| {
+            let number = it.attempts.iter().position(|attempt| attempt.state == moved)?;
+            Some((order, u16::try_from(number + 1).unwrap()))
+        });
+        before.map_or((at, attempt), |(order, number)| self.first_of(order, number))
+    }
+
     pub fn report(&mut self, at: usize, attempt: usize, kind: Kind, amount: i64) {
         if let AttemptState::Moved(at, attempt) = self.orders[at].attempts[attempt].state {
             return self.report(at, attempt, kind, amount);

@@ -140,6 +140,7 @@ impl Play<'_> {
     }
 
     async fn report(&mut self, at: usize, attempt: u16, kind: Kind, event: u8) {
+        let (at, attempt) = self.model.first_of(at, attempt);
         let num_attempts = self.model.orders[at].attempts.len();
         let is_short = self.model.plan.short.contains(&(at, attempt));
         let amount = price(self.model.orders[at].quantity) - i64::from(is_short);
