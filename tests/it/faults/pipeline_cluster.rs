@@ -10,7 +10,7 @@ use fastrand::Rng;
 use futures_util::FutureExt;
 use tokio::sync::oneshot;
 
-use crate::support::admin::open_sale;
+use crate::support::admin::{open_sale, until_open};
 use crate::support::crowd::{History, send, send_until};
 use crate::support::gate::retry_until;
 use crate::support::pipeline::PipelineFixture;
@@ -84,6 +84,7 @@ fn nodes_are_killed(outbox: &str) {
         let [maintenance, api, _consumer] =
             ["maintenance", "api", "consumer"].map(|role| fixture.server(role, &[]));
         open_sale(maintenance.internal, "sale", quota_load::quota(), STOCK, BUCKETS).await;
+        until_open(api.public).await;
         let mut history = History::default();
         let mut relay = None;
         let mut next_buyer = 1;

@@ -83,6 +83,7 @@ fn cancelled_while_its_message_waits(outbox: &str) {
         let maintenance = fixture.server("maintenance", &[]);
         let one = json!({"kind": "one_per_buyer"});
         admin::open_sale(maintenance.internal, "sale", one, 2, 1).await;
+        admin::until_open(api.public).await;
         let client = Client::new();
         let buyer = |no| Buyer { client: &client, public: api.public, no };
         let (first, other) = (buyer(1).queued().await, buyer(2).queued().await);
@@ -143,6 +144,7 @@ fn of_a_cancellation_and_an_order_at_once_one_wins() {
         let one = json!({"kind": "one_per_buyer"});
         let stock = u32::try_from(RACERS).unwrap();
         admin::open_sale(maintenance.internal, "sale", one, stock, 2).await;
+        admin::until_open(api.public).await;
         let client = Client::new();
         let buyer = |no| Buyer { client: &client, public: api.public, no };
         let mut ids = Vec::new();

@@ -8,6 +8,7 @@ use floodgate::services::sales::SalesError;
 use serde_json::json;
 
 use crate::support::TestApp;
+use crate::support::admin::until_open;
 use crate::support::crowd::{History, send_until};
 use crate::support::defective_ledger::{DefectiveLedger, LedgerDefect};
 use crate::support::fault_proxy::{FaultProxy, Mode};
@@ -166,6 +167,7 @@ fn two_masters_at_once_and_the_ledger_decides() {
     let (here, there) = (fixture.app(&[]), fixture.app(&[("redis.url", &url)]));
     run(async {
         opened(&here, 4).await;
+        until_open(there.public).await;
         buy_for_sure(here.public, 1).await;
         buy_for_sure(there.public, 2).await;
         // One server continues with the old master, the other with the new one.

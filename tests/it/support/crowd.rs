@@ -314,15 +314,29 @@ pub async fn issue_ids(target: SocketAddr, sale: &str, buyers: Vec<u64>) -> Vec<
         );
         buffer.extend_from_slice(request.as_bytes());
     });
-    let received = issued.clone();
+    let refused: Arc<Mutex<Vec<String>>> = Arc::default();
+    let (received, others) = (issued.clone(), refused.clone());
     let observer: Observer = Arc::new(move |seq, outcome| {
-        let Outcome::Answered(answer) = outcome else { return };
-        let id = json_string_member(answer.body, b"request_id");
-        received.lock().extend(id.map(|id| (seq, id.to_owned())));
+        let text = match outcome {
+            Outcome::Answered(answer) => match json_string_member(answer.body, b"request_id") {
+                Some(id) => {
+                    received.lock().insert(seq, id.to_owned());
+                    return;
+                }
+                None => format!("{} {}", answer.status, String::from_utf8_lossy(answer.body)),
+            },
+            other => format!("{other:?}"),
+        };
+        others.lock().push(text);
     });
     let (observer, until) = (Some(observer), Until::Requests(count as u64));
     run(Load { observer, until, ..Load::new(target, source) }).await.unwrap();
     let ids: Vec<String> = std::mem::take(&mut *issued.lock()).into_values().collect();
-    assert_eq!(ids.len(), count, "every selling process issues request ids, also without a store");
+    let first = refused.lock().first().cloned();
+    assert_eq!(
+        ids.len(),
+        count,
+        "every selling process issues ids, also without a store: {first:?}"
+    );
     ids
 }

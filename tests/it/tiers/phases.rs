@@ -4,6 +4,7 @@
 use floodgate::config::Tier;
 use serde_json::json;
 
+use crate::support::admin::until_open;
 use crate::support::app::{TestApp, fresh_settings};
 use crate::support::crowd::{check_promises, send_until};
 use crate::support::gate::{assert_holds_at_rest, metric};
@@ -41,6 +42,7 @@ fn check_phases_under_load(tier: Tier, servers: usize) {
         apps[0].open_sale("sale", quota_load::quota(), STOCK, 4).await;
         let mut random = fastrand::Rng::new();
         let (first, last) = (&apps[0], apps.last().unwrap());
+        until_open(last.public).await;
         let purchases = quota_load::purchases(first.public, 1..1 + BUYERS, &mut random).await;
         let attempts = quota_load::shuffled(&purchases, 500, &mut random);
         let crowd = |end| send_until(last.public, "sale", purchases.clone(), attempts, 32, end);
