@@ -14,7 +14,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::{join_all, try_join_all};
 
-use self::hints::HintChannel;
 use self::sku_buckets::SkuBuckets;
 use super::{BucketHealth, Error, Loading, QueuedPage, ResultHints, SkuIndex, Stock, sum_facts};
 use crate::domain::invariants::GateFacts;
@@ -61,7 +60,8 @@ pub struct RedisStock {
     executor: ScriptExecutor,
     /// For reservations.
     reserve_executor: ScriptExecutor,
-    hints: HintChannel,
+    pool: ConnectionPool,
+    namespace: String,
     skus: SkuIndex<SkuBuckets>,
     outbox: OutboxArgs,
     intents: IntentKey,
@@ -80,7 +80,8 @@ impl RedisStock {
         Self {
             executor: executor(ConnectionPurpose::Results),
             reserve_executor: executor(ConnectionPurpose::Hot),
-            hints: HintChannel::new(pool.clone(), &namespace),
+            pool,
+            namespace,
             skus: SkuIndex::default(),
             outbox,
             intents,
@@ -262,12 +263,7 @@ impl Stock for RedisStock {
             })
         });
         // A bucket that fails does not keep the call from the others.
-        let settled: Result<(), Error> = join_all(settling).await.into_iter().collect();
-        if settled.is_ok() {
-            let requests = orders.iter().map(|(_, order)| order.request);
-            self.hints.publish(&self.executor, requests).await;
-        }
-        settled
+        join_all(settling).await.into_iter().collect()
     }
 
     async fn release(&self, bucket: BucketKey, refused: Vec<Failure>) -> Result<(), Error> {
@@ -277,8 +273,6 @@ impl Stock for RedisStock {
             let requests = refused.iter().map(|failure| failure.request);
             record_decisions(&buckets, bucket.bucket, requests, call, "recording refusals").await?;
         }
-        let requests = refused.iter().map(|failure| failure.request);
-        self.hints.publish(&self.executor, requests).await;
         Ok(())
     }
 
@@ -348,7 +342,7 @@ impl Stock for RedisStock {
     }
 
     async fn result_hints(&self) -> Result<Option<Box<dyn ResultHints>>, Error> {
-        self.hints.subscribe().await.map(Some)
+        hints::subscribe(&self.pool, &self.namespace).await.map(Some)
     }
 
     async fn ping(&self) -> Result<(), Error> {

@@ -3,6 +3,7 @@
 mod batches;
 pub mod fenced_call;
 pub mod harness;
+mod hints;
 mod loading;
 mod memory;
 mod moving;
