@@ -143,8 +143,8 @@ local function is_live(state)
   return state and find(state, '[015]')
 end
 
--- Names requests whose results the bucket (KEYS[1]) now has, to every process; they are in ARGV. A
--- process that does not hear of them reads the results a bit later, so an error changes nothing.
+-- Publishes the requests ARGV[first] to ARGV[last], whose results the bucket (KEYS[1]) now has. A
+-- process that misses the message reads the results a bit later, so an error changes nothing.
 local function publish_results(first, last)
   local namespace = sub(KEYS[1], 1, find(KEYS[1], ':{', 1, true) - 1)
   redis.pcall('PUBLISH', namespace .. ':results', table.concat(ARGV, ' ', first, last))

@@ -7,11 +7,11 @@ use floodgate::runtime::clock::now_monotonic;
 use serde_json::json;
 
 use crate::support::TestApp;
+use crate::support::admin::until_open;
 use crate::support::fault_proxy::Mode;
 use crate::support::gate::GateFixture;
 use crate::support::redis_connections::{connection_pool, run};
 use crate::support::servers::redis::Redis;
-use crate::support::wait::until;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -103,10 +103,7 @@ fn the_sum_of_two_processes_holds_and_without_redis_each_limits_on_its_own() {
     let apps = [fixture.app(&keys), fixture.app(&keys)];
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         apps[0].open_sale("sale", json!({"kind": "unlimited"}), 50, 2).await;
-        until("the sale at the other server", async || {
-            (apps[1].get("/v1/sales/sale", 1).await.0 == 200).then_some(())
-        })
-        .await;
+        until_open(apps[1].public).await;
         let both = [&apps[0], &apps[1]];
         let begun = now_monotonic();
         let passed_shared = passed(&both, 1, 24).await;
