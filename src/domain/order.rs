@@ -56,8 +56,12 @@ impl Reservation {
 pub enum Verdict {
     /// Units are reserved for this request.
     Reserved,
-    /// The request was accepted before; no further units were reserved.
+    /// The request was accepted before, and is an order or has failed; no further units were
+    /// reserved.
     Repeat(RequestStatus),
+    /// The request was accepted before, at this time in epoch milliseconds, and the ledger has not
+    /// decided it; no further units were reserved.
+    Queued { placed_at_ms: i64 },
     /// Final.
     Refused(Refusal),
     /// The epochs of the reservation and of the bucket differ; nothing was decided.

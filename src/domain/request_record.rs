@@ -1,7 +1,7 @@
 //! What a bucket stores of an accepted request and its order.
 
 use super::ids::BuyerId;
-use super::order::{Failure, Order, OrderIntent, OrderState, Refusal, RequestStatus};
+use super::order::{Failure, Order, OrderIntent, OrderState, Refusal, RequestStatus, Verdict};
 
 /// An accepted request, as its bucket stores it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +48,14 @@ impl RequestRecord {
             quantity: failure.quantity,
             placed_at_ms: failure.recorded_at_ms,
             state: RecordState::Failed(failure.reason),
+        }
+    }
+
+    /// The gate's answer to a repeat of the request.
+    pub fn verdict(&self) -> Verdict {
+        match self.state {
+            RecordState::Queued => Verdict::Queued { placed_at_ms: self.placed_at_ms },
+            RecordState::Ordered(_) | RecordState::Failed(_) => Verdict::Repeat(self.status()),
         }
     }
 

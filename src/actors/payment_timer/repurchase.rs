@@ -38,13 +38,13 @@ impl Repurchase for GateRepurchase {
         let Some((listed, sku)) = self.catalog.of_sku(order.sku) else {
             return Purchase::NotAccepted;
         };
-        if sku.terms().price.saturating_mul(order.quantity.into()) != order.amount {
-            return Purchase::Refused("the price has changed".to_owned());
-        }
         match self.gates.record(&sku, successor, order.buyer).await {
             Ok(Some(record)) => return purchase(record.status()),
             Ok(None) => {}
             Err(_) => return Purchase::NotAccepted,
+        }
+        if sku.terms().price.saturating_mul(order.quantity.into()) != order.amount {
+            return Purchase::Refused("the price has changed".to_owned());
         }
         let (bucket, now_ms) = (BucketNo::home_of(order.buyer, sku.buckets), self.clock.wall_ms());
         // The units and the limit that the ended order has returned to the ledger.

@@ -27,7 +27,8 @@ use crate::actors::supervisor::supervised::{
 };
 use crate::config::GateSettings;
 use crate::domain::{
-    BucketKey, BucketNo, Counting, Epoch, OrderIntent, RequestId, RequestStatus, Sku, Verdict,
+    BucketKey, BucketNo, Counting, Epoch, OrderIntent, RequestId, RequestStatus, Reservation, Sku,
+    Verdict,
 };
 use crate::messages::{BuyAnswer, Quiet, Reserve, Stop, reply};
 use crate::observe::metrics::Metrics;
@@ -161,7 +162,6 @@ impl StockGate {
         let work = async move { stock.reserve(key, reservations).await };
         spawn_step(self, ctx, work, move |gate, ctx, verdicts| match verdicts {
             Ok(verdicts) => {
-                gate.in_progress.deciding = false;
                 if gate.last_error.clear() {
                     let (sku, bucket) = (gate.deps.sku.no, gate.deps.bucket);
                     tracing::info!(%sku, %bucket, "stock gate: stock available again");
@@ -180,15 +180,16 @@ impl StockGate {
         // next gate of the bucket reads the intents from the stock. With an outbox, a relay
         // publishes them.
         let mut intents = Vec::with_capacity(batch.len());
-        for (purchase, verdict) in batch.into_iter().zip(verdicts) {
+        for (mut purchase, verdict) in batch.into_iter().zip(verdicts) {
             match verdict {
                 Verdict::Reserved => self.dispatch(purchase, false, &mut intents),
                 // Accepted by an earlier call whose answer was lost, or by another process, which
                 // may have crashed: it is submitted again, and a second submission is a repeat.
-                Verdict::Repeat(RequestStatus::Queued) if is_repeat_only(&purchase) => {
+                Verdict::Queued { .. } if is_repeat_only(&purchase) => {
                     answer(purchase, submission::pending_answer(self.deps.counting, true));
                 }
-                Verdict::Repeat(RequestStatus::Queued) => {
+                Verdict::Queued { placed_at_ms } => {
+                    self.restore_terms(&mut purchase.reservation, placed_at_ms);
                     self.dispatch(purchase, true, &mut intents);
                 }
                 Verdict::Repeat(status) => {
@@ -210,14 +211,21 @@ impl StockGate {
         if !self.starved.is_empty() {
             self.start_transfer(ctx);
         }
-        self.decide(ctx);
-        self.report_if_idle();
+        self.decide_next(ctx);
     }
 
     /// Admits a new request if it can be dispatched: always with an outbox, else while the breaker
     /// is closed or as its probe.
     fn try_admit(&self) -> bool {
         matches!(self.deps.dispatch, Dispatch::Outbox(_)) || self.deps.breaker.try_admit()
+    }
+
+    /// Gives a repeat the time and the terms under which its request was accepted.
+    fn restore_terms(&self, reservation: &mut Reservation, placed_at_ms: i64) {
+        let listed = self.deps.catalog.of_sku(self.deps.sku.no);
+        let sku = listed.map_or_else(|| Arc::clone(&self.deps.sku), |(_, sku)| sku);
+        reservation.placed_at_ms = placed_at_ms;
+        (reservation.epoch, reservation.terms) = sku.terms_at(placed_at_ms, reservation.epoch);
     }
 
     /// Dispatches one accepted request to the ledger writer or, with an outbox, answers it.
@@ -245,7 +253,7 @@ impl StockGate {
     fn not_decided(
         &mut self,
         ctx: &mut Context<Self>,
-        batch: Vec<Reserve>,
+        mut batch: Vec<Reserve>,
         error: &stock::Error,
         failed: Option<FailedAttempts>,
     ) {
@@ -262,14 +270,27 @@ impl StockGate {
         failed.is_unknown |= !error.is_certain();
         let wait = failed.backoff.next_wait(fastrand::f64());
         if is_transient && failed.backoff.failures() < self.deps.settings.reserve_attempts_max {
-            ctx.run_later(wait, move |gate, ctx| gate.reserve(ctx, batch, Some(failed)));
+            ctx.run_later(wait, move |gate, ctx| {
+                // As in `decide`: meanwhile a sender may have stopped waiting.
+                batch.retain(|purchase| !purchase.reply.is_closed());
+                if batch.is_empty() {
+                    gate.decide_next(ctx);
+                } else {
+                    gate.reserve(ctx, batch, Some(failed));
+                }
+            });
             return;
         }
-        self.in_progress.deciding = false;
         let undecided = if failed.is_unknown { BuyAnswer::Unknown } else { BuyAnswer::Busy };
         for purchase in batch {
             answer(purchase, undecided);
         }
+        self.decide_next(ctx);
+    }
+
+    /// The stock is done with a batch: sends the next one.
+    fn decide_next(&mut self, ctx: &mut Context<Self>) {
+        self.in_progress.deciding = false;
         self.decide(ctx);
         self.report_if_idle();
     }

@@ -140,7 +140,7 @@ impl Book {
         if record.buyer != reservation.buyer || record.quantity != reservation.quantity {
             return Some(Verdict::Refused(Refusal::RequestIdReused));
         }
-        Some(Verdict::Repeat(self.record_of(reservation.request, record).status()))
+        Some(self.record_of(reservation.request, record).verdict())
     }
 
     fn quota_refusal(&self, reservation: &Reservation) -> Option<Refusal> {

@@ -91,7 +91,7 @@ fn verdict(reply: &Reply, item: &Value, quota: Option<u32>) -> Result<Verdict, E
         Value::Int(codes::ENDED) => Some(Verdict::Refused(Refusal::Ended)),
         Value::Int(codes::FULL) => Some(Verdict::Full),
         Value::BulkString(bytes) => match bytes.split_first() {
-            Some((b'R', stored)) => Some(Verdict::Repeat(reply.record(stored)?.status())),
+            Some((b'R', stored)) => Some(reply.record(stored)?.verdict()),
             Some((b'L', units)) => {
                 let owned = std::str::from_utf8(units).ok().and_then(|text| text.parse().ok());
                 owned

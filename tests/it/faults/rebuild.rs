@@ -147,7 +147,7 @@ fn requests_in_dead_letters_are_entered_where_redis_lost_them() {
             let answers = stock.reserve(home(&dead[0]), vec![dead[0]]).await;
             assert_eq!(
                 answers,
-                Ok(vec![Verdict::Repeat(RequestStatus::Queued)]),
+                Ok(vec![Verdict::Queued { placed_at_ms: dead[0].placed_at_ms }]),
                 "{loss} was lost"
             );
             let found = stock.record(home(&dead[1]), dead[1].request, None).await.unwrap().unwrap();

@@ -1,8 +1,8 @@
 //! Accepted intents in list and stream outboxes, and the count of queued requests.
 
 use floodgate::domain::{
-    Epoch, LoaderToken, Order, OrderIntent, OrderState, Phase, Refusal, RequestRecord,
-    RequestStatus, Reservation, Verdict,
+    Epoch, LoaderToken, Order, OrderIntent, OrderState, Phase, Refusal, RequestRecord, Reservation,
+    Verdict,
 };
 use floodgate::redis::scripts::decisions::{SettleOutcome, release, settle};
 use floodgate::redis::scripts::lookup::read_queued;
@@ -108,7 +108,7 @@ fn a_full_outbox_accepts_no_more_than_has_room() {
         let over = [fixture.reservation(20, 20, 95), fixture.reservation(1, 1, 2)];
         let batch = [&all[..1], &over, &all[7..]].concat();
         let expected = [
-            Verdict::Repeat(RequestStatus::Queued),
+            Verdict::Queued { placed_at_ms: all[0].placed_at_ms },
             Verdict::Short,
             Verdict::Refused(Refusal::RequestIdReused),
             Verdict::Full,

@@ -20,7 +20,7 @@ fn ordered(quantity: u32, state: OrderState) -> Verdict {
     Verdict::Repeat(RequestStatus::Ordered { quantity, placed_at_ms, state, pay_by_ms })
 }
 
-const QUEUED: Verdict = Verdict::Repeat(RequestStatus::Queued);
+const QUEUED: Verdict = Verdict::Queued { placed_at_ms: 1_790_000_000_000 };
 const REUSED: Verdict = Verdict::Refused(Refusal::RequestIdReused);
 
 #[test]

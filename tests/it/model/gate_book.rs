@@ -65,12 +65,10 @@ fn reservation(policy: Policy, request: u64, buyer: u64, quantity: u32) -> Reser
 fn answer_of(verdict: Verdict) -> ModelAnswer {
     match verdict {
         Verdict::Reserved => ModelAnswer::Yes,
-        Verdict::Repeat(RequestStatus::Queued | RequestStatus::Ordered { .. }) => {
-            ModelAnswer::Again
-        }
         Verdict::Repeat(RequestStatus::Failed(refusal)) | Verdict::Refused(refusal) => {
             ModelAnswer::No(refusal)
         }
+        Verdict::Queued { .. } | Verdict::Repeat(_) => ModelAnswer::Again,
         Verdict::Short => ModelAnswer::No(Refusal::SoldOut),
         Verdict::StaleEpoch => panic!("the test has one epoch only"),
         Verdict::Full => panic!("the test has no outbox"),

@@ -46,12 +46,19 @@ pub struct FaultyStock {
     fault: watch::Sender<StockFault>,
     waiting: Arc<()>,
     num_lookups: AtomicUsize,
+    num_failed_reserves: AtomicUsize,
 }
 
 impl FaultyStock {
     pub fn new(inner: Arc<dyn Stock>) -> Self {
         let fault = watch::Sender::new(StockFault::None);
-        Self { inner, fault, waiting: Arc::default(), num_lookups: AtomicUsize::new(0) }
+        Self {
+            inner,
+            fault,
+            waiting: Arc::default(),
+            num_lookups: AtomicUsize::new(0),
+            num_failed_reserves: AtomicUsize::new(0),
+        }
     }
 
     /// Number of calls that wait for the fault to end.
@@ -62,6 +69,11 @@ impl FaultyStock {
     /// Calls of `statuses` so far.
     pub fn num_lookups(&self) -> usize {
         self.num_lookups.load(Ordering::SeqCst)
+    }
+
+    /// Calls of `reserve` that have failed.
+    pub fn num_failed_reserves(&self) -> usize {
+        self.num_failed_reserves.load(Ordering::SeqCst)
     }
 
     pub fn set(&self, fault: StockFault) {
@@ -171,6 +183,7 @@ impl Stock for FaultyStock {
         batch: Vec<Reservation>,
     ) -> Result<Vec<Verdict>, Error> {
         if self.is(StockFault::ReserveFails) {
+            self.num_failed_reserves.fetch_add(1, Ordering::SeqCst);
             return Err(Error::Unavailable { reason: "down on purpose".to_owned() });
         }
         let verdicts = self.inner.reserve(bucket, batch).await;

@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use super::{Backend, OPENING, Shop, ordered};
 use crate::support::offers::{ANY, ONE, quota};
 
-const QUEUED: Verdict = Verdict::Repeat(RequestStatus::Queued);
+const QUEUED: Verdict = Verdict::Queued { placed_at_ms: super::PLACED_AT_MS };
 
 fn refused(refusal: Refusal) -> Verdict {
     Verdict::Refused(refusal)
