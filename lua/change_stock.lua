@@ -20,4 +20,5 @@ if no > last + 1 then return {OK, stock, lent, changes, 0} end
 -- Processes that know the SKU as sold out read the bucket again.
 if added > 0 then changes = changes + 1 end
 call('HSET', bucket, 'stock', stock + added, 'changes', changes, 'stock_change', no)
+publish_restocked(stock, stock + added)
 return {OK, stock + added, lent, changes, 1}

@@ -143,11 +143,24 @@ local function is_live(state)
   return state and find(state, '[015]')
 end
 
--- Publishes the requests ARGV[first] to ARGV[last], whose results the bucket (KEYS[1]) now has. A
--- process that misses the message reads the results a bit later, so an error changes nothing.
-local function publish_results(first, last)
+-- Publishes a message about the bucket (KEYS[1]) to all processes. A process that misses it reads
+-- the bucket a bit later, so an error changes nothing.
+local function publish(message)
   local namespace = sub(KEYS[1], 1, find(KEYS[1], ':{', 1, true) - 1)
-  redis.pcall('PUBLISH', namespace .. ':results', table.concat(ARGV, ' ', first, last))
+  redis.pcall('PUBLISH', namespace .. ':results', message)
+end
+
+-- Publishes the requests ARGV[first] to ARGV[last], whose results the bucket now has.
+local function publish_results(first, last)
+  publish(table.concat(ARGV, ' ', first, last))
+end
+
+-- Publishes that the bucket, which had no units, has some: the SKU is not sold out any more.
+local function publish_restocked(before, stock)
+  if before == 0 and stock > 0 then
+    local _, _, sku = find(KEYS[1], ':{(%d+):')
+    publish('restocked:' .. sku)
+  end
 end
 
 -- The number of intents that the outbox can still take. Dead letters that are not collected yet

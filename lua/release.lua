@@ -79,6 +79,7 @@ if failed ~= before then
   call('HSET', bucket, 'stock', stock, 'released', released, 'failed', failed, 'queued',
     queued - num_released, 'changes', changes)
   publish_results(requests_at + 1, records_at)
+  publish_restocked(answer[2], stock)
 end
 if num_kept > 0 and num_done > 0 then call('HDEL', unsettled, unpack(done, 1, num_done)) end
 answer[2], answer[4] = stock, changes

@@ -96,6 +96,7 @@ if num_new > 0 then
   if num_settled > 0 then call('HSET', bucket, 'queued', queued - num_settled) end
   if is_moved then call('HSET', bucket, 'stock', stock, 'returned', returned) end
   publish_results(requests_at + 1, records_at)
+  publish_restocked(answer[2], stock)
 end
 if num_kept > 0 and num_done > 0 then call('HDEL', unsettled, unpack(done, 1, num_done)) end
 answer[2], answer[4] = stock, changes

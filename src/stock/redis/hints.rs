@@ -1,39 +1,60 @@
-//! Hints of results: `settle.lua` and `release.lua` name the requests in a channel, so that
-//! processes that wait for them look them up at once instead of again and again.
+//! Hints that the scripts publish in a channel: the requests that have a result, so that processes
+//! that wait for them look them up at once instead of again and again; and the SKUs that have units
+//! again, so that no process goes on refusing from memory.
 //!
-//! A hint may be lost: the bucket has the result, the hint says only that a read is worth it.
+//! A hint may be lost: the bucket has the truth, the hint says only that a read is worth it.
+
+use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::domain::RequestId;
+use super::sku_buckets::SkuBuckets;
+use crate::domain::{RequestId, SkuNo};
 use crate::redis::transport::{ChannelSubscription, ConnectionPool};
-use crate::stock::{Error, ResultHints};
+use crate::stock::{Error, ResultHints, SkuIndex};
 
-/// Listens to the hints of an installation.
+/// Listens to the hints of an installation, and passes those of SKUs on to their buckets.
 pub(super) async fn subscribe(
     pool: &ConnectionPool,
     namespace: &str,
+    skus: Arc<SkuIndex<SkuBuckets>>,
 ) -> Result<Box<dyn ResultHints>, Error> {
     let subscribed = pool.subscribe(&format!("{namespace}:results")).await;
     let subscription =
         subscribed.map_err(|error| Error::Unavailable { reason: error.to_string() })?;
-    Ok(Box::new(RedisHints(subscription)))
+    Ok(Box::new(RedisHints { subscription, skus }))
 }
 
-struct RedisHints(ChannelSubscription);
+struct RedisHints {
+    subscription: ChannelSubscription,
+    skus: Arc<SkuIndex<SkuBuckets>>,
+}
 
 #[async_trait]
 impl ResultHints for RedisHints {
     async fn next(&mut self) -> Option<Vec<RequestId>> {
-        Some(read(&self.0.next().await?))
+        let (requests, restocked) = read(&self.subscription.next().await?);
+        for sku in restocked {
+            if let Ok(buckets) = self.skus.get(sku) {
+                buckets.forget_accepted();
+            }
+        }
+        Some(requests)
     }
 }
 
-/// The requests of a message: numbers with spaces between them. What is no number is left out.
-fn read(message: &[u8]) -> Vec<RequestId> {
-    let numbers = message.split(|byte| *byte == b' ');
-    let numbers = numbers.filter_map(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
-    numbers.filter_map(RequestId::new).collect()
+/// The requests and the restocked SKUs of a message, which has spaces between its words. Unknown
+/// words are left out.
+fn read(message: &[u8]) -> (Vec<RequestId>, Vec<SkuNo>) {
+    let (mut requests, mut restocked) = (Vec::new(), Vec::new());
+    for word in message.split(|byte| *byte == b' ') {
+        let word = std::str::from_utf8(word).unwrap_or_default();
+        match word.strip_prefix("restocked:") {
+            Some(sku) => restocked.extend(sku.parse().ok().map(SkuNo)),
+            None => requests.extend(word.parse().ok().and_then(RequestId::new)),
+        }
+    }
+    (requests, restocked)
 }
 
 #[cfg(test)]
@@ -41,10 +62,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_is_a_row_of_numbers_and_anything_else_is_left_out() {
-        let read_numbers = |text: &[u8]| read(text).iter().map(|id| id.get()).collect::<Vec<_>>();
+    fn a_message_names_requests_and_skus_and_anything_else_is_left_out() {
+        let read_numbers = |text: &[u8]| read(text).0.iter().map(|id| id.get()).collect::<Vec<_>>();
         assert_eq!(read_numbers(b"7 0 9"), [7, 9], "no request has the number 0");
         assert_eq!(read_numbers(b"7  x \xff 9223372036854775808 8"), [7, 8]);
         assert_eq!(read_numbers(b""), [0; 0]);
+        assert_eq!(read(b"restocked:12 restocked:x 7").1, [SkuNo(12)]);
     }
 }

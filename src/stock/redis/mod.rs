@@ -62,7 +62,7 @@ pub struct RedisStock {
     reserve_executor: ScriptExecutor,
     pool: ConnectionPool,
     namespace: String,
-    skus: SkuIndex<SkuBuckets>,
+    skus: Arc<SkuIndex<SkuBuckets>>,
     outbox: OutboxArgs,
     intents: IntentKey,
     replicated: bool,
@@ -82,7 +82,7 @@ impl RedisStock {
             reserve_executor: executor(ConnectionPurpose::Hot),
             pool,
             namespace,
-            skus: SkuIndex::default(),
+            skus: Arc::default(),
             outbox,
             intents,
             replicated,
@@ -342,7 +342,7 @@ impl Stock for RedisStock {
     }
 
     async fn result_hints(&self) -> Result<Option<Box<dyn ResultHints>>, Error> {
-        hints::subscribe(&self.pool, &self.namespace).await.map(Some)
+        hints::subscribe(&self.pool, &self.namespace, Arc::clone(&self.skus)).await.map(Some)
     }
 
     async fn ping(&self) -> Result<(), Error> {

@@ -2,8 +2,9 @@
 //! process refuses a request that another one accepted.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use floodgate::domain::{BucketKey, Phase};
+use floodgate::domain::{BucketKey, Order, OrderState, Phase};
 use floodgate::runtime::clock::SharedClock;
 use floodgate::tier::Backends;
 use serde_json::json;
@@ -102,6 +103,35 @@ fn a_result_is_hinted_to_every_process() {
         }
         hinted.sort_unstable();
         assert_eq!(hinted, wanted.map(|reservation| reservation.request));
+    });
+}
+
+/// Another process could sell a returned unit, and this one would deny the purchase from memory.
+#[test]
+fn a_process_hears_that_units_have_returned() {
+    let fixture = GateFixture::new();
+    let settings = fixture.settings(&PATIENT);
+    in_system(async {
+        let ledger = Arc::new(DefectiveLedger::new(LedgerDefect::None));
+        let here = Harness::start_on_redis(&settings, ledger.clone()).await;
+        here.create(Offer { policy: ONE_PER_BUYER, stock: 1, buckets: 2 }, START_MS - 1000).await;
+        here.set_phase(Phase::Open).await;
+        let sold = here.ask(7, 1, 1);
+        until("the last unit", async || is_placed(&here.gates.buy(sold).await).then_some(())).await;
+        let clock: SharedClock = here.clock.clone();
+        let there = Backends::on_redis(&settings, ledger, &clock).await.unwrap().stock;
+        let sku = here.catalog.sale("sale").unwrap().skus[0].clone();
+        there.register(&sku);
+        let mut hints = there.result_hints().await.unwrap().unwrap();
+        there.refresh(sku.no).await.unwrap();
+        assert!(there.is_sold_out(sku.no));
+        let order = sold.intent(&sku).order(START_MS);
+        let ended = Order { state: OrderState::TimedOut, version: 1, ..order };
+        here.backends.stock.settle(vec![(sold.bucket, ended)]).await.unwrap();
+        while there.is_sold_out(sku.no) {
+            let hint = tokio::time::timeout(Duration::from_secs(20), hints.next()).await;
+            assert!(hint.expect("a hint").is_some());
+        }
     });
 }
 
