@@ -23,8 +23,8 @@ pub enum IdError {
     /// Not a decimal number in 1..=2^63-1.
     #[error("must be a decimal number from 1 to 9223372036854775807")]
     NotANumber,
-    /// Not 1 to 64 characters of `A-Z a-z 0-9 . _ -`.
-    #[error("must be 1 to 64 characters out of A-Z, a-z, 0-9, '.', '_' and '-'")]
+    /// Not 1 to 64 characters of `A-Z a-z 0-9 . _ -`, or dots only.
+    #[error("must be 1 to 64 characters out of A-Z, a-z, 0-9, '.', '_' and '-', not only dots")]
     NotAName,
 }
 
@@ -115,7 +115,9 @@ macro_rules! text_id {
             fn from_str(text: &str) -> Result<Self, IdError> {
                 let fits = (1..=TEXT_ID_BYTES_MAX).contains(&text.len());
                 let is_allowed = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
-                let is_name = fits && text.bytes().all(is_allowed);
+                // `.` and `..` are no names in a path.
+                let is_name =
+                    fits && text.bytes().all(is_allowed) && text.bytes().any(|b| b != b'.');
                 if is_name { Ok(Self(text.into())) } else { Err(IdError::NotAName) }
             }
         }

@@ -19,7 +19,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::mine::add_quota;
+use super::mine::{add_quota, present_request};
 use super::views::{RequestView, no_store, rfc3339};
 use crate::domain::{
     BucketNo, BuyerId, Phase, Refusal, RequestId, RequestStatus, Reservation, Sale, Sku,
@@ -110,11 +110,16 @@ async fn decide(
     let purchase: PurchaseRequest<'_> = body::parse(request.headers(), &bytes)?;
     let sku = Arc::clone(listed.sku(&purchase.sku_id).ok_or(ProblemCode::UnknownSku)?);
     let max = sku.policy.max_quantity();
-    if !(1..=max).contains(&purchase.quantity) {
-        return Err(Problem::invalid(format!("quantity must be from 1 to {max}")));
+    let invalid = || Problem::invalid(format!("quantity must be from 1 to {max}"));
+    if purchase.quantity == 0 {
+        return Err(invalid());
     }
     let sent_id = sent_request_id(request.headers(), purchase.request_id.as_deref())?;
     let number = identify(state, sent_id, &listed, &sku, buyer, now_ms).await?;
+    // A request that was accepted before the limit was lowered gets its first answer.
+    if purchase.quantity > max && deps.gates.record(&sku, number, buyer).await?.is_none() {
+        return Err(invalid());
+    }
     let reservation = Reservation {
         request: number,
         sku: sku.no,
@@ -138,10 +143,23 @@ async fn decide(
         deps.gates.buy(reservation).await
     };
     if let BuyAnswer::Known { status: RequestStatus::Failed(refusal), replayed } = answer {
-        let is_second = refusal == Refusal::RequestIdReused && sent_id.is_none();
-        let refusal =
-            if is_second { refusal_of_second(state, &sku, number, buyer).await? } else { refusal };
-        let problem = refused(&refusal, &reservation, &listed.sale, &sku, &state.request_ids);
+        let problem =
+            |refusal| refused(refusal, &reservation, &listed.sale, &sku, &state.request_ids);
+        if refusal != Refusal::RequestIdReused || sent_id.is_some() {
+            return Err(problem(&refusal).replayed(replayed));
+        }
+        // Another quantity under the buyer's one id, which the buyer did not send.
+        let sale = &listed.sale.id;
+        let (present, record) = present_request(state, sale, &sku, buyer).await?;
+        let status = record.map(|record| record.status());
+        let problem = match status {
+            Some(RequestStatus::Failed(reason)) => problem(&reason),
+            Some(_) => problem(&Refusal::AlreadyPurchased { first: present }),
+            None => {
+                let again = state.request_ids.sign(present, sale, sku.no, buyer);
+                problem(&Refusal::AlreadyPurchased { first: number }).with("again", again)
+            }
+        };
         return Err(problem.replayed(replayed));
     }
     let id = match sent_id {
@@ -256,21 +274,6 @@ async fn identify(
         || now_ms < state.request_ids.expires_at_ms(id.number)
         || deps.gates.record(sku, id.number, buyer).await?.is_some();
     if is_valid { Ok(id.number) } else { Err(ProblemCode::RequestIdInvalid.into()) }
-}
-
-/// Why another quantity is refused under the buyer's one id, which the buyer did not send: the
-/// first request was accepted, or has failed since.
-async fn refusal_of_second(
-    state: &HttpState,
-    sku: &Arc<Sku>,
-    first: RequestId,
-    buyer: BuyerId,
-) -> Result<Refusal, Problem> {
-    let record = state.deps.gates.record(sku, first, buyer).await?;
-    Ok(match record.map(|record| record.status()) {
-        Some(RequestStatus::Failed(reason)) => reason,
-        _ => Refusal::AlreadyPurchased { first },
-    })
 }
 
 /// The problem of a refusal.

@@ -9,7 +9,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::views::{QuotaView, RequestView, no_store_json, request_states};
-use crate::domain::{BuyerId, OrderState, RequestStatus, Sku};
+use crate::domain::{BuyerId, OrderState, RequestId, RequestRecord, RequestStatus, SaleId, Sku};
 use crate::http::middleware::problem::{Handled, ProblemCode};
 use crate::http::state::{HttpState, State};
 use crate::services::catalog::CatalogSale;
@@ -77,14 +77,33 @@ async fn of_sku(
     if !sku.policy.derives_request_id() {
         return Ok(none);
     }
-    let sale = &listed.sale.id;
+    let (number, record) = present_request(state, &listed.sale.id, sku, buyer).await?;
+    let id = state.request_ids.sign(number, &listed.sale.id, sku.no, buyer);
+    let request_id = Some(id.clone());
+    let Some(record) = record else {
+        return Ok(MySkuView { owned: Some(0), request_id, ..none });
+    };
+    let owned = Some(if holds_units(record.status()) { record.quantity } else { 0 });
+    let view = RequestView::new(id, listed, sku, buyer, record.status());
+    Ok(MySkuView { owned, request_id, state: Some(view.state), ..none })
+}
+
+/// The present request of a buyer whose ids are derived, with its record; without one it is the
+/// request with which the buyer may buy, for the first time or again.
+///
+/// # Errors
+/// The stock's error when it cannot be read.
+pub async fn present_request(
+    state: &HttpState,
+    sale: &SaleId,
+    sku: &Arc<Sku>,
+    buyer: BuyerId,
+) -> Result<(RequestId, Option<RequestRecord>), stock::Error> {
     let mut number = state.request_ids.derive(sale, sku.no, buyer);
     let (mut num_ended, mut num_failed) = (0, 0);
     loop {
-        let request_id = Some(state.request_ids.sign(number, sale, sku.no, buyer));
-        let record = state.deps.gates.record(sku, number, buyer).await?;
-        let Some(record) = record else {
-            return Ok(MySkuView { owned: Some(0), request_id, ..none });
+        let Some(record) = state.deps.gates.record(sku, number, buyer).await? else {
+            return Ok((number, None));
         };
         let followed = match record.status() {
             RequestStatus::Ordered { state, .. } if may_buy_again(sku, state, num_ended) => {
@@ -93,12 +112,7 @@ async fn of_sku(
             RequestStatus::Failed(reason) if reason.is_undecided() && num_failed < FAILED_MAX => {
                 &mut num_failed
             }
-            status => {
-                let owned = Some(if holds_units(status) { record.quantity } else { 0 });
-                let id = request_id.clone().unwrap_or_default();
-                let view = RequestView::new(id, listed, sku, buyer, status);
-                return Ok(MySkuView { owned, request_id, state: Some(view.state), ..none });
-            }
+            _ => return Ok((number, Some(record))),
         };
         *followed += 1;
         number = state.request_ids.next(number, sale, sku.no, buyer);

@@ -1,5 +1,8 @@
 //! Request bodies: read with a size limit and a deadline, parsed without copying.
 
+use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -7,9 +10,11 @@ use actix_web::HttpRequest;
 use actix_web::error::PayloadError;
 use actix_web::http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
 use actix_web::web::{Bytes, BytesMut, Payload};
+use chrono::{DateTime, Datelike};
 use futures_util::{FutureExt, StreamExt};
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{DeserializeOwned, Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use super::problem::{Problem, ProblemCode};
 
@@ -77,7 +82,8 @@ pub async fn optional<T: DeserializeOwned + Default>(
     if bytes.is_empty() {
         return Ok(T::default());
     }
-    Ok(parse::<Option<T>>(request.headers(), &bytes)?.unwrap_or_default())
+    let sent: Option<JsonObject<T>> = parse_json(request.headers(), &bytes)?;
+    Ok(sent.map(|object| object.0).unwrap_or_default())
 }
 
 fn oversize(code: ProblemCode, max: usize) -> Problem {
@@ -91,12 +97,16 @@ async fn next_chunk(payload: &mut Payload) -> Result<Option<Bytes>, Problem> {
     })
 }
 
-/// Parses a JSON body.
+/// Parses a body, which must be a JSON object.
 ///
 /// # Errors
 /// `invalid-request` if `Content-Type` is not `application/json`, the body is compressed, or it
 /// does not parse.
 pub fn parse<'b, T: Deserialize<'b>>(headers: &HeaderMap, body: &'b [u8]) -> Result<T, Problem> {
+    parse_json::<JsonObject<T>>(headers, body).map(|object| object.0)
+}
+
+fn parse_json<'b, T: Deserialize<'b>>(headers: &HeaderMap, body: &'b [u8]) -> Result<T, Problem> {
     if !is_json(headers) {
         return Err(Problem::invalid("Content-Type must be application/json"));
     }
@@ -104,6 +114,45 @@ pub fn parse<'b, T: Deserialize<'b>>(headers: &HeaderMap, body: &'b [u8]) -> Res
         return Err(Problem::invalid("Content-Encoding is not supported: send plain JSON"));
     }
     serde_json::from_slice(body).map_err(|error| Problem::invalid(format!("body: {error}")))
+}
+
+/// A value that is sent as a JSON object. A derived `Deserialize` also takes an array, whose items
+/// are the members by position: their order would be part of the interface.
+pub struct JsonObject<T>(pub T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for JsonObject<T> {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+        struct Members<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Members<T> {
+            type Value = JsonObject<T>;
+
+            fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+                to.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, members: A) -> Result<Self::Value, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(members)).map(JsonObject)
+            }
+        }
+
+        input.deserialize_map(Members(PhantomData))
+    }
+}
+
+/// A time of RFC 3339, in epoch milliseconds.
+#[derive(Debug, Clone, Copy)]
+pub struct SentTime(pub i64);
+
+impl<'de> Deserialize<'de> for SentTime {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+        let text = Cow::<'de, str>::deserialize(input)?;
+        let time = DateTime::parse_from_rfc3339(&text).ok().map(|time| time.to_utc());
+        // RFC 3339 has no other years: such a time could not be sent back.
+        let time = time.filter(|time| (0..=9999).contains(&time.year()));
+        let needed = "a time such as 2026-11-11T00:00:00Z is needed";
+        time.map(|time| Self(time.timestamp_millis())).ok_or_else(|| D::Error::custom(needed))
+    }
 }
 
 fn is_json(headers: &HeaderMap) -> bool {

@@ -130,7 +130,7 @@ codes! {
     Internal => 500, "internal", "Internal error",
         "Something went wrong here. Ask again with the same request id.";
     Busy => 503, "busy", "Busy",
-        "Nothing was taken. Ask again with the same request id after Retry-After.";
+        "This call took nothing. Ask again with the same request id after Retry-After.";
     BrokerAway => 503, "broker-away", "Broker away",
         "The broker did not take it. Nothing was published; try again.";
     NotConfirmed => 503, "not-confirmed", "Not confirmed",

@@ -26,6 +26,19 @@ const SAME_ORIGIN: (HeaderName, HeaderValue) = (
     HeaderValue::from_static("same-origin"),
 );
 
+/// Why a call of an operator is refused, and the owner of its token, if it has a valid one.
+#[derive(Debug)]
+pub struct RefusedCall {
+    pub problem: Problem,
+    pub operator: Option<Arc<str>>,
+}
+
+impl From<Problem> for RefusedCall {
+    fn from(problem: Problem) -> Self {
+        Self { problem, operator: None }
+    }
+}
+
 /// Why an operator did something.
 struct Reason(String);
 
@@ -72,11 +85,15 @@ pub async fn watch(
             }
             answer
         }
-        Err(problem) => {
+        Err(RefusedCall { problem, operator }) => {
+            let answer = request.into_response(problem.respond(&trace));
             if let Some(call) = call {
+                if let Some(name) = operator {
+                    call.log(&name, &answer, &trace);
+                }
                 call.log_refused(&state, &problem);
             }
-            request.into_response(problem.respond(&trace))
+            answer
         }
     };
     protect(answer.headers_mut(), access);

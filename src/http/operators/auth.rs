@@ -17,6 +17,7 @@ use sha2::Sha256;
 use crate::config::{AdminScope, AdminSettings, InternalSettings};
 use crate::http::buyers::auth::{bearer, is_forwarded};
 use crate::http::middleware::problem::{Problem, ProblemCode};
+use crate::http::middleware::watch::RefusedCall;
 use crate::net;
 
 const CHALLENGE: &str = "Bearer realm=\"floodgate internal\"";
@@ -74,7 +75,7 @@ impl AdminAuth {
     ///
     /// # Errors
     /// `unauthenticated` or `forbidden`.
-    pub fn check(&self, request: &RequestHead) -> Result<Operator, Problem> {
+    pub fn check(&self, request: &RequestHead) -> Result<Operator, RefusedCall> {
         match self {
             Self::Tokens(keyed, tokens) => {
                 let sent = keyed.clone().chain_update(bearer(&request.headers).unwrap_or_default());
@@ -90,18 +91,21 @@ impl AdminAuth {
                 let needed = if reads { AdminScope::Read } else { AdminScope::Operate };
                 if known.operator.scope < needed {
                     let detail = "This token may only read: its scope is not `operate`.";
-                    return Err(Problem::from(ProblemCode::Forbidden).with_detail(detail));
+                    let problem = Problem::from(ProblemCode::Forbidden).with_detail(detail);
+                    let operator = Some(Arc::clone(&known.operator.name));
+                    return Err(RefusedCall { problem, operator });
                 }
                 Ok(known.operator.clone())
             }
             Self::Local if is_local(request) => {
                 Ok(Operator { name: LOCAL.into(), scope: AdminScope::Operate })
             }
-            Self::Local => Err(ProblemCode::Forbidden.into()),
+            Self::Local => Err(Problem::from(ProblemCode::Forbidden).into()),
             Self::DenyAll => Err(Problem::unauthenticated(
                 "this listener can be reached from other machines: set admin.token_file",
                 CHALLENGE,
-            )),
+            )
+            .into()),
         }
     }
 }

@@ -84,7 +84,7 @@ fn a_named_token_does_what_its_scope_allows() {
     let send = |request: TestRequest, token: &str| {
         let request = request.insert_header(("authorization", format!("Bearer {token}")));
         let operator = auth.check(request.to_http_request().head());
-        operator.map(|operator| operator.name.to_string()).map_err(|problem| problem.outcome())
+        operator.map(|operator| operator.name.to_string()).map_err(|call| call.problem.outcome())
     };
     let name = |name: &str| Ok(name.to_owned());
     assert_eq!(send(TestRequest::get(), "a token for reading"), name("prometheus"));

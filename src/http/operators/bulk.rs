@@ -9,10 +9,10 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::dead_letter_filter::DeadLettersQuery;
+use super::dead_letter_filter::{DeadLettersQuery, LIMIT_MAX};
 use super::verbs::{by_operator, record_all};
 use crate::domain::{ByOperator, DeadLetterNo, DeadLetterState, VerbSubject};
-use crate::http::middleware::body;
+use crate::http::middleware::body::{self, JsonObject};
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
 use crate::http::state::{HttpState, State};
 use crate::runtime::shutdown::run_to_end;
@@ -23,7 +23,8 @@ use crate::services::dead_letters::{DeadLetterError, DeadLetterOutcome, DeadLett
 #[serde(deny_unknown_fields)]
 pub struct BulkBody {
     /// As the query of the list: `cursor` is `next_cursor` of the previous step.
-    filter: DeadLettersQuery,
+    #[schema(value_type = DeadLettersQuery)]
+    filter: JsonObject<DeadLettersQuery>,
     /// The number of dead letters that match from the cursor on: `num_matching` of the list, or
     /// `num_left` of the previous step.
     expected_count: u64,
@@ -116,7 +117,10 @@ macro_rules! bulk_handlers {
             if body.reason.as_ref().is_some_and(|reason| reason.trim().is_empty()) {
                 return Err(Problem::invalid("reason must not be empty"));
             }
-            body.filter.limit = body.max.or(body.filter.limit);
+            if body.max.is_some_and(|max| !(1..=LIMIT_MAX).contains(&max)) {
+                return Err(Problem::invalid(format!("max must be from 1 to {LIMIT_MAX}")));
+            }
+            body.filter.0.limit = body.max.or(body.filter.0.limit);
             let by = by_operator(&request, body.reason.clone())?;
             // An operator who goes away does not end the step between two dead letters.
             let step = async move { step(&state, Verb::$verb, &body, by).await };
@@ -141,7 +145,7 @@ async fn step(
     body: &BulkBody,
     by: Option<ByOperator>,
 ) -> Result<BulkView, Problem> {
-    let (query, reason) = (&body.filter, body.reason.as_deref());
+    let (query, reason) = (&body.filter.0, body.reason.as_deref());
     if !query.state.is_some_and(DeadLetterState::is_end) {
         return Err(Problem::invalid("state must be open or parked"));
     }

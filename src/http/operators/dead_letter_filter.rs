@@ -1,6 +1,5 @@
 //! The filter of dead letters in a query: of the list, and of verbs in bulk.
 
-use chrono::{DateTime, Utc};
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
@@ -9,12 +8,13 @@ use crate::domain::{
     RequestId, SkuNo,
 };
 use crate::http::buyers::request_ids::RequestIds;
-use crate::http::buyers::views::{page_cursor, page_limit};
+use crate::http::buyers::views::{page_cursor, page_limit, rfc3339};
+use crate::http::middleware::body::SentTime;
 use crate::http::middleware::problem::{Problem, ProblemCode};
 use crate::http::state::HttpState;
 
 const LIMIT_DEFAULT: u32 = 50;
-const LIMIT_MAX: u32 = 500;
+pub(super) const LIMIT_MAX: u32 = 500;
 
 /// Filter and page of dead letters. Every condition must hold.
 #[derive(Debug, Default, Deserialize, IntoParams, ToSchema)]
@@ -38,11 +38,11 @@ pub struct DeadLettersQuery {
     /// Dead-lettered at or after this time.
     #[param(value_type = Option<String>, format = DateTime)]
     #[schema(value_type = Option<String>, format = DateTime)]
-    since: Option<DateTime<Utc>>,
+    since: Option<SentTime>,
     /// Dead-lettered before this time.
     #[param(value_type = Option<String>, format = DateTime)]
     #[schema(value_type = Option<String>, format = DateTime)]
-    until: Option<DateTime<Utc>>,
+    until: Option<SentTime>,
     /// Default: `newest` first.
     order: Option<DeadLetterOrder>,
     /// Most dead letters in the answer: 1 to 500, default 50.
@@ -70,8 +70,8 @@ impl DeadLettersQuery {
             state: self.state,
             origin: self.origin,
             reason: text.map(str::to_owned),
-            since_ms: self.since.map(|at| at.timestamp_millis()),
-            until_ms: self.until.map(|at| at.timestamp_millis()),
+            since_ms: self.since.map(|at| at.0),
+            until_ms: self.until.map(|at| at.0),
             order: self.order,
             after: page_cursor(self.cursor.as_deref(), parse_number)?,
             request,
@@ -101,7 +101,7 @@ impl DeadLettersQuery {
         let name = |text: &Option<String>| text.clone();
         let state = self.state.map(|state| state.name().to_owned());
         let origin = self.origin.map(|origin| origin.name().to_owned());
-        let at = |at: Option<DateTime<Utc>>| at.map(|at| at.to_rfc3339());
+        let at = |at: Option<SentTime>| at.map(|at| rfc3339(at.0));
         [
             ("state", state),
             ("origin", origin),

@@ -1,7 +1,6 @@
 //! Operators' routes that change a sale while it runs: title, end, terms, and stock.
 
 use actix_web::{HttpRequest, web};
-use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -9,7 +8,7 @@ use super::sale_views::AdminSaleView;
 use super::sales::parse_sale_id;
 use crate::domain::{SaleChange, SkuChange, SkuId};
 use crate::http::buyers::views::no_store_json;
-use crate::http::middleware::body;
+use crate::http::middleware::body::{self, JsonObject, SentTime};
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
 use crate::http::operators::verbs::by_operator;
 use crate::http::state::State;
@@ -30,9 +29,10 @@ pub struct SaleChangeBody {
     title: Option<String>,
     /// First instant after the window.
     #[schema(value_type = Option<String>, format = DateTime)]
-    ends_at: Option<DateTime<Utc>>,
+    ends_at: Option<SentTime>,
     #[serde(default)]
-    skus: Vec<SkuChangeBody>,
+    #[schema(value_type = Vec<SkuChangeBody>)]
+    skus: Vec<JsonObject<SkuChangeBody>>,
     /// Recorded with who did it; at most 1000 characters.
     reason: Option<String>,
 }
@@ -100,8 +100,8 @@ pub async fn change(
     let change = SaleChange {
         by: by_operator(&request, body.reason)?,
         title: body.title,
-        ends_at_ms: body.ends_at.map(|at| at.timestamp_millis()),
-        skus: body.skus.into_iter().map(SkuChange::from).collect(),
+        ends_at_ms: body.ends_at.map(|at| at.0),
+        skus: body.skus.into_iter().map(|sku| sku.0.into()).collect(),
     };
     let sales = state.deps.sales.clone();
     let changing = async move { sales.change(&id, change).await };

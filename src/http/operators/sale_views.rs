@@ -1,6 +1,5 @@
 //! JSON shapes of the operators' routes for sales.
 
-use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa::openapi::schema::Object;
@@ -11,6 +10,7 @@ use crate::domain::{
     SkuHistory, SkuId, SlotReturns,
 };
 use crate::http::buyers::views::{SkuView, rfc3339, stock_left};
+use crate::http::middleware::body::{JsonObject, SentTime};
 use crate::http::middleware::problem::Problem;
 use crate::http::state::HttpState;
 use crate::services::sales::{FunnelStage, SkuBucketsReport};
@@ -33,10 +33,10 @@ pub struct SaleBody {
     title: String,
     /// First instant of the window.
     #[schema(value_type = String, format = DateTime)]
-    starts_at: DateTime<Utc>,
+    starts_at: SentTime,
     /// First instant after the window.
     #[schema(value_type = String, format = DateTime)]
-    ends_at: DateTime<Utc>,
+    ends_at: SentTime,
     /// Of all prices, ISO 4217; default `CNY`.
     #[serde(default)]
     currency: Option<String>,
@@ -44,8 +44,8 @@ pub struct SaleBody {
     #[serde(default)]
     ticket_required: bool,
     /// 1 to 200 SKUs.
-    #[schema(min_items = 1, max_items = 200)]
-    skus: Vec<SkuBody>,
+    #[schema(value_type = Vec<SkuBody>, min_items = 1, max_items = 200)]
+    skus: Vec<JsonObject<SkuBody>>,
     /// Stands in the log beside who created the sale.
     pub(super) reason: Option<String>,
 }
@@ -67,7 +67,8 @@ pub struct SkuBody {
     #[schema(minimum = 1, maximum = 1_000_000_000)]
     initial_stock: u32,
     /// Purchase limit of a buyer.
-    policy: PolicyBody,
+    #[schema(value_type = PolicyBody)]
+    policy: JsonObject<PolicyBody>,
     /// Number of buckets that share the stock: 1 to 256, default 1.
     #[serde(default = "one")]
     #[schema(minimum = 1, maximum = 256)]
@@ -230,12 +231,12 @@ fn slot_returns_of(sent: Option<&[String]>) -> Result<SlotReturns, &'static str>
 
 impl SaleBody {
     pub(super) fn into_draft(self) -> Result<SaleDraft, Problem> {
-        let skus = self.skus.into_iter().map(SkuBody::into_draft);
+        let skus = self.skus.into_iter().map(|sku| sku.0.into_draft());
         Ok(SaleDraft {
             id: self.sale_id,
             title: self.title,
-            starts_at_ms: self.starts_at.timestamp_millis(),
-            ends_at_ms: self.ends_at.timestamp_millis(),
+            starts_at_ms: self.starts_at.0,
+            ends_at_ms: self.ends_at.0,
             currency: currency_of(self.currency.as_deref())?,
             ticket_required: self.ticket_required,
             skus: skus.collect::<Result<_, _>>()?,
@@ -245,7 +246,7 @@ impl SaleBody {
 
 impl SkuBody {
     fn into_draft(self) -> Result<SkuDraft, Problem> {
-        let PolicyBody { kind, limit, max_quantity } = self.policy;
+        let PolicyBody { kind, limit, max_quantity } = self.policy.0;
         let policy = Policy::from_parts(&kind, limit, max_quantity)
             .map_err(|fault| Problem::invalid(format!("sku {}: {fault}", self.sku_id)))?;
         let slot_returns = slot_returns_of(self.slot_returns.as_deref())

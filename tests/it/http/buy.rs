@@ -180,6 +180,19 @@ async fn another_quantity_without_an_id_names_the_first_purchase() {
     let first = app.bought("sale", 1, body_of(2)).await;
     let second = problem(app.buy("sale", 1, body_of(1)).await, 409, "already-purchased").await;
     assert_eq!(second["request_id"], first["request_id"]);
+    // The order ends, and the buyer may buy again: with the id that the answer names.
+    let path = format!("/v1/orders/{}", first["request_id"].as_str().unwrap());
+    let call = app.client.delete(app.url(&path)).header("x-buyer-id", "1").send();
+    assert_eq!(call.await.unwrap().status(), 200);
+    let again = wait::until("the id of the next purchase", async || {
+        let second = problem(app.buy("sale", 1, body_of(1)).await, 409, "already-purchased").await;
+        second.get("again").cloned()
+    })
+    .await;
+    let body = json!({"sku_id": "sku", "quantity": 1, "request_id": again});
+    app.bought("sale", 1, body).await;
+    let third = problem(app.buy("sale", 1, body_of(3)).await, 409, "already-purchased").await;
+    assert_eq!((&third["request_id"], third.get("again")), (&again, None));
 }
 
 #[tokio::test]

@@ -41,6 +41,7 @@ async fn malformed_bodies_are_refused_with_the_place() {
         ("{\"sku_id\":1,\"quantity\":1}", "integer"),
         ("{\"sku_id\":null,\"quantity\":1}", "null"),
         ("{\"sku_id\":\"sku\",\"quantity\":1,\"buyer_id\":\"2\"}", "unknown field `buyer_id`"),
+        ("[\"sku\",1,null]", "invalid type: sequence, expected an object"),
         ("{\"sku_id\":\"sku\",\"quantity\":1,\"quantity\":2}", "duplicate field `quantity`"),
         ("{\"sku_id\":\"sku\",\"quantity\":1,\"request_id\":7}", "integer"),
         ("{\"sku_id\":\"sku\",\"quantity\":1} {}", "trailing"),

@@ -115,6 +115,11 @@ async fn faults_of_a_description_are_all_named() {
 
     let mut changes = vec![
         ("/starts_at", json!("tomorrow"), "body"),
+        ("/starts_at", json!("0000-01-01T00:00:00+02:00"), "a time such as"),
+        ("/ends_at", json!("9999-12-31T23:59:59-02:00"), "a time such as"),
+        ("/ends_at", json!("+20000-01-01T00:00:00Z"), "a time such as"),
+        ("/skus/0/policy", json!(["unlimited", null, null]), "an object"),
+        ("/skus/0", json!(["sku", "A thing", 100, 1, {"kind": "unlimited"}]), "an object"),
         ("/ticket_required", json!(1), "body"),
         ("/skus", json!([]), "skus"),
         ("/skus/0/policy", json!({"kind": "first_come"}), "policy.kind"),
@@ -124,7 +129,7 @@ async fn faults_of_a_description_are_all_named() {
         ("/skus/0/initial_stock", json!(-1), "body"),
         ("/skus/0/price", json!(1.5), "body"),
     ];
-    for id in ["", "a b", "a/b", "a:b", "{a}", "ä", &"x".repeat(65)] {
+    for id in ["", ".", "..", "a b", "a/b", "a:b", "{a}", "ä", &"x".repeat(65)] {
         changes.push(("/sale_id", json!(id), "64 characters out of"));
     }
     for (pointer, value, expected) in changes {
@@ -319,7 +324,9 @@ async fn verbs_and_refused_operators_leave_lines_in_the_log() {
     const TOKEN: &str = "the-token-of-ann-0123456789";
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tokens");
-    std::fs::write(&file, format!("ann operate {TOKEN}\n")).unwrap();
+    const OF_READER: &str = "the-token-of-bob-9876543210";
+    let tokens = format!("ann operate {TOKEN}\nbob read {OF_READER}\n");
+    std::fs::write(&file, tokens).unwrap();
     let server =
         Server::start(folder.path(), &[("FLOODGATE__ADMIN__TOKENS_FILE", file.to_str().unwrap())]);
     let url = format!("http://{}/admin/v1/sales/none/open", server.internal);
@@ -330,12 +337,18 @@ async fn verbs_and_refused_operators_leave_lines_in_the_log() {
     for _ in 0..20 {
         assert_eq!(open("the-token-of-nobody-012345").await.unwrap().status(), 401);
     }
+    for _ in 0..3 {
+        assert_eq!(open(OF_READER).await.unwrap().status(), 403);
+    }
     assert_eq!(open(TOKEN).await.unwrap().status(), 404);
     let log = until("the line of the verb", async || {
-        Some(server.log()).filter(|log| log.contains("operator: verb"))
+        Some(server.log()).filter(|log| log.contains("the courier is back"))
     })
     .await;
-    let verb = log.lines().find(|line| line.contains("operator: verb")).unwrap();
+    let verbs: Vec<_> = log.lines().filter(|line| line.contains("operator: verb")).collect();
+    let forbidden = |line: &&&str| line.contains("bob") && line.contains("403");
+    assert_eq!(verbs.iter().filter(forbidden).count(), 3, "{verbs:?}");
+    let verb = verbs.last().unwrap();
     for part in ["ann", "/admin/v1/sales/none/open", "the courier is back", "404", "trace_id"] {
         assert!(verb.contains(part), "{part}: {verb}");
     }

@@ -83,6 +83,19 @@ async fn new_terms_are_in_force_for_new_orders_only() {
 }
 
 #[tokio::test]
+async fn a_lower_limit_denies_no_purchase_that_was_accepted_before() {
+    let app = selling(unlimited(), 50).await;
+    let id = app.request_id("sale", 1).await;
+    let two = json!({"sku_id": "sku", "quantity": 2, "request_id": id});
+    let first = app.bought("sale", 1, two.clone()).await;
+    change(&app, json!({"skus": [{"sku_id": "sku", "max_quantity": 1}]})).await;
+    assert_eq!(app.bought("sale", 1, two).await["order"], first["order"]);
+    let id = app.request_id("sale", 2).await;
+    let two = json!({"sku_id": "sku", "quantity": 2, "request_id": id});
+    problem(app.buy("sale", 2, two).await, 400, "invalid-request").await;
+}
+
+#[tokio::test]
 async fn title_and_end_change_at_once() {
     let app = selling(unlimited(), 5).await;
     let sale = change(&app, json!({"title": "Encore", "ends_at": "2099-01-01T00:00:00Z"})).await;
@@ -221,6 +234,7 @@ async fn a_crowd_buys_exactly_the_units_of_every_change() {
 /// Cases that hold in every tier.
 pub const CASES: &[Case] = &cases![
     new_terms_are_in_force_for_new_orders_only,
+    a_lower_limit_denies_no_purchase_that_was_accepted_before,
     title_and_end_change_at_once,
     invalid_changes_are_refused,
     a_sold_out_sku_is_restocked_once_per_change_id,
