@@ -22,7 +22,7 @@ use utoipa::ToSchema;
 use super::mine::{add_quota, present_request};
 use super::views::{RequestView, no_store, rfc3339};
 use crate::domain::{
-    BucketNo, BuyerId, Phase, Refusal, RequestId, RequestStatus, Reservation, Sale, Sku,
+    BucketNo, BuyerId, Phase, Refusal, RequestId, RequestStatus, Reservation, Sale, SaleId, Sku,
 };
 use crate::http::admission::LimitedCall;
 use crate::http::admission::tickets::{Ticket, UnverifiedTicket, is_ticket};
@@ -109,17 +109,9 @@ async fn decide(
     let bytes = body::read(payload, state.settings.http.body_max_bytes).await?;
     let purchase: PurchaseRequest<'_> = body::parse(request.headers(), &bytes)?;
     let sku = Arc::clone(listed.sku(&purchase.sku_id).ok_or(ProblemCode::UnknownSku)?);
-    let max = sku.policy.max_quantity();
-    let invalid = || Problem::invalid(format!("quantity must be from 1 to {max}"));
-    if purchase.quantity == 0 {
-        return Err(invalid());
-    }
     let sent_id = sent_request_id(request.headers(), purchase.request_id.as_deref())?;
     let number = identify(state, sent_id, &listed, &sku, buyer, now_ms).await?;
-    // A request that was accepted before the limit was lowered gets its first answer.
-    if purchase.quantity > max && deps.gates.record(&sku, number, buyer).await?.is_none() {
-        return Err(invalid());
-    }
+    check_quantity(state, purchase.quantity, &sku, number, buyer).await?;
     let reservation = Reservation {
         request: number,
         sku: sku.no,
@@ -143,23 +135,13 @@ async fn decide(
         deps.gates.buy(reservation).await
     };
     if let BuyAnswer::Known { status: RequestStatus::Failed(refusal), replayed } = answer {
-        let problem =
-            |refusal| refused(refusal, &reservation, &listed.sale, &sku, &state.request_ids);
-        if refusal != Refusal::RequestIdReused || sent_id.is_some() {
-            return Err(problem(&refusal).replayed(replayed));
-        }
-        // Another quantity under the buyer's one id, which the buyer did not send.
-        let sale = &listed.sale.id;
-        let (present, record) = present_request(state, sale, &sku, buyer).await?;
-        let status = record.map(|record| record.status());
-        let problem = match status {
-            Some(RequestStatus::Failed(reason)) => problem(&reason),
-            Some(_) => problem(&Refusal::AlreadyPurchased { first: present }),
-            None => {
-                let again = state.request_ids.sign(present, sale, sku.no, buyer);
-                problem(&Refusal::AlreadyPurchased { first: number }).with("again", again)
-            }
+        let is_second = refusal == Refusal::RequestIdReused && sent_id.is_none();
+        let (refusal, again) = if is_second {
+            refusal_of_second(state, &listed.sale.id, &sku, number, buyer).await?
+        } else {
+            (refusal, None)
         };
+        let problem = refused(&refusal, again, &reservation, &listed.sale, &sku, state);
         return Err(problem.replayed(replayed));
     }
     let id = match sent_id {
@@ -276,21 +258,68 @@ async fn identify(
     if is_valid { Ok(id.number) } else { Err(ProblemCode::RequestIdInvalid.into()) }
 }
 
-/// The problem of a refusal.
+/// Refuses a quantity that the SKU does not allow. A request that was accepted before its limit was
+/// lowered gets its first answer.
+async fn check_quantity(
+    state: &HttpState,
+    quantity: u32,
+    sku: &Arc<Sku>,
+    request: RequestId,
+    buyer: BuyerId,
+) -> Result<(), Problem> {
+    let max = sku.policy.max_quantity();
+    let is_allowed = match quantity {
+        0 => false,
+        _ if quantity <= max => true,
+        _ => state.deps.gates.record(sku, request, buyer).await?.is_some(),
+    };
+    let invalid = || Problem::invalid(format!("quantity must be from 1 to {max}"));
+    is_allowed.then_some(()).ok_or_else(invalid)
+}
+
+/// Why another quantity is refused under the buyer's one id, which the buyer did not send: the
+/// first request has failed, or there is an order. If that has ended, and the buyer may buy again,
+/// with the id of that purchase.
+async fn refusal_of_second(
+    state: &HttpState,
+    sale: &SaleId,
+    sku: &Arc<Sku>,
+    first: RequestId,
+    buyer: BuyerId,
+) -> Result<(Refusal, Option<String>), Problem> {
+    let (present, record) = present_request(state, sale, sku, buyer).await?;
+    let is_free = record.is_none();
+    let record = match record {
+        None => state.deps.gates.record(sku, first, buyer).await?,
+        present => present,
+    };
+    Ok(match record.map(|record| record.status()) {
+        Some(RequestStatus::Failed(reason)) => (reason, None),
+        _ if is_free => {
+            let again = state.request_ids.sign(present, sale, sku.no, buyer);
+            (Refusal::AlreadyPurchased { first }, Some(again))
+        }
+        _ => (Refusal::AlreadyPurchased { first: present }, None),
+    })
+}
+
+/// The problem of a refusal. `again`: the id of another purchase.
 fn refused(
     refusal: &Refusal,
+    again: Option<String>,
     reservation: &Reservation,
     sale: &Sale,
     sku: &Sku,
-    request_ids: &RequestIds,
+    state: &HttpState,
 ) -> Problem {
-    let Reservation { request, buyer, placed_at_ms, .. } = *reservation;
-    let again = request_ids.again(request, refusal, &sale.id, sku, buyer);
+    let (Reservation { request, buyer, placed_at_ms, .. }, ids) =
+        (*reservation, &state.request_ids);
+    let again = again.or_else(|| ids.again(request, refusal, &sale.id, sku, buyer));
     let problem = Problem::from(ProblemCode::from(refusal));
     let problem = again.into_iter().fold(problem, |problem, id| problem.with("again", id));
     match *refusal {
         Refusal::AlreadyPurchased { first } => {
-            problem.with("request_id", request_ids.sign(first, &sale.id, sku.no, buyer))
+            problem.with("request_id", ids.sign(first, &sale.id, sku.no, buyer))
         }
         Refusal::QuotaExceeded { owned, limit } => {
             problem.with("owned", owned).with("limit", limit)

@@ -108,7 +108,7 @@ fn a_result_is_hinted_to_every_process() {
 
 /// Another process could sell a returned unit, and this one would deny the purchase from memory.
 #[test]
-fn a_process_hears_that_units_have_returned() {
+fn a_process_learns_that_units_have_returned() {
     let fixture = GateFixture::new();
     let settings = fixture.settings(&PATIENT);
     in_system(async {

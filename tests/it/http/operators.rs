@@ -322,9 +322,9 @@ async fn probes_are_answered() {
 #[tokio::test]
 async fn verbs_and_refused_operators_leave_lines_in_the_log() {
     const TOKEN: &str = "the-token-of-ann-0123456789";
+    const OF_READER: &str = "the-token-of-bob-9876543210";
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tokens");
-    const OF_READER: &str = "the-token-of-bob-9876543210";
     let tokens = format!("ann operate {TOKEN}\nbob read {OF_READER}\n");
     std::fs::write(&file, tokens).unwrap();
     let server =
