@@ -12,17 +12,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use actix::{Actor, AsyncContext, Context, Handler};
+use actix::{Actor, AsyncContext, Context};
 
 use self::outbox_source::OutboxSource;
 use self::queue_source::QueueSource;
 use self::source_collector::{DeadLetterSource, SourceCollector};
-use crate::actors::supervisor::supervised::{
-    ExitReason, Incarnation, Supervised, end, spawn_step, step,
-};
+use crate::actors::supervisor::supervised::{Incarnation, spawn_step, step, supervised};
 use crate::config::Settings;
 use crate::db::Ledger;
-use crate::messages::Stop;
 use crate::observe::metrics::Metrics;
 use crate::runtime::backoff::Backoff;
 use crate::runtime::clock::SharedClock;
@@ -102,11 +99,7 @@ impl DeadLetterCollector {
     }
 }
 
-impl Supervised for DeadLetterCollector {
-    fn incarnation(&mut self) -> &mut Incarnation {
-        &mut self.incarnation
-    }
-}
+supervised!(DeadLetterCollector);
 
 impl Actor for DeadLetterCollector {
     type Context = Context<Self>;
@@ -118,13 +111,5 @@ impl Actor for DeadLetterCollector {
             (SourceCollector::new(queue, deps()), SourceCollector::new(outboxes, deps()));
         self.collect(ctx, queue);
         self.collect(ctx, outboxes);
-    }
-}
-
-impl Handler<Stop> for DeadLetterCollector {
-    type Result = ();
-
-    fn handle(&mut self, _: Stop, ctx: &mut Self::Context) {
-        end(self, ctx, ExitReason::Stopped);
     }
 }

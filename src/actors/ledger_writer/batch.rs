@@ -26,6 +26,10 @@ use crate::stock::{self, Stock};
 /// Time after which a batch in progress opens the breaker.
 const SLOW_AFTER: Duration = Duration::from_millis(1500);
 
+/// Parts of a batch that the ledger rejects: two divisions isolate one order of 64, three one of
+/// 512.
+const PARTS: usize = 8;
+
 /// Dependencies of the ledger writer; shared by all its incarnations.
 pub struct WriterDeps {
     pub ledger: Arc<dyn Ledger>,
@@ -69,7 +73,7 @@ pub async fn write_batch(
 ) -> Result<Vec<WriteResult>, WriterFailure> {
     let mut written = Vec::with_capacity(intents.len());
     for chunk in intents.chunks(deps.batch_max.max(1)) {
-        written.extend(place_with_retries(deps, chunk, is_exclusive).await?);
+        written.extend(place_in_parts(deps, chunk, is_exclusive).await?);
     }
     let is_placed = |written: &&WriteResult| matches!(written, Ok(PlaceOutcome::Placed(_)));
     deps.metrics.orders_placed.inc_by(written.iter().filter(is_placed).count() as u64);
@@ -107,6 +111,37 @@ pub async fn write_results(
         cache_sold_out(deps, &refused).await;
     }
     Ok(())
+}
+
+/// Writes the intents; those that the ledger rejects are written again in smaller parts, so that
+/// one order that it cannot write keeps no other unwritten. A ledger that rejects every part is
+/// itself the cause. An exclusive submission is divided by its sender.
+async fn place_in_parts(
+    deps: &WriterDeps,
+    intents: &[OrderIntent],
+    is_exclusive: bool,
+) -> Result<Vec<WriteResult>, WriterFailure> {
+    let mut written = place_with_retries(deps, intents, is_exclusive).await?;
+    let rejected = NoOutcome::Ledger(ErrorClass::Bug);
+    let is_rejected =
+        |written: &WriteResult| written.as_ref().is_err_and(|error| error.cause == rejected);
+    let mut size = intents.len();
+    while !is_exclusive && size > 1 {
+        size = size.div_ceil(PARTS);
+        let again = intents.iter().zip(&mut written).filter(|(_, written)| is_rejected(written));
+        let mut again: Vec<(&OrderIntent, &mut WriteResult)> = again.collect();
+        let mut num_written = 0;
+        for part in again.chunks_mut(size) {
+            let of_part: Vec<OrderIntent> = part.iter().map(|(intent, _)| **intent).collect();
+            let results = place_with_retries(deps, &of_part, false).await?;
+            num_written += results.iter().filter(|result| result.is_ok()).count();
+            part.iter_mut().zip(results).for_each(|((_, written), result)| **written = result);
+        }
+        if num_written == 0 {
+            break;
+        }
+    }
+    Ok(written)
 }
 
 /// Writes the intents, and retries after errors until every intent has an outcome or the attempts

@@ -22,11 +22,11 @@ use tokio::sync::oneshot;
 
 use crate::actors::ledger_writer::batch::{WriterDeps, write_batch, write_results};
 use crate::actors::supervisor::supervised::{
-    Address, ExitReason, Incarnation, Supervised, end, spawn_step, step,
+    Address, ExitReason, Incarnation, end, spawn_step, step, supervised,
 };
 use crate::db::ErrorClass;
 use crate::domain::{OrderIntent, PlaceOutcome};
-use crate::messages::{NoOutcome, PlaceOrders, Quiet, Stop, WriteError, WriteResult, reply};
+use crate::messages::{NoOutcome, PlaceOrders, Quiet, WriteError, WriteResult, reply};
 use crate::runtime::permits::Permits;
 
 /// Batches whose results are being written to the stock. Beyond this limit the stock is failing:
@@ -221,11 +221,7 @@ impl LedgerWriter {
     }
 }
 
-impl Supervised for LedgerWriter {
-    fn incarnation(&mut self) -> &mut Incarnation {
-        &mut self.incarnation
-    }
-}
+supervised!(LedgerWriter);
 
 impl Actor for LedgerWriter {
     type Context = Context<Self>;
@@ -250,13 +246,5 @@ impl Handler<Quiet> for LedgerWriter {
             writer.quiet.push(quiet.done);
             writer.write(ctx);
         });
-    }
-}
-
-impl Handler<Stop> for LedgerWriter {
-    type Result = ();
-
-    fn handle(&mut self, _: Stop, ctx: &mut Self::Context) {
-        end(self, ctx, ExitReason::Stopped);
     }
 }

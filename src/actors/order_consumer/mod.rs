@@ -25,7 +25,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::actors::ledger_writer::LedgerWriterHandle;
 use crate::actors::supervisor::supervised::{
-    ExitReason, Incarnation, Supervised, end, spawn_step, spawn_wait, step,
+    Incarnation, spawn_step, spawn_wait, step, supervised,
 };
 use crate::broker::{
     Acknowledger, Delivery, Message, PublishChannel, Publisher, Subscriber, Subscription,
@@ -34,7 +34,7 @@ use crate::config::ConsumerSettings;
 use crate::db::Ledger;
 use crate::domain::OrderIntent;
 use crate::messages::envelope::EnvelopeReader;
-use crate::messages::{Quiet, Stop, reply};
+use crate::messages::{Quiet, reply};
 use crate::observe::metrics::Metrics;
 use crate::runtime::backoff::Backoff;
 use crate::runtime::breaker::Breaker;
@@ -262,11 +262,7 @@ impl OrderConsumer {
     }
 }
 
-impl Supervised for OrderConsumer {
-    fn incarnation(&mut self) -> &mut Incarnation {
-        &mut self.incarnation
-    }
-}
+supervised!(OrderConsumer);
 
 impl Actor for OrderConsumer {
     type Context = Context<Self>;
@@ -288,13 +284,5 @@ impl Handler<Quiet> for OrderConsumer {
             consumer.quiet.push(quiet.done);
             consumer.report_if_idle();
         });
-    }
-}
-
-impl Handler<Stop> for OrderConsumer {
-    type Result = ();
-
-    fn handle(&mut self, _: Stop, ctx: &mut Self::Context) {
-        end(self, ctx, ExitReason::Stopped);
     }
 }

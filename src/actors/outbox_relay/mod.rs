@@ -23,13 +23,13 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
 use crate::actors::supervisor::supervised::{
-    Address, ExitReason, Incarnation, Supervised, end, spawn_step, spawn_wait, step,
+    Address, Incarnation, spawn_step, spawn_wait, step, supervised,
 };
 use crate::actors::supervisor::{ChildSpec, Supervisor};
 use crate::broker::Publisher;
 use crate::config::RelaySettings;
 use crate::domain::BucketKey;
-use crate::messages::{Quiet, Stop, reply};
+use crate::messages::{Quiet, reply};
 use crate::observe::metrics::Metrics;
 use crate::outbox::Outbox;
 use crate::runtime::backoff::Backoff;
@@ -204,11 +204,7 @@ impl OutboxRelay {
     }
 }
 
-impl Supervised for OutboxRelay {
-    fn incarnation(&mut self) -> &mut Incarnation {
-        &mut self.incarnation
-    }
-}
+supervised!(OutboxRelay);
 
 impl Actor for OutboxRelay {
     type Context = Context<Self>;
@@ -233,13 +229,5 @@ impl Handler<Quiet> for OutboxRelay {
             actor.quieted.notify_one();
             actor.report_if_given_back();
         });
-    }
-}
-
-impl Handler<Stop> for OutboxRelay {
-    type Result = ();
-
-    fn handle(&mut self, _: Stop, ctx: &mut Self::Context) {
-        end(self, ctx, ExitReason::Stopped);
     }
 }

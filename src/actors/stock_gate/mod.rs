@@ -23,14 +23,13 @@ use tokio::sync::oneshot;
 use crate::actors::ledger_writer::LedgerWriterHandle;
 use crate::actors::outbox_relay::RelayHandle;
 use crate::actors::supervisor::supervised::{
-    ExitReason, Incarnation, LastError, Supervised, end, spawn_step, step,
+    ExitReason, Incarnation, LastError, end, spawn_step, step, supervised,
 };
 use crate::config::GateSettings;
 use crate::domain::{
-    BucketKey, BucketNo, Counting, Epoch, OrderIntent, RequestId, RequestStatus, Reservation, Sku,
-    Verdict,
+    BucketKey, BucketNo, Counting, Epoch, OrderIntent, RequestId, RequestStatus, Sku, Verdict,
 };
-use crate::messages::{BuyAnswer, Quiet, Reserve, Stop, reply};
+use crate::messages::{BuyAnswer, Quiet, Reserve, reply};
 use crate::observe::metrics::Metrics;
 use crate::runtime::backoff::Backoff;
 use crate::runtime::breaker::Breaker;
@@ -220,14 +219,6 @@ impl StockGate {
         matches!(self.deps.dispatch, Dispatch::Outbox(_)) || self.deps.breaker.try_admit()
     }
 
-    /// Gives a repeat the time and the terms under which its request was accepted.
-    fn restore_terms(&self, reservation: &mut Reservation, placed_at_ms: i64) {
-        let listed = self.deps.catalog.of_sku(self.deps.sku.no);
-        let sku = listed.map_or_else(|| Arc::clone(&self.deps.sku), |(_, sku)| sku);
-        reservation.placed_at_ms = placed_at_ms;
-        (reservation.epoch, reservation.terms) = sku.terms_at(placed_at_ms, reservation.epoch);
-    }
-
     /// Dispatches one accepted request to the ledger writer or, with an outbox, answers it.
     fn dispatch(&mut self, purchase: Reserve, replayed: bool, intents: &mut Vec<OrderIntent>) {
         match &self.deps.dispatch {
@@ -352,11 +343,7 @@ fn answer(purchase: Reserve, answer: BuyAnswer) {
     reply(purchase.reply, Some(answer));
 }
 
-impl Supervised for StockGate {
-    fn incarnation(&mut self) -> &mut Incarnation {
-        &mut self.incarnation
-    }
-}
+supervised!(StockGate);
 
 impl Actor for StockGate {
     type Context = Context<Self>;
@@ -402,13 +389,5 @@ impl Handler<Quiet> for StockGate {
             gate.quiet.push(quiet.done);
             gate.report_if_idle();
         });
-    }
-}
-
-impl Handler<Stop> for StockGate {
-    type Result = ();
-
-    fn handle(&mut self, _: Stop, ctx: &mut Self::Context) {
-        end(self, ctx, ExitReason::Stopped);
     }
 }

@@ -7,7 +7,7 @@ use actix::{AsyncContext, Context};
 use super::{Dispatch, StockGate, answer};
 use crate::actors::ledger_writer::LedgerWriterHandle;
 use crate::actors::supervisor::supervised::{spawn_step, spawn_wait};
-use crate::domain::{Counting, OrderIntent, PlaceOutcome, RequestId, RequestStatus};
+use crate::domain::{Counting, OrderIntent, PlaceOutcome, RequestId, RequestStatus, Reservation};
 use crate::messages::{BuyAnswer, Reserve};
 use crate::runtime::backoff::Backoff;
 use crate::stock;
@@ -66,6 +66,14 @@ impl StockGate {
             );
             ctx.run_later(wait, move |gate, ctx| gate.place(ctx, ledger_writer, unknown, backoff));
         });
+    }
+
+    /// Gives a repeat the time and the terms under which its request was accepted.
+    pub(super) fn restore_terms(&self, reservation: &mut Reservation, placed_at_ms: i64) {
+        let listed = self.deps.catalog.of_sku(self.deps.sku.no);
+        let sku = listed.map_or_else(|| Arc::clone(&self.deps.sku), |(_, sku)| sku);
+        reservation.placed_at_ms = placed_at_ms;
+        (reservation.epoch, reservation.terms) = sku.terms_at(placed_at_ms, reservation.epoch);
     }
 
     fn answer_waiters(&mut self, request: RequestId, outcome: &PlaceOutcome) {

@@ -78,6 +78,28 @@ pub trait Supervised: Actor<Context = Context<Self>> + Sized {
     fn incarnation(&mut self) -> &mut Incarnation;
 }
 
+/// Implements [`Supervised`] for an actor with the field `incarnation`, which ends on
+/// [`crate::messages::Stop`].
+macro_rules! supervised {
+    ($actor:ty) => {
+        impl $crate::actors::supervisor::supervised::Supervised for $actor {
+            fn incarnation(&mut self) -> &mut $crate::actors::supervisor::supervised::Incarnation {
+                &mut self.incarnation
+            }
+        }
+
+        impl actix::Handler<$crate::messages::Stop> for $actor {
+            type Result = ();
+
+            fn handle(&mut self, _: $crate::messages::Stop, ctx: &mut Self::Context) {
+                use $crate::actors::supervisor::supervised::{ExitReason, end};
+                end(self, ctx, ExitReason::Stopped);
+            }
+        }
+    };
+}
+pub(in crate::actors) use supervised;
+
 /// Runs a synchronous step; a panic in it terminates this actor only.
 pub fn step<A: Supervised>(
     actor: &mut A,

@@ -5,13 +5,11 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use floodgate::actors::payment_timer::repurchase::GateRepurchase;
-use floodgate::actors::payment_timer::retaker::{Purchase, Repurchase};
 use floodgate::config::Tier;
-use floodgate::db::{OrderReader, OrderWriter};
+use floodgate::db::{ErrorClass, OrderReader, OrderWriter};
 use floodgate::domain::{
-    BucketKey, BucketNo, BuyerId, Order, OrderState, Phase, PlaceOutcome, Refusal, RequestId,
-    RequestStatus, Reservation, SaleChange, SkuChange,
+    BucketKey, BucketNo, BuyerId, Phase, PlaceOutcome, Refusal, RequestId, RequestStatus,
+    Reservation,
 };
 use floodgate::messages::BuyAnswer;
 use floodgate::runtime::clock::ManualClock;
@@ -31,7 +29,7 @@ use crate::support::wait::until;
 pub const OFFER: Offer = Offer { policy: ONE_PER_BUYER, stock: 100, buckets: 2 };
 
 /// The answer to a buyer while the ledger has not decided.
-fn undecided(tier: Tier, replayed: bool) -> BuyAnswer {
+pub fn undecided(tier: Tier, replayed: bool) -> BuyAnswer {
     if tier == Tier::Ledger {
         BuyAnswer::Unknown
     } else {
@@ -90,20 +88,6 @@ impl Failing {
             Some(())
         })
         .await;
-    }
-
-    /// Changes the price, here and in the buckets.
-    async fn change_price(&self, price: i64) {
-        let price = SkuChange {
-            id: "sku".parse().unwrap(),
-            title: None,
-            price: Some(price),
-            limit: None,
-            max_quantity: None,
-            payment_window_s: None,
-        };
-        let change = SaleChange { skus: vec![price], ..SaleChange::default() };
-        self.sales.change(&"sale".parse().unwrap(), change).await.unwrap();
     }
 
     pub async fn left(&self) -> u32 {
@@ -203,6 +187,31 @@ fn an_undecided_request_withholds_no_outcome_of_its_submission() {
             |outcome: &Option<PlaceOutcome>| matches!(outcome, Some(PlaceOutcome::Placed(_)));
         assert_eq!(outcomes[0], None, "the refusal is not recorded");
         assert!(outcomes[1..].iter().all(is_placed), "{outcomes:?}");
+    });
+}
+
+#[test]
+fn an_order_that_the_ledger_cannot_write_keeps_no_other_unwritten() {
+    in_system(async {
+        let fixture = Failing::open(Tier::Memory, OFFER).await;
+        let sku = fixture.catalog.sale("sale").unwrap().skus[0].clone();
+        let intents: Vec<_> = (1..=40).map(|no| fixture.ask(no, no, 1).intent(&sku)).collect();
+        fixture.ledger.set(Fault::Refuses(intents[16].request));
+        let outcomes = fixture.actors.ledger_writer.place_and_settle(intents).await;
+        let is_placed = |outcome: &PlaceOutcome| matches!(outcome, PlaceOutcome::Placed(_));
+        let placed: Vec<_> =
+            outcomes.iter().map(|outcome| outcome.as_ref().is_some_and(is_placed)).collect();
+        let expected: Vec<_> = (0..40).map(|at| at != 16).collect();
+        assert_eq!(placed, expected, "{outcomes:?}");
+        assert_eq!(outcomes[16], Some(PlaceOutcome::Unavailable));
+
+        // Where it writes nothing at all, nothing is tried in ever smaller parts.
+        let intents: Vec<_> = (101..=140).map(|no| fixture.ask(no, no, 1).intent(&sku)).collect();
+        fixture.ledger.set(Fault::RefusesAll(ErrorClass::Bug));
+        let before = fixture.ledger.num_refused();
+        let outcomes = fixture.actors.ledger_writer.place_and_settle(intents).await;
+        assert_eq!(outcomes, vec![Some(PlaceOutcome::Unavailable); 40]);
+        assert_eq!(fixture.ledger.num_refused() - before, 9);
     });
 }
 
@@ -344,76 +353,6 @@ fn a_request_that_its_sender_gave_up_before_it_was_sent_is_not_accepted() {
         assert!(is_placed(&fixture.buy_as(3, 3, 1).await));
         assert_eq!(fixture.find(&given_up).await, None);
         assert_eq!(fixture.left().await, OFFER.stock - 2);
-    });
-}
-
-#[test]
-fn a_request_that_its_sender_gave_up_between_two_attempts_is_not_accepted() {
-    in_system(async {
-        let fixture = Failing::open(Tier::Memory, Offer { buckets: 1, ..OFFER }).await;
-        fixture.stock.set(StockFault::ReserveFails);
-        let given_up = fixture.ask(2, 2, 1);
-        let failed = async || (fixture.stock.num_failed_reserves() > 0).then_some(());
-        tokio::select! {
-            answer = fixture.gates.buy(given_up) => panic!("early answer: {answer:?}"),
-            () = until("a failed attempt", failed) => {}
-        }
-        fixture.stock.set(StockFault::None);
-        // While a batch is retried the gate is busy.
-        let placed = async || is_placed(&fixture.buy_as(3, 3, 1).await).then_some(());
-        until("the gate to be done with the batch", placed).await;
-        assert_eq!(fixture.find(&given_up).await, None);
-        assert_eq!(fixture.left().await, OFFER.stock - 1);
-    });
-}
-
-/// Meanwhile the price may have changed, or the window may have ended.
-#[test]
-fn a_repeat_of_a_queued_request_is_ordered_at_the_time_and_the_price_of_the_first() {
-    in_system(async {
-        let fixture = Failing::open(Tier::Memory, Offer { buckets: 1, ..OFFER }).await;
-        fixture.ledger.set(Fault::Down);
-        let first = fixture.ask(1, 1, 1);
-        assert_eq!(fixture.gates.buy(first).await, undecided(Tier::Memory, false));
-        fixture.ledger.set(Fault::None);
-        // Too short for the gate to submit the request again.
-        fixture.clock.advance(Duration::from_millis(500));
-        fixture.change_price(250).await;
-        let repeat = fixture.ask(1, 1, 1);
-        assert_ne!((repeat.terms, repeat.epoch), (first.terms, first.epoch));
-        let placed = async || is_repeated_order(&fixture.gates.buy(repeat).await).then_some(());
-        until("the order", placed).await;
-        let timeline = fixture.ledger.order_timeline(first.request).await.unwrap().unwrap();
-        let order = timeline.order;
-        assert_eq!((order.placed_at_ms, order.epoch), (START_MS, first.epoch));
-        assert_eq!(order.amount, first.terms.price);
-        fixture.assert_holds().await;
-    });
-}
-
-#[test]
-fn late_money_waits_for_its_accepted_purchase_though_the_price_has_changed() {
-    in_system(async {
-        let fixture = Failing::open(Tier::Memory, OFFER).await;
-        let successor = RequestId::new(77).unwrap();
-        let shop = GateRepurchase {
-            gates: fixture.gates.clone(),
-            catalog: Arc::clone(&fixture.catalog),
-            stock: fixture.stock.clone(),
-            next: Arc::new(move |_, _, _, _| successor),
-            clock: fixture.clock.clone(),
-        };
-        let sku = fixture.catalog.sale("sale").unwrap().skus[0].clone();
-        let ended = fixture.ask(1, 1, 1).intent(&sku).order(START_MS);
-        let ended = Order { state: OrderState::TimedOut, version: 1, ..ended };
-        fixture.ledger.set(Fault::Down);
-        assert_eq!(shop.buy(&ended, successor).await, Purchase::Queued);
-        fixture.ledger.set(Fault::None);
-        fixture.change_price(250).await;
-        assert_eq!(shop.buy(&ended, successor).await, Purchase::Queued, "it was accepted");
-        let other = RequestId::new(78).unwrap();
-        let refused = Purchase::Refused("the price has changed".to_owned());
-        assert_eq!(shop.buy(&ended, other).await, refused);
     });
 }
 

@@ -1,5 +1,6 @@
 //! The actors, without HTTP.
 
+mod accepted_terms;
 mod actix_facts;
 mod dead_letters;
 mod gates;
