@@ -19,10 +19,10 @@ use prometheus_client::metrics::histogram::Histogram;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::mine::{add_quota, present_request};
+use super::mine::{add_quota, refusal_of_second};
 use super::views::{RequestView, no_store, rfc3339};
 use crate::domain::{
-    BucketNo, BuyerId, Phase, Refusal, RequestId, RequestStatus, Reservation, Sale, SaleId, Sku,
+    BucketNo, BuyerId, Phase, Refusal, RequestId, RequestStatus, Reservation, Sale, Sku,
 };
 use crate::http::admission::LimitedCall;
 use crate::http::admission::tickets::{Ticket, UnverifiedTicket, is_ticket};
@@ -275,32 +275,6 @@ async fn check_quantity(
     };
     let invalid = || Problem::invalid(format!("quantity must be from 1 to {max}"));
     is_allowed.then_some(()).ok_or_else(invalid)
-}
-
-/// Why another quantity is refused under the buyer's one id, which the buyer did not send: the
-/// first request has failed, or there is an order. If that has ended, and the buyer may buy again,
-/// with the id of that purchase.
-async fn refusal_of_second(
-    state: &HttpState,
-    sale: &SaleId,
-    sku: &Arc<Sku>,
-    first: RequestId,
-    buyer: BuyerId,
-) -> Result<(Refusal, Option<String>), Problem> {
-    let (present, record) = present_request(state, sale, sku, buyer).await?;
-    let is_free = record.is_none();
-    let record = match record {
-        None => state.deps.gates.record(sku, first, buyer).await?,
-        present => present,
-    };
-    Ok(match record.map(|record| record.status()) {
-        Some(RequestStatus::Failed(reason)) => (reason, None),
-        _ if is_free => {
-            let again = state.request_ids.sign(present, sale, sku.no, buyer);
-            (Refusal::AlreadyPurchased { first }, Some(again))
-        }
-        _ => (Refusal::AlreadyPurchased { first: present }, None),
-    })
 }
 
 /// The problem of a refusal. `again`: the id of another purchase.

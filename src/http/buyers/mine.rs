@@ -9,7 +9,9 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::views::{QuotaView, RequestView, no_store_json, request_states};
-use crate::domain::{BuyerId, OrderState, RequestId, RequestRecord, RequestStatus, SaleId, Sku};
+use crate::domain::{
+    BuyerId, OrderState, Refusal, RequestId, RequestRecord, RequestStatus, SaleId, Sku,
+};
 use crate::http::middleware::problem::{Handled, ProblemCode};
 use crate::http::state::{HttpState, State};
 use crate::services::catalog::CatalogSale;
@@ -90,10 +92,7 @@ async fn of_sku(
 
 /// The present request of a buyer whose ids are derived, with its record; without one it is the
 /// request with which the buyer may buy, for the first time or again.
-///
-/// # Errors
-/// The stock's error when it cannot be read.
-pub async fn present_request(
+async fn present_request(
     state: &HttpState,
     sale: &SaleId,
     sku: &Arc<Sku>,
@@ -117,6 +116,35 @@ pub async fn present_request(
         *followed += 1;
         number = state.request_ids.next(number, sale, sku.no, buyer);
     }
+}
+
+/// Why another quantity is refused under the buyer's one id, which the buyer did not send: the
+/// first request has failed, or there is an order. If that has ended, and the buyer may buy again,
+/// with the id of that purchase.
+///
+/// # Errors
+/// The stock's error when it cannot be read.
+pub async fn refusal_of_second(
+    state: &HttpState,
+    sale: &SaleId,
+    sku: &Arc<Sku>,
+    first: RequestId,
+    buyer: BuyerId,
+) -> Result<(Refusal, Option<String>), stock::Error> {
+    let (present, record) = present_request(state, sale, sku, buyer).await?;
+    let is_free = record.is_none();
+    let record = match record {
+        None => state.deps.gates.record(sku, first, buyer).await?,
+        present => present,
+    };
+    Ok(match record.map(|record| record.status()) {
+        Some(RequestStatus::Failed(reason)) => (reason, None),
+        _ if is_free => {
+            let again = state.request_ids.sign(present, sale, sku.no, buyer);
+            (Refusal::AlreadyPurchased { first }, Some(again))
+        }
+        _ => (Refusal::AlreadyPurchased { first: present }, None),
+    })
 }
 
 /// Whether the order has ended, and its end gave the limit back.
