@@ -4,9 +4,8 @@
 //! round trips. A prepared statement would have a fixed number of rows, and the server would
 //! describe each of its parameters. The texts contain no values but numbers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
-use std::iter;
 use std::time::Duration;
 
 use diesel::connection::SimpleConnection;
@@ -22,8 +21,8 @@ use super::session::SessionAccess;
 use crate::db::Error;
 use crate::db::error::is_rolled_back_commit;
 use crate::db::rows::{NEW_ORDER_COLUMNS, NewOrder};
-use crate::db::sql::statements::{IN_LIST_MAX, SkuAndBuyer, TakeStock, list, of_buyers};
-use crate::db::sql::{Database, QuotaClaim, WRITER};
+use crate::db::sql::statements::{IN_LIST_MAX, SkuAndBuyer, TakeStock, list, of_buyers, statement};
+use crate::db::sql::{Database, QuotaClaim};
 use crate::domain::{Actor, Failure};
 
 /// A connection without a response for this long is tested before a job.
@@ -97,14 +96,10 @@ impl Database for MysqlConnection {
     }
 
     fn writer_token(&mut self) -> QueryResult<i64> {
-        // A shared lock: a change of the token waits for all transactions that read it.
-        number(
-            self,
-            &format!("SELECT token FROM tokens WHERE name = '{WRITER}' LOCK IN SHARE MODE"),
-        )
+        WriterToken {}.get_result(self)
     }
 
-    fn insert_orders(&mut self, orders: &[NewOrder]) -> QueryResult<()> {
+    fn insert_orders(&mut self, orders: &[NewOrder]) -> QueryResult<bool> {
         let mut text = String::with_capacity(400 + 270 * orders.len());
         // Writing to a string does not fail.
         let _written = write!(text, "INSERT INTO orders ({NEW_ORDER_COLUMNS}) VALUES ");
@@ -139,36 +134,25 @@ impl Database for MysqlConnection {
             text.push('\'');
             before = "),(";
         }
-        text.push(')');
-        self.batch_execute(&text)
+        text.push_str("); ");
+        let skus: BTreeSet<i64> = orders.iter().map(|order| order.key().0.into()).collect();
+        let requests: Vec<i64> = orders.iter().map(|order| order.key().2).collect();
+        let _written = write!(
+            text,
+            "SELECT EXISTS (SELECT buyer_id FROM bars WHERE sku_no IN ({})) INTO @barred; {}",
+            list(skus),
+            count_failed(&requests)
+        );
+        self.batch_execute(&text)?;
+        Ok(NumRefused {}.get_result::<i64>(self)? > 0)
     }
 
-    /// The failures by a locking read of the latest committed rows, so that the result stays valid;
-    /// the primary key restricts the locks to these requests.
-    fn any_refused(&mut self, requests: &[i64], skus: &[i32]) -> QueryResult<bool> {
-        // A batch has at most one SKU per request.
-        let skus = skus.chunks(IN_LIST_MAX).map(Some).chain(iter::repeat(None));
-        for (requests, skus) in requests.chunks(IN_LIST_MAX).zip(skus) {
-            let mut text = format!(
-                "SELECT request_id FROM failed_requests FORCE INDEX (PRIMARY) \
-                 WHERE request_id IN ({}) LIMIT 1 LOCK IN SHARE MODE",
-                list(requests.iter().copied())
-            );
-            if let Some(skus) = skus {
-                let skus = list(skus.iter().copied().map(i64::from));
-                text = format!(
-                    "(SELECT buyer_id FROM bars WHERE sku_no IN ({skus}) LIMIT 1) \
-                     UNION ALL ({text})"
-                );
-            }
-            if !sql::<BigInt>(&text).load::<i64>(self)?.is_empty() {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+    fn any_failed(&mut self, requests: &[i64]) -> QueryResult<bool> {
+        self.batch_execute(&format!("SET @barred = 0; {}", count_failed(requests)))?;
+        Ok(NumRefused {}.get_result::<i64>(self)? > 0)
     }
 
-    /// A locking read as in [`Self::any_refused`].
+    /// A locking read as in [`count_failed`].
     fn ordered_among(&mut self, failures: &[Failure]) -> QueryResult<Vec<i64>> {
         let requests = failures.iter().map(|failure| failure.request.to_db());
         let ordered = sql::<BigInt>(&format!(
@@ -225,6 +209,36 @@ impl Database for MysqlConnection {
         }
         Ok(true)
     }
+}
+
+/// Counts the failed ones of these requests in a variable, by a locking read of the latest
+/// committed rows, so that the result stays valid; the primary key restricts the locks to these
+/// requests. A query that answers with rows would be prepared anew each time, in a round trip of
+/// its own.
+fn count_failed(requests: &[i64]) -> String {
+    let mut text = "SET @failed = 0".to_owned();
+    for chunk in requests.chunks(IN_LIST_MAX) {
+        let requests = list(chunk.iter().copied());
+        let _written = write!(
+            text,
+            "; SELECT COUNT(*) + @failed INTO @failed FROM failed_requests FORCE INDEX (PRIMARY) \
+             WHERE request_id IN ({requests}) LOCK IN SHARE MODE"
+        );
+    }
+    text
+}
+
+statement! {
+    /// What the statements before have found.
+    NumRefused {} -> BigInt
+    "SELECT CAST(@barred + @failed AS SIGNED)"
+}
+
+statement! {
+    /// The writer's token, with a shared lock: a change of it waits for all transactions that read
+    /// it.
+    WriterToken {} -> BigInt
+    "SELECT token FROM tokens WHERE name = 'writer' LOCK IN SHARE MODE"
 }
 
 /// A number in SQL.

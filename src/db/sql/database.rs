@@ -68,14 +68,15 @@ pub trait Database:
     /// The writer's token, which cannot change before the transaction ends.
     fn writer_token(&mut self) -> QueryResult<i64>;
 
-    /// Writes orders, sorted by their key, and the event of their placement. A unique violation is
-    /// an error and may leave some orders written: the transaction must be rolled back then.
-    fn insert_orders(&mut self, orders: &[NewOrder]) -> QueryResult<()>;
+    /// Writes orders, sorted by their key, and the event of their placement. Returns whether any of
+    /// their requests has a recorded failure of any process, or any buyer of their SKUs has a bar:
+    /// a concurrent transaction whose failure is not found here finds these orders. A unique
+    /// violation is an error and may leave some orders written: the transaction must be rolled back
+    /// then.
+    fn insert_orders(&mut self, orders: &[NewOrder]) -> QueryResult<bool>;
 
-    /// Whether any of these requests has a recorded failure of any process, or any buyer of these
-    /// SKUs has a bar. A concurrent transaction whose failure is not found here finds the orders of
-    /// this one.
-    fn any_refused(&mut self, requests: &[i64], skus: &[i32]) -> QueryResult<bool>;
+    /// Whether any of these requests has a recorded failure of any process.
+    fn any_failed(&mut self, requests: &[i64]) -> QueryResult<bool>;
 
     /// The requests of these failures that have orders of any process. The result stays valid until
     /// the transaction ends.

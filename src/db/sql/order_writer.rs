@@ -77,8 +77,10 @@ fn place<D: Database>(
         // Writes orders and then reads failures, whereas `record_failures` writes failures and then
         // reads orders, so that one of two concurrent transactions reads the other's row. The stock
         // is last: its row is the one that every writer waits for.
-        let is_clean = inserted(conn.insert_orders(&orders))?
-            && !any_refused(conn, &keys)?
+        let mut may_be_refused = false;
+        let insert = conn.insert_orders(&orders).map(|found| may_be_refused = found);
+        let is_clean = inserted(insert)?
+            && !(may_be_refused && any_refused(conn, &keys)?)
             && conn.take_quotas(&claims)?
             && conn.take_stocks(&sums)?;
         Ok(TransactionEnd::commit_if(is_clean))
@@ -86,15 +88,9 @@ fn place<D: Database>(
     Ok(placed.then_some(now_ms))
 }
 
-/// Whether any of these orders has a recorded failure of any process, or is of a barred buyer. A
-/// concurrent transaction whose failure is not found here finds the orders of this one.
+/// Whether any of these orders, of which some SKU has bars or some request has failed, is refused:
+/// the bar may be of another buyer, or one that does not apply.
 fn any_refused<D: Database>(conn: &mut D, keys: &[OrderKey]) -> Result<bool, Error> {
-    let requests: Vec<i64> = keys.iter().map(|key| key.request.to_db()).collect();
-    let skus = sorted(keys.iter().map(|key| key.sku.0));
-    if !conn.any_refused(&requests, &skus)? {
-        return Ok(false);
-    }
-    // Rare: what was found may be a bar of another buyer, or one that does not apply.
     let buyers = sorted(keys.iter().map(|key| (key.sku.0, key.buyer.to_db())));
     for chunk in buyers.chunks(IN_LIST_MAX) {
         for (sku, buyer, exempt) in conn.barred(chunk)? {
@@ -105,7 +101,8 @@ fn any_refused<D: Database>(conn: &mut D, keys: &[OrderKey]) -> Result<bool, Err
             }
         }
     }
-    Ok(conn.any_refused(&requests, &[])?)
+    let requests: Vec<i64> = keys.iter().map(|key| key.request.to_db()).collect();
+    Ok(conn.any_failed(&requests)?)
 }
 
 fn key_of(intent: &OrderIntent) -> OrderKey {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use diesel::sql_types::{BigInt, Integer};
+use diesel::sql_types::Integer;
 
 /// The maximum number of values in one `IN` list.
 pub(in crate::db) const IN_LIST_MAX: usize = 500;
@@ -35,15 +35,24 @@ pub(in crate::db) fn of_buyers(buyers: &[SkuAndBuyer]) -> String {
 
 /// Declares a statement with a constant text, made of literals and the numbers between them.
 ///
-/// Diesel prepares every UPDATE anew, because it cannot detect that the text is constant. This type
-/// has a static [`QueryId`], so that it is prepared once per connection.
+/// Diesel prepares every UPDATE and every text of our own anew, because it cannot detect that the
+/// text is constant. This type has a static [`QueryId`], so that it is prepared once per
+/// connection. `-> BigInt` declares a query with one column of this type.
 macro_rules! statement {
-    ($(#[$doc:meta])* $name:ident { $($field:ident: $kind:ident),+ }
+    ($(#[$doc:meta])* $name:ident { $($field:ident: $kind:ident),* } -> $result:ident
+        $($sql:tt)+) => {
+        statement! { $(#[$doc])* $name { $($field: $kind),* } $($sql)+ }
+
+        impl diesel::query_builder::Query for $name {
+            type SqlType = $result;
+        }
+    };
+    ($(#[$doc:meta])* $name:ident { $($field:ident: $kind:ident),* }
         $($sql:literal $($number:ident: $column:ident)?)+) => {
         $(#[$doc])*
         #[derive(Debug, diesel::query_builder::QueryId)]
         pub(in crate::db) struct $name {
-            $(pub(in crate::db) $field: $kind,)+
+            $(pub(in crate::db) $field: $kind,)*
         }
 
         impl<C> diesel::query_dsl::RunQueryDsl<C> for $name {}
@@ -51,10 +60,10 @@ macro_rules! statement {
         impl<DB> diesel::query_builder::QueryFragment<DB> for $name
         where
             DB: diesel::backend::Backend
-                + diesel::sql_types::HasSqlType<Integer>
-                + diesel::sql_types::HasSqlType<BigInt>,
-            i32: diesel::serialize::ToSql<Integer, DB>,
-            i64: diesel::serialize::ToSql<BigInt, DB>,
+                + diesel::sql_types::HasSqlType<diesel::sql_types::Integer>
+                + diesel::sql_types::HasSqlType<diesel::sql_types::BigInt>,
+            i32: diesel::serialize::ToSql<diesel::sql_types::Integer, DB>,
+            i64: diesel::serialize::ToSql<diesel::sql_types::BigInt, DB>,
         {
             fn walk_ast<'b>(
                 &'b self,

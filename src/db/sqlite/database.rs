@@ -51,7 +51,7 @@ impl Database for SqliteConnection {
         tokens::table.find(WRITER).select(tokens::token).first(self)
     }
 
-    fn insert_orders(&mut self, orders: &[NewOrder]) -> QueryResult<()> {
+    fn insert_orders(&mut self, orders: &[NewOrder]) -> QueryResult<bool> {
         // Two numbers of rows only, so that each statement is prepared once per connection.
         let (full, remainder) = orders.as_chunks::<ROWS_PER_INSERT>();
         for rows in full {
@@ -70,20 +70,19 @@ impl Database for SqliteConnection {
                 diesel::insert_into(order_events::table).values(event).execute(self)?;
             }
         }
-        Ok(())
-    }
-
-    fn any_refused(&mut self, requests: &[i64], skus: &[i32]) -> QueryResult<bool> {
-        let any = bars::table.select(bars::buyer_id);
-        if diesel::select(diesel::dsl::exists(any)).get_result::<bool>(self)? {
-            for chunk in skus.chunks(IN_LIST_MAX) {
-                let of_skus = bars::table.filter(bars::sku_no.eq_any(chunk));
-                let found = of_skus.select(bars::buyer_id).first::<i64>(self).optional()?;
-                if found.is_some() {
-                    return Ok(true);
-                }
+        let any_bar = bars::table.select(bars::buyer_id);
+        if diesel::select(diesel::dsl::exists(any_bar)).get_result::<bool>(self)? {
+            let skus: BTreeSet<i32> = orders.iter().map(|order| order.key().0).collect();
+            let of_skus = bars::table.filter(bars::sku_no.eq_any(skus));
+            if of_skus.select(bars::buyer_id).first::<i64>(self).optional()?.is_some() {
+                return Ok(true);
             }
         }
+        let requests: Vec<i64> = orders.iter().map(|order| order.key().2).collect();
+        self.any_failed(&requests)
+    }
+
+    fn any_failed(&mut self, requests: &[i64]) -> QueryResult<bool> {
         let any = failed_requests::table.select(failed_requests::request_id);
         if !diesel::select(diesel::dsl::exists(any)).get_result::<bool>(self)? {
             return Ok(false);
@@ -145,6 +144,10 @@ impl Database for SqliteConnection {
 /// The index of request ids omits slot 0: a request whose order ended and left slot 0 would become
 /// an order a second time. A unique violation, as where the index is complete.
 fn reject_ended_requests(conn: &mut SqliteConnection, orders: &[NewOrder]) -> QueryResult<()> {
+    let outside: Vec<i64> = AnyOutsideSlot0 {}.load(conn)?;
+    if outside.is_empty() {
+        return Ok(());
+    }
     let in_slot_0 = orders.iter().filter(|order| order.slot() == 0).map(NewOrder::key);
     let in_slot_0: Vec<i64> = in_slot_0.map(|(.., request)| request).collect();
     for chunk in in_slot_0.chunks(IN_LIST_MAX) {
@@ -204,6 +207,12 @@ impl<const ROWS: usize> QueryFragment<Sqlite> for InsertOrders<'_, ROWS> {
         out.push_sql(")");
         Ok(())
     }
+}
+
+statement! {
+    /// An order that is not in slot 0.
+    AnyOutsideSlot0 {} -> BigInt
+    "SELECT request_id FROM orders INDEXED BY orders_by_request WHERE slot <> 0 LIMIT 1"
 }
 
 statement! {
