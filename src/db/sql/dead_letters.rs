@@ -74,11 +74,9 @@ impl<D: Database> DeadLetterStore for SqlLedger<D> {
         &self,
         transition: DeadLetterTransition,
     ) -> Result<bool, Error> {
-        self.write("changing a dead letter", move |conn, fence| {
-            in_transaction(conn, fence, |conn| {
-                let changed = conn.update_dead_letter(&transition)? == 1;
-                Ok(TransactionEnd::commit_if(changed))
-            })
+        self.write_at("changing a dead letter", move |conn, _| {
+            let changed = conn.update_dead_letter(&transition)? == 1;
+            Ok(TransactionEnd::commit_if(changed))
         })
         .await
     }

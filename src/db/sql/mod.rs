@@ -4,6 +4,8 @@
 //! database-specific parts, and [`SqlLedger`] implements the ledger with both: reader threads and
 //! writer threads. A write is one transaction, which checks the writer's fencing token.
 
+use std::sync::Arc;
+
 use diesel::QueryResult;
 use diesel::result::{DatabaseErrorKind, Error as Diesel};
 use tokio::sync::Semaphore;
@@ -105,6 +107,20 @@ impl<D: Database> SqlLedger<D> {
             job(conn, fence)
         };
         writers.run(operation, job).await
+    }
+
+    /// Runs a write transaction with the time at its beginning.
+    async fn write_at<T, F>(&self, operation: &'static str, job: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut D, i64) -> Result<TransactionEnd<T>, Error> + Send + 'static,
+    {
+        let clock = Arc::clone(&self.clock);
+        // The time is read in the job, because the job may have waited in the queue.
+        self.write(operation, move |conn, fence| {
+            in_transaction(conn, fence, |conn| job(conn, clock.wall_ms()))
+        })
+        .await
     }
 }
 

@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use super::order_changes::{cancel, condition, end_due, read};
 use super::payments::{open, record, refund_result, started};
 use super::statements::IN_LIST_MAX;
-use super::{Database, SqlLedger, TransactionEnd, in_transaction, readable_rows};
+use super::{Database, SqlLedger, TransactionEnd, readable_rows};
 use crate::db::life_rows::{Cause, OrderEventRow};
 use crate::db::rows::unstorable;
 use crate::db::{Error, OrderChanges, Refunds};
@@ -29,22 +29,6 @@ const NUMBERS_PER_PAGE: i64 = 100_000;
 
 /// Orders that one transaction ends.
 const ENDED_PER_TRANSACTION: usize = IN_LIST_MAX;
-
-impl<D: Database> SqlLedger<D> {
-    /// Runs a write transaction with the time at its beginning.
-    pub(super) async fn write_at<T, F>(&self, operation: &'static str, job: F) -> Result<T, Error>
-    where
-        T: Send + 'static,
-        F: FnOnce(&mut D, i64) -> Result<TransactionEnd<T>, Error> + Send + 'static,
-    {
-        let clock = Arc::clone(&self.clock);
-        // The time is read in the job, because the job may have waited in the queue.
-        self.write(operation, move |conn, fence| {
-            in_transaction(conn, fence, |conn| job(conn, clock.wall_ms()))
-        })
-        .await
-    }
-}
 
 #[async_trait]
 impl<D: Database> OrderChanges for SqlLedger<D> {

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use super::{Database, SqlLedger, TransactionEnd, convert_rows, in_transaction};
+use super::{Database, SqlLedger, TransactionEnd, convert_rows};
 use crate::db::repair_rows::RepairRow;
 use crate::db::{Error, RepairStore};
 use crate::domain::{AuditVerdict, BuyerId, Repair, RepairAction, RepairOutcome, SkuNo};
@@ -15,48 +15,44 @@ impl<D: Database> RepairStore for SqlLedger<D> {
         buyer: Option<BuyerId>,
         now_ms: i64,
     ) -> Result<Repair, Error> {
-        self.write("recounting", move |conn, fence| {
-            in_transaction(conn, fence, |conn| {
-                let (what, counts) = match buyer {
-                    Some(buyer) => {
-                        let what = format!("buyer {buyer}: units of the quota row");
-                        (what, recount_quota(conn, sku, buyer)?)
-                    }
-                    None => ("units left".to_owned(), recount_available(conn, sku)?),
-                };
-                let (outcome, result) = if let Some((before, after)) = counts {
-                    (RepairOutcome::Compensated, format!("{before}, now {after}"))
-                } else {
-                    let result = "the orders exceed the limit, nothing was changed";
-                    (RepairOutcome::FailedFinal, result.to_owned())
-                };
-                let repair = Repair {
-                    sku,
-                    request: None,
-                    verdict: AuditVerdict::Drift,
-                    action: RepairAction::Recount,
-                    outcome,
-                    detail: format!("sku {sku}: {what}: {result}"),
-                    at_ms: now_ms,
-                };
-                record(conn, &repair)?;
-                Ok(TransactionEnd::Commit(repair))
-            })
+        self.write_at("recounting", move |conn, _| {
+            let (what, counts) = match buyer {
+                Some(buyer) => {
+                    let what = format!("buyer {buyer}: units of the quota row");
+                    (what, recount_quota(conn, sku, buyer)?)
+                }
+                None => ("units left".to_owned(), recount_available(conn, sku)?),
+            };
+            let (outcome, result) = if let Some((before, after)) = counts {
+                (RepairOutcome::Compensated, format!("{before}, now {after}"))
+            } else {
+                let result = "the orders exceed the limit, nothing was changed";
+                (RepairOutcome::FailedFinal, result.to_owned())
+            };
+            let repair = Repair {
+                sku,
+                request: None,
+                verdict: AuditVerdict::Drift,
+                action: RepairAction::Recount,
+                outcome,
+                detail: format!("sku {sku}: {what}: {result}"),
+                at_ms: now_ms,
+            };
+            record(conn, &repair)?;
+            Ok(TransactionEnd::Commit(repair))
         })
         .await
     }
 
     async fn record_repairs(&self, repairs: Vec<Repair>) -> Result<(), Error> {
-        self.write("recording repairs", move |conn, fence| {
-            if repairs.is_empty() {
-                return Ok(());
+        if repairs.is_empty() {
+            return Ok(());
+        }
+        self.write_at("recording repairs", move |conn, _| {
+            for repair in &repairs {
+                record(conn, repair)?;
             }
-            in_transaction(conn, fence, |conn| {
-                for repair in &repairs {
-                    record(conn, repair)?;
-                }
-                Ok(TransactionEnd::Commit(()))
-            })
+            Ok(TransactionEnd::Commit(()))
         })
         .await
     }

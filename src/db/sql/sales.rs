@@ -6,7 +6,7 @@ use async_trait::async_trait;
 
 use super::sale_changes::{begin_load, change_sale, change_stock};
 use super::verbs::record_by;
-use super::{Database, SqlLedger, TransactionEnd, in_transaction, inserted};
+use super::{Database, SqlLedger, TransactionEnd, inserted};
 use crate::db::rows::units;
 use crate::db::sale_rows::{SaleRow, SkuHistories, SkuRow};
 use crate::db::{Error, SaleStore};
@@ -23,18 +23,16 @@ impl<D: Database> SaleStore for SqlLedger<D> {
             let what = format!("sale {}: {}", draft.id, errors.join("; "));
             return Err(Error::Unstorable { what });
         }
-        self.write("creating a sale", move |conn, fence| {
-            in_transaction(conn, fence, |conn| {
-                if !inserted(conn.insert_sale(&draft, now_ms))? {
-                    return Ok(TransactionEnd::RollBack(None));
-                }
-                let sale = conn.sale_row(draft.id.as_str())?;
-                let Some(sale) = sale else { return Ok(TransactionEnd::RollBack(None)) };
-                for sku in draft.skus {
-                    conn.insert_sku(&SkuRow::new(sale.sale_no, sku)?)?;
-                }
-                load(conn, sale).map(|sale| TransactionEnd::Commit(Some(sale)))
-            })
+        self.write_at("creating a sale", move |conn, _| {
+            if !inserted(conn.insert_sale(&draft, now_ms))? {
+                return Ok(TransactionEnd::RollBack(None));
+            }
+            let sale = conn.sale_row(draft.id.as_str())?;
+            let Some(sale) = sale else { return Ok(TransactionEnd::RollBack(None)) };
+            for sku in draft.skus {
+                conn.insert_sku(&SkuRow::new(sale.sale_no, sku)?)?;
+            }
+            load(conn, sale).map(|sale| TransactionEnd::Commit(Some(sale)))
         })
         .await
     }
@@ -47,10 +45,8 @@ impl<D: Database> SaleStore for SqlLedger<D> {
         now_ms: i64,
         by: Option<ByOperator>,
     ) -> Result<Option<Sale>, Error> {
-        self.write("setting a sale's phase", move |conn, fence| {
-            in_transaction(conn, fence, |conn| {
-                set_phase(conn, &sale, epoch, next, now_ms, by.as_ref())
-            })
+        self.write_at("setting a sale's phase", move |conn, _| {
+            set_phase(conn, &sale, epoch, next, now_ms, by.as_ref())
         })
         .await
     }
@@ -61,21 +57,17 @@ impl<D: Database> SaleStore for SqlLedger<D> {
         epoch: Epoch,
         above: Epoch,
     ) -> Result<Option<Sale>, Error> {
-        let now_ms = self.clock.wall_ms();
-        self.write("raising a sale's epoch", move |conn, fence| {
-            let id = sale.as_str();
-            in_transaction(conn, fence, |conn| pause_above(conn, id, epoch, above, now_ms))
+        self.write_at("raising a sale's epoch", move |conn, now_ms| {
+            pause_above(conn, sale.as_str(), epoch, above, now_ms)
         })
         .await
     }
 
     async fn phase_applied(&self, sale: &Sale, now_ms: i64) -> Result<(), Error> {
         let (no, epoch, phase) = (sale.no, sale.epoch.0, sale.phase.to_db());
-        self.write("recording an applied phase", move |conn, fence| {
-            in_transaction(conn, fence, |conn| {
-                conn.set_phase_applied(no, epoch, phase, now_ms)?;
-                Ok(TransactionEnd::Commit(()))
-            })
+        self.write_at("recording an applied phase", move |conn, _| {
+            conn.set_phase_applied(no, epoch, phase, now_ms)?;
+            Ok(TransactionEnd::Commit(()))
         })
         .await
     }
@@ -105,24 +97,16 @@ impl<D: Database> SaleStore for SqlLedger<D> {
         change: SaleChange,
         now_ms: i64,
     ) -> Result<SaleChanged, Error> {
-        self.write("changing a sale", move |conn, fence| {
-            in_transaction(conn, fence, |conn| change_sale(conn, &sale, &change, now_ms))
-        })
-        .await
+        self.write_at("changing a sale", move |conn, _| change_sale(conn, &sale, &change, now_ms))
+            .await
     }
 
     async fn begin_load(&self, sku: SkuNo) -> Result<LoaderToken, Error> {
-        self.write("beginning a load", move |conn, fence| {
-            in_transaction(conn, fence, |conn| begin_load(conn, sku))
-        })
-        .await
+        self.write_at("beginning a load", move |conn, _| begin_load(conn, sku)).await
     }
 
     async fn change_stock(&self, request: StockChangeRequest) -> Result<StockChangeOutcome, Error> {
-        self.write("changing a stock", move |conn, fence| {
-            in_transaction(conn, fence, |conn| change_stock(conn, &request))
-        })
-        .await
+        self.write_at("changing a stock", move |conn, _| change_stock(conn, &request)).await
     }
 
     async fn stock_change(&self, id: String) -> Result<Option<StockChange>, Error> {

@@ -21,10 +21,8 @@ impl<D: Database> Ledger for SqlLedger<D> {
     }
 
     async fn next_token(&self, name: &'static str) -> Result<i64, Error> {
-        self.write("incrementing a token", move |conn, fence| {
-            in_transaction(conn, fence, |conn| {
-                Ok(TransactionEnd::Commit(conn.raise_token(name, INCREMENT)?))
-            })
+        self.write_at("incrementing a token", move |conn, _| {
+            Ok(TransactionEnd::Commit(conn.raise_token(name, INCREMENT)?))
         })
         .await
     }

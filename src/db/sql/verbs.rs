@@ -5,7 +5,7 @@ use diesel::dsl::insert_into;
 use diesel::prelude::*;
 
 use super::queries::queries;
-use super::{Database, SqlLedger, TransactionEnd, in_transaction};
+use super::{Database, SqlLedger, TransactionEnd};
 use crate::db::mysql::MysqlConnection;
 use crate::db::schema::operator_verbs;
 use crate::db::verbs::VerbRow;
@@ -56,16 +56,14 @@ pub(super) fn record_by<D: Database>(
 #[async_trait]
 impl<D: Database> VerbStore for SqlLedger<D> {
     async fn record_verbs(&self, verbs: Vec<OperatorVerb>) -> Result<(), Error> {
-        self.write("recording verbs of operators", move |conn, fence| {
-            if verbs.is_empty() {
-                return Ok(());
+        if verbs.is_empty() {
+            return Ok(());
+        }
+        self.write_at("recording verbs of operators", move |conn, _| {
+            for verb in &verbs {
+                conn.insert_verb(&VerbRow::from(verb))?;
             }
-            in_transaction(conn, fence, |conn| {
-                for verb in &verbs {
-                    conn.insert_verb(&VerbRow::from(verb))?;
-                }
-                Ok(TransactionEnd::Commit(()))
-            })
+            Ok(TransactionEnd::Commit(()))
         })
         .await
     }
