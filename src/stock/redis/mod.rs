@@ -60,33 +60,21 @@ pub struct RedisStock {
     executor: ScriptExecutor,
     /// For reservations.
     reserve_executor: ScriptExecutor,
-    pool: ConnectionPool,
-    namespace: String,
     skus: Arc<SkuIndex<SkuBuckets>>,
-    outbox: OutboxArgs,
-    intents: IntentKey,
-    replicated: bool,
-    sold_out_refresh: Duration,
+    options: RedisStockOptions,
 }
 
 impl RedisStock {
     /// A stock without any SKU; connects on the first call.
     pub fn new(options: RedisStockOptions) -> Self {
-        let RedisStockOptions {
-            pool, namespace, installation, outbox, intents, replicated, ..
-        } = options;
+        let RedisStockOptions { pool, namespace, installation, .. } = &options;
         let executor =
-            |purpose| ScriptExecutor::new(pool.clone(), purpose, &namespace, installation);
+            |purpose| ScriptExecutor::new(pool.clone(), purpose, namespace, *installation);
         Self {
             executor: executor(ConnectionPurpose::Results),
             reserve_executor: executor(ConnectionPurpose::Hot),
-            pool,
-            namespace,
             skus: Arc::default(),
-            outbox,
-            intents,
-            replicated,
-            sold_out_refresh: options.sold_out_refresh,
+            options,
         }
     }
 
@@ -98,7 +86,8 @@ impl RedisStock {
     fn buckets_of(&self, sku: &Arc<Sku>) -> Arc<SkuBuckets> {
         self.skus.get(sku.no).unwrap_or_else(|_unknown| {
             let executor = self.executor.clone();
-            let new = SkuBuckets::new(executor, Arc::clone(sku), self.outbox, self.intents.clone());
+            let RedisStockOptions { outbox, intents, .. } = &self.options;
+            let new = SkuBuckets::new(executor, Arc::clone(sku), *outbox, intents.clone());
             let new = Arc::new(new);
             self.skus.change(|skus| {
                 skus.entry(sku.no).or_insert_with(|| Arc::clone(&new));
@@ -122,8 +111,8 @@ impl RedisStock {
         batch: &[Reservation],
     ) -> Result<Vec<Verdict>, Error> {
         let keys = buckets.keys(bucket)?;
-        let call =
-            reserve(keys, &buckets.sku, buckets.outbox, self.replicated, batch, &self.intents);
+        let RedisStockOptions { replicated, intents, .. } = &self.options;
+        let call = reserve(keys, &buckets.sku, buckets.outbox, *replicated, batch, intents);
         let decided = self.reserve_executor.run(&call, "reserving").await;
         let (verdicts, level) = decided.map_err(|error| buckets.error(error))?;
         buckets.record_level(bucket, level);
@@ -337,12 +326,13 @@ impl Stock for RedisStock {
 
     async fn refresh(&self, sku: SkuNo) -> Result<(), Error> {
         let buckets = self.buckets(sku)?;
-        let stuck = poll::refresh(&buckets, self.sold_out_refresh).await?;
+        let stuck = poll::refresh(&buckets, self.options.sold_out_refresh).await?;
         transfers::resume(&buckets, stuck).await
     }
 
     async fn result_hints(&self) -> Result<Option<Box<dyn ResultHints>>, Error> {
-        hints::subscribe(&self.pool, &self.namespace, Arc::clone(&self.skus)).await.map(Some)
+        let RedisStockOptions { pool, namespace, .. } = &self.options;
+        hints::subscribe(pool, namespace, Arc::clone(&self.skus)).await.map(Some)
     }
 
     async fn ping(&self) -> Result<(), Error> {
