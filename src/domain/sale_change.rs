@@ -3,6 +3,9 @@
 //! Other terms are another epoch. An intent carries its epoch and the terms of it, and is validated
 //! by the terms of its own epoch, so that the intents on their way stay valid.
 
+use serde::Deserialize;
+use utoipa::ToSchema;
+
 use super::ids::{Epoch, SkuId};
 use super::operator_verb::ByOperator;
 use super::policy::{Policy, TermsSince};
@@ -23,14 +26,25 @@ pub struct SaleChange {
     pub by: Option<ByOperator>,
 }
 
-/// What an operator changes in a SKU; `None`: stays.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What changes in a SKU; a missing member stays. Other terms (all but the title) are in force for
+/// new requests at once; orders and requests on their way keep theirs.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = SkuChangeBody)]
 pub struct SkuChange {
+    #[serde(rename = "sku_id")]
+    #[schema(value_type = String)]
     pub id: SkuId,
+    /// Shown to buyers.
     pub title: Option<String>,
+    /// Price of one unit, in the currency's smallest unit.
     pub price: Option<i64>,
+    /// Most units over all orders of a buyer; only of the policy `quota`. A smaller limit takes no
+    /// order away.
     pub limit: Option<u32>,
+    /// Most units in one order.
     pub max_quantity: Option<u32>,
+    /// How long an order may stay unpaid, seconds; 0: for ever.
     pub payment_window_s: Option<i32>,
 }
 

@@ -31,30 +31,10 @@ pub struct SaleChangeBody {
     #[schema(value_type = Option<String>, format = DateTime)]
     ends_at: Option<SentTime>,
     #[serde(default)]
-    #[schema(value_type = Vec<SkuChangeBody>)]
-    skus: Vec<JsonObject<SkuChangeBody>>,
+    #[schema(value_type = Vec<SkuChange>)]
+    skus: Vec<JsonObject<SkuChange>>,
     /// Recorded with who did it; at most 1000 characters.
     reason: Option<String>,
-}
-
-/// What changes in a SKU; a missing member stays. Other terms (all but the title) are in force for
-/// new requests at once; orders and requests on their way keep theirs.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct SkuChangeBody {
-    #[schema(value_type = String)]
-    sku_id: SkuId,
-    /// Shown to buyers.
-    title: Option<String>,
-    /// Price of one unit, in the currency's smallest unit.
-    price: Option<i64>,
-    /// Most units over all orders of a buyer; only of the policy `quota`. A smaller limit takes no
-    /// order away.
-    limit: Option<u32>,
-    /// Most units in one order.
-    max_quantity: Option<u32>,
-    /// How long an order may stay unpaid, seconds; 0: for ever.
-    payment_window_s: Option<i32>,
 }
 
 /// A change of the stock.
@@ -101,7 +81,7 @@ pub async fn change(
         by: by_operator(&request, body.reason)?,
         title: body.title,
         ends_at_ms: body.ends_at.map(|at| at.0),
-        skus: body.skus.into_iter().map(|sku| sku.0.into()).collect(),
+        skus: body.skus.into_iter().map(|sku| sku.0).collect(),
     };
     let sales = state.deps.sales.clone();
     let changing = async move { sales.change(&id, change).await };
@@ -156,19 +136,6 @@ pub async fn stock(
         changed: change.units,
         initial_stock: sku.initial,
     }))
-}
-
-impl From<SkuChangeBody> for SkuChange {
-    fn from(body: SkuChangeBody) -> Self {
-        Self {
-            id: body.sku_id,
-            title: body.title,
-            price: body.price,
-            limit: body.limit,
-            max_quantity: body.max_quantity,
-            payment_window_s: body.payment_window_s,
-        }
-    }
 }
 
 fn check_length(reason: Option<&str>, max: usize) -> Result<(), Problem> {
