@@ -152,7 +152,7 @@ impl Database for MysqlConnection {
         Ok(NumRefused {}.get_result::<i64>(self)? > 0)
     }
 
-    /// A locking read as in [`count_failed`].
+    /// A locking read, as in `count_failed`.
     fn ordered_among(&mut self, failures: &[Failure]) -> QueryResult<Vec<i64>> {
         let requests = failures.iter().map(|failure| failure.request.to_db());
         let ordered = sql::<BigInt>(&format!(
