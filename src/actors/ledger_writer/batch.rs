@@ -26,9 +26,9 @@ use crate::stock::{self, Stock};
 /// Time after which a batch in progress opens the breaker.
 const SLOW_AFTER: Duration = Duration::from_millis(1500);
 
-/// Parts of a batch that the ledger rejects: two divisions isolate one order of 64, three one of
-/// 512.
-const PARTS: usize = 8;
+/// Parts of a batch or submission that is split because an order in it may be the cause of its
+/// failure: two splits isolate one order of 64, three one of 512.
+pub const SPLIT_PARTS: usize = 8;
 
 /// Dependencies of the ledger writer; shared by all its incarnations.
 pub struct WriterDeps {
@@ -127,7 +127,7 @@ async fn place_in_parts(
         |written: &WriteResult| written.as_ref().is_err_and(|error| error.cause == rejected);
     let mut size = intents.len();
     while !is_exclusive && size > 1 {
-        size = size.div_ceil(PARTS);
+        size = size.div_ceil(SPLIT_PARTS);
         let again = intents.iter().zip(&mut written).filter(|(_, written)| is_rejected(written));
         let mut again: Vec<(&OrderIntent, &mut WriteResult)> = again.collect();
         let mut num_written = 0;

@@ -6,11 +6,9 @@
 //! long as the ledger fails; a probe takes one order off it at a time, because that order may be
 //! one that the ledger commits.
 
+use crate::actors::ledger_writer::batch::SPLIT_PARTS;
 use crate::db::ErrorClass;
 use crate::messages::NoOutcome;
-
-/// Parts of a split submission: two splits isolate one order of 64, three one of 512.
-const SPLIT_PARTS: usize = 8;
 
 /// One attempt at a submission that left intents without an outcome.
 #[derive(Debug, Clone, Copy)]
