@@ -1,7 +1,7 @@
 //! Loads missing or distrusted buckets of a SKU, under the loader lease. On an operator's request
 //! the buckets are held, and the process with the lease loads them as it loads lost buckets.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,11 +38,17 @@ const POLL_EVERY: Duration = Duration::from_millis(50);
 pub(super) struct BucketLoads {
     by_sku: parking_lot::Mutex<HashMap<SkuNo, Arc<Mutex<()>>>>,
     permits: Semaphore,
+    /// SKUs whose last load did not settle the latest results. The next sync holds their buckets.
+    unfinished: parking_lot::Mutex<HashSet<SkuNo>>,
 }
 
 impl Default for BucketLoads {
     fn default() -> Self {
-        Self { by_sku: parking_lot::Mutex::default(), permits: Semaphore::new(LOADS_MAX) }
+        Self {
+            by_sku: parking_lot::Mutex::default(),
+            permits: Semaphore::new(LOADS_MAX),
+            unfinished: parking_lot::Mutex::default(),
+        }
     }
 }
 
@@ -93,13 +99,9 @@ impl SalesService {
         };
         // Crash here [opened]: results that the ledger committed during the load, of requests that
         // the buckets had lost, are settled by the next load.
-        let late = match loaded.catch_up(ledger, stock, sku).await {
-            Ok(late) => late,
-            Err(error) => {
-                self.hold_buckets(sku).await?;
-                return Err(error);
-            }
-        };
+        self.loads.unfinished.lock().insert(sku.no);
+        let late = loaded.catch_up(ledger, stock, sku).await?;
+        self.loads.unfinished.lock().remove(&sku.no);
         let orders = loaded.num_orders;
         tracing::info!(sale = %sale.id, sku = %sku.id, orders, late, "buckets loaded");
         Ok(orders)
@@ -147,6 +149,16 @@ impl SalesService {
     pub(super) async fn hold_buckets(&self, sku: &Arc<Sku>) -> Result<(), SalesError> {
         let loader = self.backends.ledger.begin_load(sku.no).await?;
         drop(self.backends.stock.load(Arc::clone(sku), 0, loader).await?);
+        Ok(())
+    }
+
+    /// Holds the buckets of a SKU again whose load by this process is not finished. The ledger, or
+    /// the store, that was away then may be away still.
+    pub(super) async fn hold_if_unfinished(&self, sku: &Arc<Sku>) -> Result<(), SalesError> {
+        if self.loads.unfinished.lock().contains(&sku.no) {
+            self.hold_buckets(sku).await?;
+            self.loads.unfinished.lock().remove(&sku.no);
+        }
         Ok(())
     }
 

@@ -83,6 +83,7 @@ impl SalesService {
     /// The caller has the lock of the SKU.
     pub(super) async fn sync_sku(&self, sale: &Sale, sku: &Arc<Sku>) -> Result<u64, SalesError> {
         let stock = self.backends.stock.as_ref();
+        self.hold_if_unfinished(sku).await?;
         match stock.health(sku, sale.phase, sale.epoch).await {
             Ok(BucketHealth::Ready) => self.compare_units(sku).await.map(|()| 0),
             // Behind the ledger, or ahead of this read of it.

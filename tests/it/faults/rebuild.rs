@@ -21,6 +21,7 @@ use serde_json::json;
 use crate::support::crowd::send_until;
 use crate::support::dead_letter_collectors::DeadLetterFixture;
 use crate::support::defective_ledger::{DefectiveLedger, LedgerDefect};
+use crate::support::faulty_ledger::{Fault, FaultyLedger};
 use crate::support::gate::{GateFixture, PATIENT, metric, purchases, retry_until_answered};
 use crate::support::harness::{
     Harness, ONE_PER_BUYER, Offer, START_MS, UNLIMITED, in_system, is_placed,
@@ -94,6 +95,39 @@ fn decisions_during_a_load_are_recorded() {
         loaded.catch_up(&*ledger, &*stock, &sku).await.unwrap();
         harness.assert_holds().await;
         assert_eq!(harness.free().await.iter().sum::<u32>(), 7);
+    });
+}
+
+#[test]
+fn a_load_that_the_ledger_did_not_let_finish_is_repeated() {
+    let fixture = GateFixture::new();
+    in_system(async {
+        let ledger =
+            Arc::new(FaultyLedger::new(Arc::new(DefectiveLedger::new(LedgerDefect::None))));
+        let harness = Harness::start_on_redis(&fixture.settings(&PATIENT), ledger.clone()).await;
+        harness.create(OFFER, START_MS - 1000).await;
+        harness.set_phase(Phase::Open).await;
+        let (stock, sku) = (harness.backends.stock.clone(), sku_of(&harness));
+        assert!(is_placed(&harness.buy_as(1, 1, 1).await));
+        fixture.redis.cmd(&["FLUSHALL"]);
+        let lost = harness.ask(2, 2, 1);
+        assert_eq!(
+            stock.record(home(&lost), lost.request, None).await,
+            Err(Error::NotLoaded(sku.no))
+        );
+
+        ledger.commit_after_scan(lost.intent(&sku));
+        for _ in 0..2 {
+            let synced = harness.sync().await;
+            assert!(matches!(synced, Err(SalesError::Ledger(_))), "{synced:?}");
+        }
+        assert_eq!(stock.record(home(&lost), lost.request, None).await, Ok(None));
+        ledger.set(Fault::None);
+        harness.sync().await.unwrap();
+        let found = stock.record(home(&lost), lost.request, None).await.unwrap().unwrap();
+        assert!(matches!(found.status(), RequestStatus::Ordered { .. }), "{found:?}");
+        assert_eq!(harness.free().await.iter().sum::<u32>(), 8);
+        harness.assert_holds().await;
     });
 }
 

@@ -56,6 +56,8 @@ pub struct FaultyLedger {
     num_refused: AtomicUsize,
     /// Holds the answer of the next read of the sales.
     sales_hold: Mutex<Option<oneshot::Receiver<()>>>,
+    /// Commits after the next scan of failures, then the ledger is down.
+    last_order: Mutex<Option<OrderIntent>>,
 }
 
 impl FaultyLedger {
@@ -66,6 +68,7 @@ impl FaultyLedger {
             batches: Mutex::default(),
             num_refused: AtomicUsize::new(0),
             sales_hold: Mutex::default(),
+            last_order: Mutex::default(),
         }
     }
 
@@ -83,6 +86,11 @@ impl FaultyLedger {
     /// Whether the read of the sales whose answer is held has begun.
     pub fn holds_sales(&self) -> bool {
         self.sales_hold.lock().is_none()
+    }
+
+    /// Commits this order after the next scan of failures, and is down from then on.
+    pub fn commit_after_scan(&self, intent: OrderIntent) {
+        self.last_order.lock().replace(intent);
     }
 
     /// The requests of every batch passed to `place`.
@@ -200,7 +208,13 @@ impl OrderReader for FaultyLedger {
 
     async fn scan_failures(&self, sku: SkuNo, visit: Visitor<Failure>) -> Result<(), Error> {
         self.begin().await?;
-        self.inner.scan_failures(sku, visit).await
+        self.inner.scan_failures(sku, visit).await?;
+        let last_order = self.last_order.lock().take();
+        if let Some(intent) = last_order {
+            self.inner.place(vec![intent]).await?;
+            self.set(Fault::Down);
+        }
+        Ok(())
     }
 
     async fn order_timeline(&self, request: RequestId) -> Result<Option<OrderTimeline>, Error> {
