@@ -25,7 +25,7 @@ use crate::actors::stock_refresher::StockRefresher;
 use crate::actors::stock_returner::StockReturner;
 use crate::actors::supervisor::supervised::{Address, Incarnation, Supervised, quiet_one};
 use crate::config::Settings;
-use crate::domain::{BucketNo, Counting, Sku};
+use crate::domain::{BucketNo, Counting, Sku, SkuNo};
 use crate::messages::{RunNow, Stop};
 use crate::observe::metrics::Metrics;
 use crate::observe::series::{self, SampleHistory};
@@ -107,6 +107,7 @@ impl ActorSystem {
             kind: "ledger_writer",
             arbiter: engine.clone(),
             mailbox: permits.total() + MAILBOX_SPARE,
+            ends_unheld: false,
             fault_injector: fault_injector(settings, "ledger_writer"),
             factory: Arc::new(move |incarnation| LedgerWriter::new(incarnation, Arc::clone(&deps))),
         });
@@ -194,6 +195,7 @@ impl ActorSystem {
             kind,
             arbiter: arbiter.clone(),
             mailbox: num_permits + MAILBOX_SPARE,
+            ends_unheld: false,
             fault_injector: fault_injector(&self.settings, kind),
             factory: Arc::new(factory),
         })
@@ -234,9 +236,15 @@ impl ActorSystem {
             metrics: Arc::clone(&self.metrics),
         };
         let permits = Permits::new(self.settings.gate.permits);
-        let name = format!("stock_gate/{}/{bucket}", sku.no);
-        let factory = move |incarnation| StockGate::new(incarnation, deps.clone());
-        let address = self.start_actor(&name, "stock_gate", &self.engine, permits.total(), factory);
+        let address = self.supervisor.start(ChildSpec {
+            name: format!("stock_gate/{}/{bucket}", sku.no),
+            kind: "stock_gate",
+            arbiter: self.engine.clone(),
+            mailbox: permits.total() + MAILBOX_SPARE,
+            ends_unheld: true,
+            fault_injector: fault_injector(&self.settings, "stock_gate"),
+            factory: Arc::new(move |incarnation| StockGate::new(incarnation, deps.clone())),
+        });
         GateAddress { permits, address }
     }
 
@@ -321,6 +329,10 @@ impl Gates for ActorSystem {
         self.directory.open(sku.no, || {
             (0..sku.buckets).map(|bucket| self.start_gate(sku, BucketNo(bucket))).collect()
         });
+    }
+
+    fn close(&self, sku: SkuNo) {
+        self.directory.close(sku);
     }
 }
 

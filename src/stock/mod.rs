@@ -151,6 +151,9 @@ pub trait Stock: Send + Sync {
     /// `NotLoaded`, whatever other processes have loaded.
     fn register(&self, sku: &Arc<Sku>);
 
+    /// Frees what this process holds of a SKU whose sale is purged.
+    fn forget(&self, sku: SkuNo);
+
     /// Holds every bucket of a SKU for a load, with room for `num_orders`. Publishing the load
     /// replaces the previous content. A loader with a larger token fences the previous one.
     async fn load(
@@ -319,9 +322,9 @@ impl<T> SkuIndex<T> {
     }
 
     fn remove(&self, sku: SkuNo) {
-        self.change(|skus| {
-            skus.remove(&sku);
-        });
+        if self.0.load().contains_key(&sku) {
+            self.change(|skus| drop(skus.remove(&sku)));
+        }
     }
 
     fn change(&self, change: impl Fn(&mut HashMap<SkuNo, Arc<T>>)) {

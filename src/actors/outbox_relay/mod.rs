@@ -124,6 +124,7 @@ impl RelayDeps {
                 kind: "outbox_relay",
                 arbiter: arbiter.clone(),
                 mailbox: MAILBOX,
+                ends_unheld: false,
                 fault_injector,
                 factory: Arc::new(move |incarnation| OutboxRelay {
                     incarnation,

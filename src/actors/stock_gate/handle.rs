@@ -71,6 +71,17 @@ impl GateDirectory {
         self.gates.store(Arc::new(gates));
     }
 
+    /// Removes the gates of one SKU. Each ends when no request is on its way to it.
+    pub(crate) fn close(&self, sku: SkuNo) {
+        if !self.has(sku) {
+            return;
+        }
+        let _opening = self.opening.lock();
+        let mut gates = HashMap::clone(&self.gates.load());
+        gates.remove(&sku);
+        self.gates.store(Arc::new(gates));
+    }
+
     /// Requests inside all gates.
     pub(crate) fn num_inside(&self) -> usize {
         self.all().iter().map(|gate| gate.permits.num_taken()).sum()

@@ -39,6 +39,8 @@ pub struct ChildSpec<A: Supervised> {
     pub arbiter: ArbiterHandle,
     /// Mailbox capacity: at least the number of permits to send messages.
     pub mailbox: usize,
+    /// Whether the child ends when nobody holds its address any more.
+    pub ends_unheld: bool,
     /// Injects panics.
     pub fault_injector: FaultInjector,
     /// Creates the actor of one incarnation.
@@ -100,7 +102,7 @@ impl Supervisor {
         Self { settings, clock, shutdown, home, children: Arc::default(), down }
     }
 
-    /// Starts a child and restarts it until the shutdown begins.
+    /// Starts a child and restarts it until the shutdown begins, or it ends unheld.
     pub fn start<A>(&self, spec: ChildSpec<A>) -> Address<A>
     where
         A: Supervised + Handler<Stop>,
@@ -147,6 +149,11 @@ impl Supervisor {
             let reason = tokio::select! {
                 exit = exit => exit.unwrap_or(ExitReason::Stopped),
                 () = self.stalled(&child.progress) => ExitReason::Stalled,
+                () = address.closed(), if spec.ends_unheld => {
+                    drop(addr.try_send(Stop));
+                    self.children.lock().retain(|other| !Arc::ptr_eq(other, &child));
+                    return;
+                }
             };
             address.send_replace(None);
             if reason == ExitReason::Stalled {

@@ -15,7 +15,7 @@ use tokio::sync::Mutex;
 use crate::config::Settings;
 use crate::db;
 use crate::domain::{
-    ArchiveDigest, ByOperator, Epoch, OpenEnd, Phase, Sale, SaleDraft, SaleId, Sku, SkuId,
+    ArchiveDigest, ByOperator, Epoch, OpenEnd, Phase, Sale, SaleDraft, SaleId, Sku, SkuId, SkuNo,
 };
 use crate::runtime::clock::SharedClock;
 use crate::runtime::unique_name;
@@ -89,6 +89,9 @@ pub enum SalesError {
 pub trait Gates: Send + Sync {
     /// Starts the gates of a SKU, unless they run.
     fn open(&self, sku: &Arc<Sku>);
+
+    /// Ends the gates of a SKU whose sale is purged, if they run.
+    fn close(&self, sku: SkuNo);
 }
 
 /// Operations on sales, serialized within a process. Cheap to clone.
@@ -189,12 +192,17 @@ impl SalesService {
     }
 
     /// Opens the gates of a sale, then enters it in the catalog: a buyer who finds an open sale
-    /// finds its gates. The gates of a bucket that is not loaded answer `busy`.
+    /// finds its gates. The gates of a bucket that is not loaded answer `busy`. A purged sale has
+    /// neither gates nor buckets.
     fn list(&self, sale: &Sale) {
-        if self.has_buckets(sale) {
-            for sku in sale.skus.iter().cloned().map(Arc::new) {
+        for sku in &sale.skus {
+            if self.has_buckets(sale) {
+                let sku = Arc::new(sku.clone());
                 self.backends.stock.register(&sku);
                 self.gates.open(&sku);
+            } else if sale.retention.is_purged() {
+                self.gates.close(sku.no);
+                self.backends.stock.forget(sku.no);
             }
         }
         if self.catalog.sale(sale.id.as_str()).is_none_or(|listed| listed.sale != *sale) {

@@ -108,6 +108,7 @@ impl SalesService {
         let mut sale = self.sale_in_ledger(id).await?;
         if !sale.retention.is_purged() {
             sale = self.begin_purge(&sale, digest, archived).await?;
+            self.list(&sale);
             tracing::warn!(sale = %id, %digest, "sale: purge begun");
         } else if sale.retention.digest != Some(digest) {
             return Err(SalesError::ArchiveDiffers("the sale is purged by another".to_owned()));

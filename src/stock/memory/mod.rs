@@ -88,6 +88,11 @@ impl Stock for MemoryStock {
     /// A load registers, and no other process loads.
     fn register(&self, _: &Arc<Sku>) {}
 
+    fn forget(&self, sku: SkuNo) {
+        self.index.remove(sku);
+        self.loaders.lock().remove(&sku);
+    }
+
     async fn load(
         &self,
         sku: Arc<Sku>,
@@ -123,8 +128,7 @@ impl Stock for MemoryStock {
     }
 
     async fn purge(&self, sku: &Arc<Sku>) -> Result<(), Error> {
-        self.index.remove(sku.no);
-        self.loaders.lock().remove(&sku.no);
+        self.forget(sku.no);
         Ok(())
     }
 

@@ -155,6 +155,10 @@ impl Stock for RedisStock {
         self.latest_buckets_of(sku);
     }
 
+    fn forget(&self, sku: SkuNo) {
+        self.skus.remove(sku);
+    }
+
     async fn load(
         &self,
         sku: Arc<Sku>,
@@ -185,7 +189,7 @@ impl Stock for RedisStock {
 
     async fn purge(&self, sku: &Arc<Sku>) -> Result<(), Error> {
         purge::delete_buckets(&self.buckets_of(sku)).await?;
-        self.skus.remove(sku.no);
+        self.forget(sku.no);
         Ok(())
     }
 

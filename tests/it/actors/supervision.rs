@@ -99,6 +99,7 @@ fn victim(num_started: &Arc<AtomicU32>) -> ChildSpec<Victim> {
         kind: "victim",
         arbiter: Arbiter::current(),
         mailbox: 16,
+        ends_unheld: false,
         fault_injector: FaultInjector::default(),
         factory: Arc::new(move |incarnation| {
             num_started.fetch_add(1, Ordering::Relaxed);
@@ -172,6 +173,33 @@ fn long_work_whose_calls_are_answered_is_no_stall() {
             (supervisor.report().remove(0).stalls == 1).then_some(())
         })
         .await;
+    });
+}
+
+#[test]
+fn a_child_that_ends_unheld_ends_with_its_last_address() {
+    in_system(async {
+        let settings = settings(Tier::Memory);
+        let supervisor = supervisor(&settings);
+        let unheld = |name: &str| ChildSpec {
+            name: name.to_owned(),
+            ends_unheld: true,
+            ..victim(&Arc::default())
+        };
+        let (kept, dropped) =
+            (supervisor.start(unheld("kept")), supervisor.start(unheld("dropped")));
+        drop(supervisor.start(victim(&Arc::default())));
+        let actor = dropped.wait_up().await;
+        let clone = dropped.clone();
+        drop(dropped);
+        kept.wait_up().await;
+        assert!(actor.connected() && supervisor.report().len() == 3);
+        drop(clone);
+        until("the end of the actor", async || (!actor.connected()).then_some(())).await;
+        let report = supervisor.report();
+        let names: Vec<_> = report.iter().map(|child| child.name.as_str()).collect();
+        assert_eq!(names, ["kept", "victim"]);
+        assert!(kept.wait_up().await.connected());
     });
 }
 

@@ -29,6 +29,8 @@ struct NoGates;
 
 impl Gates for NoGates {
     fn open(&self, _: &Arc<Sku>) {}
+
+    fn close(&self, _: floodgate::domain::SkuNo) {}
 }
 
 enum Storage {

@@ -115,6 +115,10 @@ impl Stock for FaultyStock {
         self.inner.register(sku);
     }
 
+    fn forget(&self, sku: SkuNo) {
+        self.inner.forget(sku);
+    }
+
     async fn settle(&self, orders: Vec<(BucketNo, Order)>) -> Result<(), Error> {
         self.check_write()?;
         let settled = self.inner.settle(orders).await;

@@ -135,6 +135,7 @@ impl ConsumerHarness {
             kind: "order_consumer",
             arbiter: Arbiter::current(),
             mailbox: 16,
+            ends_unheld: false,
             fault_injector: FaultInjector::new(if injects_panics {
                 settings.faults.panic_percent
             } else {
