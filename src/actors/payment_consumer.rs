@@ -12,14 +12,11 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use futures_util::future::join_all;
-use tokio::time::timeout;
 
 use super::periodic::Task;
 use crate::broker::{
-    self, Acknowledger, Delivery, Headers, Message, PublishOutcome, Publisher, Route, Source,
-    Subscriber, Subscription,
+    self, Delivery, Headers, Inbox, Message, PublishOutcome, Publisher, Route, Source, Subscriber,
 };
 use crate::db::{self, ErrorClass};
 use crate::domain::PaymentRecorded;
@@ -64,11 +61,10 @@ pub enum ConsumeError {
 
 /// The subscription of one incarnation.
 #[derive(Default)]
-pub struct Inbox(RefCell<Option<OpenInbox>>);
+pub struct Events(RefCell<Option<OpenEvents>>);
 
-struct OpenInbox {
-    subscription: Box<dyn Subscription>,
-    acks: Box<dyn Acknowledger>,
+struct OpenEvents {
+    inbox: Inbox,
     /// Unacknowledged events, oldest first.
     waiting: Vec<WaitingEvent>,
 }
@@ -89,54 +85,38 @@ enum Decision {
 }
 
 impl Task for PaymentConsumer {
-    type State = Inbox;
+    type State = Events;
     type Error = ConsumeError;
 
     const FAILURE: &'static str = "payment events not consumed, retrying";
 
-    async fn run(&self, inbox: &Inbox) -> Result<(), ConsumeError> {
-        let known = inbox.0.take();
+    async fn run(&self, events: &Events) -> Result<(), ConsumeError> {
+        let known = events.0.take();
         let mut open = match known {
             Some(open) => open,
             None => self.subscribe().await?,
         };
+        let num_waiting = open.waiting.len();
+        let wait = if num_waiting == 0 { WAIT } else { Duration::ZERO };
         // Without a subscription the broker delivers all unacknowledged events again.
-        open.receive().await?;
+        let received = open.inbox.next_batch(wait, num_waiting).await?.into_iter();
+        open.waiting.extend(received.map(|delivery| WaitingEvent { delivery, num_refused: 0 }));
         let ended = self.decide(&mut open).await;
-        inbox.0.replace(Some(open));
+        events.0.replace(Some(open));
         ended
     }
 }
 
-impl OpenInbox {
-    /// Takes the events that are there; waits for the first one if none is waiting.
-    async fn receive(&mut self) -> Result<(), broker::Error> {
-        let mut wait = if self.waiting.is_empty() { WAIT } else { Duration::ZERO };
-        while self.waiting.len() < usize::from(PREFETCH) {
-            let delivery = match self.subscription.next().now_or_never() {
-                Some(next) => next?,
-                None => match timeout(wait, self.subscription.next()).await {
-                    Ok(next) => next?,
-                    Err(_elapsed) => break,
-                },
-            };
-            self.waiting.push(WaitingEvent { delivery, num_refused: 0 });
-            wait = Duration::ZERO;
-        }
-        Ok(())
-    }
-}
-
 impl PaymentConsumer {
-    async fn subscribe(&self) -> Result<OpenInbox, broker::Error> {
-        let subscription = self.subscriber.subscribe(Source::Payments, PREFETCH).await?;
-        let acks = subscription.acks();
-        Ok(OpenInbox { subscription, acks, waiting: Vec::new() })
+    async fn subscribe(&self) -> Result<OpenEvents, broker::Error> {
+        let inbox = Inbox::open(&self.subscriber, Source::Payments, PREFETCH, &self.clock).await?;
+        Ok(OpenEvents { inbox, waiting: Vec::new() })
     }
 
     /// Records the waiting events and acknowledges those that are decided; returns the first error
     /// of the others.
-    async fn decide(&self, open: &mut OpenInbox) -> Result<(), ConsumeError> {
+    async fn decide(&self, open: &mut OpenEvents) -> Result<(), ConsumeError> {
+        let acks = open.inbox.acks();
         let mut events = std::mem::take(&mut open.waiting).into_iter();
         let mut decided = Vec::new();
         loop {
@@ -156,7 +136,7 @@ impl PaymentConsumer {
                 Decision::Done(outcome) => {
                     // Crash here [payment_event_not_acknowledged]: the event is in the ledger; the
                     // broker delivers it again, and the ledger knows its id.
-                    open.acks.one(tag).await;
+                    acks.one(tag).await;
                     self.count(outcome);
                     continue;
                 }
@@ -175,7 +155,7 @@ impl PaymentConsumer {
             };
             match self.dead_letter(&event.delivery, poison).await {
                 Ok(()) => {
-                    open.acks.one(tag).await;
+                    acks.one(tag).await;
                     self.count("dead");
                 }
                 Err(error) => {

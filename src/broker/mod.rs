@@ -18,10 +18,12 @@ use bytes::Bytes;
 use crate::domain::BucketKey;
 
 mod headers;
+mod inbox;
 pub mod rabbit;
 pub mod topology;
 
 pub use headers::SIGNATURE_HEADERS;
+pub use inbox::Inbox;
 pub use rabbit::{RabbitBroker, RabbitOptions};
 pub use topology::Topology;
 
@@ -243,7 +245,7 @@ pub trait Subscriber: Send + Sync {
         prefetch: u16,
     ) -> Result<Box<dyn Subscription>, Error>;
 
-    /// The depth of every order queue and of the dead letter queue.
+    /// The depth of every queue but `unreadable`.
     async fn depths(&self) -> Result<Vec<QueueDepth>, Error>;
 
     /// Closes all connections, publishing ones included.

@@ -101,6 +101,20 @@ pub struct PublishAddress {
     pub key: String,
 }
 
+impl Route {
+    /// The name of its queue without the namespace; `None` for events.
+    pub fn queue(self) -> Option<String> {
+        Some(match self {
+            Self::Orders(number) => format!("orders.{number}"),
+            Self::Dead => DEAD.to_owned(),
+            Self::Payments => PAYMENTS.to_owned(),
+            Self::Delay(s) => format!("{DUE}.{s}"),
+            Self::Due => DUE.to_owned(),
+            Self::Events => return None,
+        })
+    }
+}
+
 impl Topology {
     /// The topology in a namespace, with `num_queues` order queues that dead-letter a message after
     /// `deliveries_max` deliveries.
@@ -170,24 +184,27 @@ impl Topology {
         self.queue_of(source).map(|queue| queue.name)
     }
 
+    /// Every queue with consumers, or whose messages go on by themselves: all but `unreadable`.
+    pub fn live_queues(&self) -> Vec<Queue> {
+        let mut queues = self.queues();
+        queues.retain(|queue| self.short(&queue.name) != UNREADABLE);
+        queues
+    }
+
     fn queue_of(&self, route: Route) -> Option<Queue> {
         let binding = self.address(route)?;
         let ttl_ms = match route {
             Route::Delay(s) => Some(i64::from(s) * 1_000),
             _ => None,
         };
-        let (name, target, deliveries_max) = match route {
-            Route::Orders(number) => {
-                (format!("orders.{number}"), Some(DEAD), i64::from(self.deliveries_max))
-            }
-            Route::Dead => (DEAD.to_owned(), Some(UNREADABLE), DEAD_LETTER_DELIVERIES_MAX),
-            Route::Payments => (PAYMENTS.to_owned(), Some(DEAD), i64::from(self.deliveries_max)),
-            Route::Delay(s) => (format!("{DUE}.{s}"), Some(DUE), DELIVERIES_UNLIMITED),
-            Route::Due => (DUE.to_owned(), None, DELIVERIES_UNLIMITED),
-            Route::Events => return None,
+        let (target, deliveries_max) = match route {
+            Route::Dead => (Some(UNREADABLE), DEAD_LETTER_DELIVERIES_MAX),
+            Route::Orders(_) | Route::Payments => (Some(DEAD), i64::from(self.deliveries_max)),
+            Route::Delay(_) => (Some(DUE), DELIVERIES_UNLIMITED),
+            Route::Due | Route::Events => (None, DELIVERIES_UNLIMITED),
         };
         Some(Queue {
-            name: self.full_name(&name),
+            name: self.full_name(&route.queue()?),
             binding,
             dead_letters_to: target.map(|target| self.full_name(target)),
             deliveries_max,

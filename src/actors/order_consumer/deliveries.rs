@@ -4,10 +4,9 @@ use std::ops::Range;
 use std::time::Duration;
 
 use actix::{AsyncContext, Context};
-use futures_util::FutureExt;
 
 use super::submission::{InFlightIntent, Submission};
-use super::{Arc, Delivery, Operation, OrderConsumer, Subscription, SubscriptionState};
+use super::{Arc, Delivery, Inbox, Operation, OrderConsumer, SubscriptionState};
 use crate::actors::supervisor::supervised::spawn_step;
 use crate::broker::{Acknowledger, Error, Source};
 use crate::domain::{Epoch, Sale, Sku, SkuNo, window_fault};
@@ -32,17 +31,17 @@ impl OrderConsumer {
             return;
         }
         self.is_reading = true;
-        let subscriber = Arc::clone(&self.deps.subscriber);
-        let (source, prefetch) = (Source::Orders(self.deps.queue), self.deps.settings.prefetch);
-        let work = async move { subscriber.subscribe(source, prefetch).await };
-        spawn_step(self, ctx, work, |consumer, ctx, subscribed| match subscribed {
-            Ok(subscription) => {
+        let deps = self.deps.clone();
+        let (source, prefetch) = (Source::Orders(deps.queue), deps.settings.prefetch);
+        let work =
+            async move { Inbox::open(&deps.subscriber, source, prefetch, &deps.clock).await };
+        spawn_step(self, ctx, work, |consumer, ctx, opened| match opened {
+            Ok(inbox) => {
                 if consumer.subscribe_backoff.failures() > 0 {
                     tracing::info!(queue = consumer.deps.queue, "order queue: subscribed again");
                 }
-                let acknowledger = Some(Arc::from(subscription.acks()));
-                consumer.replace_subscription(acknowledger);
-                consumer.read(ctx, subscription);
+                consumer.replace_subscription(Some(Arc::from(inbox.acks())));
+                consumer.read(ctx, inbox);
             }
             Err(error) => consumer.subscription_lost(ctx, &error),
         });
@@ -68,36 +67,31 @@ impl OrderConsumer {
         self.report_if_idle();
     }
 
-    fn read(&mut self, ctx: &mut Context<Self>, mut subscription: Box<dyn Subscription>) {
-        let max = usize::from(self.deps.settings.prefetch);
+    fn read(&mut self, ctx: &mut Context<Self>, mut inbox: Inbox) {
+        let num_held = self.subscription.window.len();
         let work = async move {
-            let deliveries = next_deliveries(subscription.as_mut(), max).await;
-            (subscription, deliveries)
+            let deliveries = inbox.next_batch(READ_TIMEOUT, num_held).await;
+            (inbox, deliveries)
         };
-        spawn_step(self, ctx, work, |consumer, ctx, (subscription, deliveries)| match deliveries {
+        spawn_step(self, ctx, work, |consumer, ctx, (inbox, deliveries)| match deliveries {
             _ if consumer.is_quiet => {
                 // The deliveries just read return to the queue when the subscription is closed.
                 consumer.is_reading = false;
-                consumer.closing_subscription = Some(subscription);
+                consumer.closing_subscription = Some(inbox);
                 consumer.report_if_idle();
             }
             Err(error) => consumer.subscription_lost(ctx, &error),
-            Ok(deliveries) if deliveries.is_empty() && consumer.subscription.is_stalled => {
-                let reason = "messages are ready and none is delivered".to_owned();
-                consumer.subscription_lost(ctx, &Error::Ended { reason });
-            }
             Ok(deliveries) => {
                 if !deliveries.is_empty() {
                     consumer.receive(ctx, deliveries);
                 }
-                consumer.read(ctx, subscription);
+                consumer.read(ctx, inbox);
             }
         });
     }
 
     fn receive(&mut self, ctx: &mut Context<Self>, deliveries: Vec<Delivery>) {
         self.subscribe_backoff = self.deps.reconnect;
-        (self.subscription.ready_since, self.subscription.is_stalled) = (None, false);
         let mut batch = Vec::new();
         for delivery in deliveries {
             self.deps.metrics.consumer_delivery(delivery.num_previous > 0);
@@ -194,24 +188,6 @@ impl OrderConsumer {
             consumer.acknowledge(ctx);
         });
     }
-}
-
-/// Waits for one delivery and takes those that are already there, `max` in all. Returns none after
-/// [`READ_TIMEOUT`].
-async fn next_deliveries(
-    subscription: &mut dyn Subscription,
-    max: usize,
-) -> Result<Vec<Delivery>, Error> {
-    let Ok(first) = tokio::time::timeout(READ_TIMEOUT, subscription.next()).await else {
-        return Ok(Vec::new());
-    };
-    let mut deliveries = vec![first?];
-    while deliveries.len() < max
-        && let Some(next) = subscription.next().now_or_never()
-    {
-        deliveries.push(next?);
-    }
-    Ok(deliveries)
 }
 
 /// A SKU of the catalog.

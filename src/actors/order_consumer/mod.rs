@@ -17,7 +17,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use actix::{Actor, AsyncContext, Context, Handler};
 use futures_util::future::BoxFuture;
@@ -28,7 +28,7 @@ use crate::actors::supervisor::supervised::{
     Incarnation, spawn_step, spawn_wait, step, supervised,
 };
 use crate::broker::{
-    Acknowledger, Delivery, Message, PublishChannel, Publisher, Subscriber, Subscription,
+    Acknowledger, Delivery, Inbox, Message, PublishChannel, Publisher, Subscriber,
 };
 use crate::config::ConsumerSettings;
 use crate::db::Ledger;
@@ -105,7 +105,7 @@ pub struct OrderConsumer {
     is_reading: bool,
     subscribe_backoff: Backoff,
     /// During shutdown: kept open until the last submissions are acknowledged, then closed.
-    closing_subscription: Option<Box<dyn Subscription>>,
+    closing_subscription: Option<Inbox>,
     publish_channel: Option<Box<dyn PublishChannel>>,
     /// An intent whose order is committed; the canary places it again.
     committed_intent: Option<OrderIntent>,
@@ -151,9 +151,6 @@ struct SubscriptionState {
     /// Dead letters to publish, each with the tag of the delivery that it completes a part of.
     dead_letters: VecDeque<(u64, Message)>,
     publish_backoff: Backoff,
-    /// While nothing is delivered: since when the queue has had ready messages.
-    ready_since: Option<Instant>,
-    is_stalled: bool,
 }
 
 impl SubscriptionState {
@@ -170,8 +167,6 @@ impl SubscriptionState {
             retries: RetryQueue::new(deps.retry_backoff()),
             dead_letters: VecDeque::new(),
             publish_backoff: deps.reconnect,
-            ready_since: None,
-            is_stalled: false,
         }
     }
 

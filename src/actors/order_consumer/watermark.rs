@@ -1,16 +1,10 @@
-//! Once a second: announces the watermark of this consumer in its order queue to the reconciler,
-//! and detects a subscription that delivers nothing while messages are ready in its queue: the
-//! connection is up, and the broker or its client has lost the consumer.
-
-use std::time::Duration;
+//! Once a second: announces the watermark of this consumer in its order queue to the reconciler.
 
 use actix::Context;
 
 use super::{Arc, Operation, OrderConsumer};
 use crate::actors::supervisor::supervised::spawn_step;
-
-/// A subscription is stalled if it delivers nothing for this time while messages are ready.
-const STALLED_AFTER: Duration = Duration::from_secs(20);
+use crate::broker::Source;
 
 impl OrderConsumer {
     /// Without an unacknowledged delivery and with an empty queue, the watermark is the present
@@ -21,27 +15,19 @@ impl OrderConsumer {
         if subscription.acknowledger.is_none() || subscription.is_running(Operation::Announce) {
             return;
         }
-        let (now, now_ms) = (self.deps.clock.now(), self.deps.clock.wall_ms());
+        let now_ms = self.deps.clock.wall_ms();
         let is_idle = subscription.window.is_empty();
         let (subscriber, queue) = (Arc::clone(&self.deps.subscriber), self.deps.queue);
         let work = async move {
-            let own_queue = format!("orders.{queue}");
+            let own_queue = Source::Orders(queue).queue()?;
             // A failed query proves nothing about the queue and this subscription.
             let depths = if is_idle { subscriber.depths().await.ok()? } else { Vec::new() };
             depths.into_iter().find(|depth| depth.queue == own_queue)
         };
         self.spawn(ctx, Operation::Announce, work, move |consumer, ctx, depth| {
-            let subscription = &mut consumer.subscription;
-            let depth = depth.filter(|_| subscription.window.is_empty());
-            if let Some(depth) = &depth {
-                // Unacknowledged deliveries may fill the whole prefetch: nothing more is delivered
-                // then. A delivery that arrived meanwhile has ended the idle time.
-                let since = *subscription.ready_since.get_or_insert(now);
-                let is_ready = depth.num_ready > 0;
-                subscription.ready_since = is_ready.then_some(since);
-                subscription.is_stalled = is_ready && now.duration_since(since) >= STALLED_AFTER;
-            }
-            let is_drained = depth.is_some_and(|depth| depth.is_certainly_empty());
+            let subscription = &consumer.subscription;
+            let is_drained = subscription.window.is_empty()
+                && depth.is_some_and(|depth| depth.is_certainly_empty());
             let consumed_ms = subscription.window.watermark();
             if let Some(watermark_ms) = if is_drained { Some(now_ms) } else { consumed_ms } {
                 consumer.write_watermark(ctx, watermark_ms);

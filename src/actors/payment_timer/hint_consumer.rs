@@ -10,12 +10,9 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
-use tokio::time::timeout;
-
 use super::TimerDeps;
 use crate::actors::periodic::Task;
-use crate::broker::{self, Acknowledger, Source, Subscriber, Subscription};
+use crate::broker::{self, Inbox, Source, Subscriber};
 use crate::db;
 use crate::domain::OrderKey;
 use crate::messages::due_hint;
@@ -43,12 +40,7 @@ pub enum HintConsumeError {
 
 /// The subscription of one incarnation.
 #[derive(Default)]
-pub struct Hints(RefCell<Option<OpenHints>>);
-
-struct OpenHints {
-    subscription: Box<dyn Subscription>,
-    acks: Box<dyn Acknowledger>,
-}
+pub struct Hints(RefCell<Option<Inbox>>);
 
 impl Task for HintConsumer {
     type State = Hints;
@@ -58,48 +50,37 @@ impl Task for HintConsumer {
 
     async fn run(&self, hints: &Hints) -> Result<(), HintConsumeError> {
         let known = hints.0.take();
-        let mut open = match known {
-            Some(open) => open,
-            None => self.subscribe().await?,
+        let mut inbox = match known {
+            Some(inbox) => inbox,
+            None => Inbox::open(&self.subscriber, Source::Due, PREFETCH, &self.deps.clock).await?,
         };
-        let (orders, last) = self.receive(&mut open).await?;
+        let (orders, last) = self.receive(&mut inbox).await?;
         let ended = self.end(orders).await;
         if let Some(last) = last {
-            open.acks.up_to(last).await;
+            inbox.acks().up_to(last).await;
         }
-        hints.0.replace(Some(open));
+        hints.0.replace(Some(inbox));
         Ok(ended?)
     }
 }
 
 impl HintConsumer {
-    async fn subscribe(&self) -> Result<OpenHints, broker::Error> {
-        let subscription = self.subscriber.subscribe(Source::Due, PREFETCH).await?;
-        let acks = subscription.acks();
-        Ok(OpenHints { subscription, acks })
-    }
-
     /// The orders of about one batch of hints, and the last hint; waits for the first one.
     async fn receive(
         &self,
-        open: &mut OpenHints,
+        inbox: &mut Inbox,
     ) -> Result<(Vec<OrderKey>, Option<u64>), broker::Error> {
         let batch = usize::try_from(self.deps.settings.batch).unwrap_or(usize::MAX);
         let (mut orders, mut last, mut num_hints, mut wait) = (Vec::new(), None, 0, WAIT);
-        while orders.len() < batch && num_hints < PREFETCH {
-            let hint = match open.subscription.next().now_or_never() {
-                Some(next) => next?,
-                None => match timeout(wait, open.subscription.next()).await {
-                    Ok(next) => next?,
-                    Err(_elapsed) => break,
-                },
-            };
+        while orders.len() < batch
+            && num_hints < usize::from(PREFETCH)
+            && let Some(hint) = inbox.next(wait, num_hints).await?
+        {
             let of_hint = due_hint::orders_in(&hint.headers, &hint.body, &self.installation);
-            if let Some(of_hint) = of_hint {
-                orders.extend(of_hint);
-            } else {
+            if of_hint.is_none() {
                 tracing::warn!(message_id = hint.headers.message_id, "hint: not ours");
             }
+            orders.extend(of_hint.unwrap_or_default());
             (last, wait) = (Some(hint.tag), Duration::ZERO);
             num_hints += 1;
         }

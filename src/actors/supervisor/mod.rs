@@ -39,7 +39,7 @@ pub struct ChildSpec<A: Supervised> {
     pub arbiter: ArbiterHandle,
     /// Mailbox capacity: at least the number of permits to send messages.
     pub mailbox: usize,
-    /// Whether the child ends when nobody holds its address any more.
+    /// Whether the child ends with the last clone of its address.
     pub ends_unheld: bool,
     /// Injects panics.
     pub fault_injector: FaultInjector,

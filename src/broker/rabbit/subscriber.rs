@@ -87,14 +87,14 @@ impl Subscriber for RabbitBroker {
         Ok(Box::new(RabbitSubscription { consumer, shared: Arc::new(shared), prefetch }))
     }
 
-    /// All queues but `unreadable`. A missing queue counts as empty.
+    /// A missing queue counts as empty.
     async fn depths(&self) -> Result<Vec<QueueDepth>, Error> {
         let inner = &self.inner;
         let connection = inner.consuming().await?;
         let topology = &inner.options.topology;
         let mut depths = Vec::new();
         let mut channel = connection.channel().await?;
-        for queue in topology.queues().iter().filter(|queue| queue.dead_letters_to.is_some()) {
+        for queue in &topology.live_queues() {
             let name = topology.short(&queue.name).to_owned();
             let request = declare::queue(&channel, queue, true);
             let answer = tokio::time::timeout(inner.options.connect_timeout, request).await;

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use floodgate::actors::PaymentConsumer;
-use floodgate::actors::payment_consumer::{ConsumeError, Inbox};
+use floodgate::actors::payment_consumer::{ConsumeError, Events};
 use floodgate::actors::periodic::Task;
 use floodgate::broker::{RabbitBroker, Subscriber, Topology};
 use floodgate::config::{PaymentBackend, Settings, Tier, WebhookSecret};
@@ -70,7 +70,7 @@ struct Fixture {
     server: RabbitMq,
     broker: Arc<RabbitBroker>,
     consumer: PaymentConsumer,
-    inbox: Inbox,
+    inbox: Events,
     payment_id: String,
 }
 
@@ -91,7 +91,7 @@ impl Fixture {
             clock: SystemClock::shared(),
             metrics: Arc::new(Metrics::default()),
         };
-        let inbox = Inbox::default();
+        let inbox = Events::default();
         // Declares the queue.
         consumer.run(&inbox).await.unwrap();
         Self { shop, ledger, server, broker, consumer, inbox, payment_id }
@@ -143,7 +143,7 @@ fn events_from_the_queue_pay_and_refund_once_and_a_repeat_does_nothing() {
         fixture.runs_until("refunded", 1).await;
         assert_eq!(fixture.shop.state().await, OrderState::Refunded);
         // A new subscription gets what was not acknowledged.
-        fixture.consumer.run(&Inbox::default()).await.unwrap();
+        fixture.consumer.run(&Events::default()).await.unwrap();
         assert_eq!((fixture.counted("known"), fixture.num_ready("dead").await), (1, 0));
         assert_ledger_holds(&*fixture.shop.ledger).await;
     });

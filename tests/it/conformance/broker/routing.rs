@@ -185,6 +185,18 @@ fn every_queue_is_replicated_and_dead_letters_at_least_once() {
     assert_eq!(topology.queue(Source::Orders(2)), None);
 }
 
+/// A consumer finds the depth of its queue by this name.
+#[test]
+fn every_queue_with_a_consumer_is_live() {
+    let topology = Topology::new("shop", 1, 100).with_payments(true).with_delays(vec![60]);
+    let live: Vec<_> = topology.live_queues().into_iter().map(|queue| queue.name).collect();
+    let sources =
+        [Source::Dead, Source::Orders(0), Source::Payments, Source::Due, Source::Delay(60)];
+    let expected = sources.map(|source| format!("shop.{}", source.queue().unwrap()));
+    assert_eq!(live, expected);
+    assert_eq!(sources.map(|source| topology.queue(source).unwrap()), expected);
+}
+
 #[test]
 fn short_names_have_no_namespace() {
     let topology = Topology::new("shop", 2, 100);

@@ -228,9 +228,7 @@ impl State {
                 num_consumers: self.consumers.values().filter(consumes).count() as u64,
             }
         };
-        let queues = self.topology.queues().into_iter();
-        let consumed = queues.filter(|queue| queue.dead_letters_to.is_some());
-        consumed.map(|queue| depth(queue.name)).collect()
+        self.topology.live_queues().into_iter().map(|queue| depth(queue.name)).collect()
     }
 
     /// The messages ready in a queue, in order.
