@@ -3,13 +3,12 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
 use clap::Args;
 use serde_json::{Map, Value as Json};
 
 use super::admin::{AdminClient, CALL_TIMEOUT};
 use super::common::Common;
-use super::exit::Exit;
+use super::exit::{CommandFailure, Exit};
 use super::output::Output;
 use crate::http::buyers::storefront::{ASSETS, assets_folder, html};
 use crate::http::middleware::embedded::PAGE_HEADERS;
@@ -18,6 +17,7 @@ pub const EXAMPLES: &str = "\
 Examples:
   floodgate sale export spring public/         page, assets and their headers
   floodgate sale export spring public/ --set auth.mode=jwt
+auth.mode and payment.provider must be those of the server: the page is made for them.
 ";
 
 /// What a buyer may see of a sale and of its SKUs without asking the server.
@@ -42,10 +42,11 @@ pub async fn run(
     common: &Common,
 ) -> anyhow::Result<Exit> {
     let sale = client.get(&["sales", &args.sale_id], CALL_TIMEOUT).await?;
-    let mode = common.settings_for(&[])?.auth.mode;
+    let settings = common.settings_for(&[])?;
+    let (mode, provider) = (settings.auth.mode, settings.payment.provider);
     let assets = assets_folder();
     let mut files = vec![
-        ("index.html".to_owned(), html(mode, &snapshot(&sale).to_string()).into_bytes()),
+        ("index.html".to_owned(), html(mode, provider, &snapshot(&sale).to_string()).into_bytes()),
         ("_headers".to_owned(), headers(&assets).into_bytes()),
     ];
     for asset in ASSETS {
@@ -64,10 +65,17 @@ pub async fn run(
 
 fn write(file: &Path, text: &[u8]) -> anyhow::Result<()> {
     if let Some(folder) = file.parent() {
-        let context = || format!("cannot make the folder {}", folder.display());
-        std::fs::create_dir_all(folder).with_context(context)?;
+        std::fs::create_dir_all(folder).map_err(|error| cannot_write(folder, error))?;
     }
-    std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+    std::fs::write(file, text).map_err(|error| cannot_write(file, error))?;
+    Ok(())
+}
+
+/// A file or folder of the user's choice cannot be written.
+pub(super) fn cannot_write(path: &Path, error: impl std::fmt::Display) -> CommandFailure {
+    let problem = format!("{} cannot be written: {error}", path.display());
+    let remedy = "name a folder that this user may write, with room in it, and repeat the command";
+    CommandFailure::new(Exit::Unclear, problem, remedy)
 }
 
 /// The sale without what only operators see.

@@ -7,7 +7,10 @@ import { read, write } from "./records.js";
 
 const CALL_MS = 15000;
 
-export const auth = document.documentElement.dataset.auth;
+export const { auth } = document.documentElement.dataset;
+
+/** Whether the shop takes payments. */
+export const canPay = document.documentElement.dataset.payments === "on";
 
 function subject(token) {
   try {
@@ -18,7 +21,8 @@ function subject(token) {
   }
 }
 
-const isBuyer = (id) => /^[1-9]\d{0,18}$/.test(id);
+const BUYER_MAX = 2n ** 63n - 1n;
+const isBuyer = (id) => /^[1-9]\d{0,18}$/.test(id) && BigInt(id) <= BUYER_MAX;
 
 /** The buyer, if one is known. With tokens a login service leads back to `#token=<JWT>`. */
 export function buyer() {
@@ -101,6 +105,20 @@ async function timed(path) {
 
 export const sales = (cursor) => timed(`v1/sales${cursor ? `?cursor=${id(cursor)}` : ""}`);
 export const sale = (saleId) => timed(`v1/sales/${id(saleId)}`);
+
+/** The first pages of the sales, as one. */
+export async function allSales(pages) {
+  const answer = await sales();
+  const found = answer.body?.sales ?? [];
+  for (let left = pages - 1; left > 0 && answer.body?.next_cursor; left -= 1) {
+    const { status, body } = await sales(answer.body.next_cursor);
+    if (status !== 200) return { ...answer, status };
+    found.push(...body.sales);
+    answer.body.next_cursor = body.next_cursor;
+  }
+  return answer;
+}
+
 export const mine = (saleId) => call("GET", `v1/sales/${id(saleId)}/mine`);
 export const requestId = (saleId, sku) =>
   call("POST", `v1/sales/${id(saleId)}/request-ids`, { sku_id: sku });

@@ -119,7 +119,7 @@ function requestId(state, event) {
 function idRefused(state, event) {
   if (state.name !== "queued") return stay(state);
   if (event.status === 401) return rest(state, { note: "sign-in" }, [{ do: "sign-in" }]);
-  return rest(state, { note: event.status ? "refused" : "unreachable" });
+  return rest(state, { note: event.status ? "refused" : "unsent" });
 }
 
 /** Another tab, or an earlier visit, has begun a purchase: this tab shows it. */
@@ -136,17 +136,19 @@ function record(state, event) {
   return go(state, "queued", { record: event.record, since, tries: 0 }, [poll(event.record, 0)]);
 }
 
+/** Whether a count of the stock may undo this refusal; its reason stays readable. */
+const isUndone = (state, now) => state.name === "failed" && state.note === "sold-out" &&
+  now - state.since > STOCK_LAG_MS;
+
 function sale(state, event) {
   const next = { ...state, sale: { phase: event.phase, soldOut: event.soldOut } };
   const rests = ["closed", "idle", "limit"].includes(state.name) ||
-    (state.name === "failed" && state.note === "sold-out" &&
-      event.now - state.since > STOCK_LAG_MS) ||
-    (state.name === "failed" && event.phase !== "open");
+    isUndone(state, event.now) || (state.name === "failed" && event.phase !== "open");
   if (!rests || state.name === "closed" && state.retryAt) return stay(next);
   const { record: kept, name, note } = state;
   const result = rest(next);
   result.state.record = kept;
-  if (result.state.name === name && name === "idle") result.state.note = note;
+  if (result.state.name === "idle" && ["idle", "failed"].includes(name)) result.state.note = note;
   return result;
 }
 
@@ -169,9 +171,10 @@ function mine(state, event) {
     ]);
   }
   if (state.name === "success" && state.policy !== "one_per_buyer") return stay(next);
-  if (state.name === "failed" && state.note !== "sold-out") return stay(next);
+  if (state.name === "failed" && !isUndone(state, event.now)) return stay(next);
   const result = rest(next, { order: null });
-  if (result.state.name === state.name) result.state.note ??= state.note;
+  const isSame = result.state.name === state.name || state.name === "failed";
+  if (isSame) result.state.note ??= state.note;
   return result;
 }
 
@@ -327,6 +330,7 @@ function notFound(state, now) {
 
 /** The page is shown again, or the connection is back: read what happened meanwhile. */
 function wake(state) {
+  if (state.name === "idle" && state.note === "unsent") return stay({ ...state, note: null });
   const waits = ["queued", "unknown"].includes(state.name) && state.record?.request_id;
   return waits && state.note !== "busy" ? stay(state, [watch(state.record, 0)]) : stay(state);
 }

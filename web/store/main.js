@@ -3,6 +3,7 @@
 import * as api from "./api.js";
 import { dialog, h, say, set } from "./dom.js";
 import { ordersView } from "./orders.js";
+import { listen } from "./records.js";
 import { saleView, salesView } from "./sale.js";
 import { keepLanguage, otherLanguage, t } from "./words.js";
 
@@ -88,6 +89,7 @@ const langTag = () => (otherLanguage === "zh" ? "zh-Hans" : "en");
 let leave = null;
 function route() {
   leave?.();
+  shown = location.search;
   const query = new URLSearchParams(location.search);
   document.title = t("title");
   set(main, "data-phase", null);
@@ -110,6 +112,10 @@ document.addEventListener("click", (event) => {
   main.focus();
   scrollTo(0, 0);
 });
-addEventListener("popstate", route);
+// A step within the page, as of the link to its content, is no visit.
+let shown = null;
+addEventListener("popstate", () => location.search !== shown && route());
+// Another tab has become somebody else: so has this one, whose calls read the same storage.
+listen("fg1:buyer", route);
 
 route();

@@ -9,11 +9,14 @@ import { clock, has, money, t, when } from "./words.js";
 const PAYING_MS = 2000;
 const CALM_MS = 30000;
 const SPOKEN_MS = [300000, 60000];
+/** Pages of sales whose titles are read. */
+const TITLE_PAGES = 5;
 
 export function ordersView(main, shop) {
   const list = h("ul", { class: "orders" });
   const empty = h("p", { class: "quiet" }, t("loading"));
   const more = h("button", { type: "button", class: "plain", hidden: true }, t("orders.more"));
+  document.title = `${t("orders.title")} · ${t("title")}`;
   main.replaceChildren(h("h1", {}, t("orders.title")), list, empty, more);
   const rows = new Map();
   let titles = new Map();
@@ -22,7 +25,7 @@ export function ordersView(main, shop) {
   let isOver = false;
 
   async function readTitles() {
-    const { status, body } = await api.sales();
+    const { status, body } = await api.allSales(TITLE_PAGES);
     if (status !== 200) return;
     const pairs = body.sales.flatMap((sale) => sale.skus.map((sku) => [
       `${sale.sale_id}/${sku.sku_id}`, { sale, sku },
@@ -33,7 +36,10 @@ export function ordersView(main, shop) {
   async function read() {
     clearTimeout(timer);
     if (isOver || document.hidden) return;
-    if (!api.buyer()) return shop.signIn();
+    if (!api.buyer()) {
+      say(empty, t("orders.who"));
+      return shop.signIn();
+    }
     if (titles.size === 0) await readTitles();
     const { status, body } = await api.orders();
     if (isOver) return;
@@ -46,8 +52,8 @@ export function ordersView(main, shop) {
     } else {
       say(empty, t("offline"));
     }
-    const isPaying = [...rows.values()].some(({ order }) => order.state === "paying");
-    timer = setTimeout(read, isPaying ? PAYING_MS : CALM_MS);
+    const changesSoon = ({ order }) => order.state === "paying" || isOverdue(order);
+    timer = setTimeout(read, [...rows.values()].some(changesSoon) ? PAYING_MS : CALM_MS);
   }
 
   function show(orders, isOlder) {
@@ -76,7 +82,7 @@ export function ordersView(main, shop) {
   const stopTicking = tick(() => rows.forEach((row) => row.draw()));
   const wake = () => read();
   document.addEventListener("visibilitychange", wake);
-  addEventListener("pageshow", wake);
+  for (const name of ["online", "pageshow"]) addEventListener(name, wake);
   // The countdowns follow the server's clock, which the list of sales tells.
   readTitles().then(read);
   return () => {
@@ -84,13 +90,20 @@ export function ordersView(main, shop) {
     clearTimeout(timer);
     stopTicking();
     document.removeEventListener("visibilitychange", wake);
-    removeEventListener("pageshow", wake);
+    for (const name of ["online", "pageshow"]) removeEventListener(name, wake);
   };
 }
+
+const isUnpaid = (order) => ["pending_payment", "paying"].includes(order.state);
+
+/** Whether the time to pay is over, and the server has not said yet what became of the order. */
+const isOverdue = (order) => isUnpaid(order) && order.pay_by !== undefined &&
+  Date.parse(order.pay_by) <= api.serverNow();
 
 function orderRow(first, titles, shop, reread) {
   const { sale, sku } = titles.get(`${first.sale_id}/${first.sku_id}`) ?? {};
   const what = sku?.title ?? first.sku_id;
+  const heading = h("h2", { tabindex: -1 }, what);
   const state = h("span", { class: "order-state" });
   const due = h("p", { class: "due" });
   const note = h("p", { class: "note", role: "alert" });
@@ -102,7 +115,7 @@ function orderRow(first, titles, shop, reread) {
   const amount = sale ? money(first.amount, sale.currency) : "";
   const element = h("li", { class: "order" },
     h("div", { class: "order-head" },
-      h("div", {}, h("h2", {}, what),
+      h("div", {}, heading,
         h("p", { class: "quiet" }, sale?.title ?? first.sale_id, " · ",
           t("order.quantity", { quantity: first.quantity }), " · ",
           t("order.placed", { time: when(first.placed_at) }))),
@@ -112,23 +125,30 @@ function orderRow(first, titles, shop, reread) {
     note);
   const row = { element, order: first, update, draw };
   let spoken = 0;
+  let wasOverdue = false;
 
   function update(order) {
+    // What was said of the last call is over with it.
+    if (order.state !== row.order.state) say(note, "");
     row.order = order;
     set(element, "data-state", order.state);
     const owed = order.paid_unfulfilled ? ` ${t("order.owed")}` : "";
     say(state, t(`order.state.${order.state}`) + owed);
-    pay.hidden = !["pending_payment", "paying"].includes(order.state);
-    cancel.hidden = pay.hidden;
     again.hidden = !order.again;
     draw();
   }
 
   function draw() {
     const { order } = row;
-    const waits = ["pending_payment", "paying"].includes(order.state) && order.pay_by;
+    const overdue = isOverdue(order);
+    cancel.hidden = overdue || !isUnpaid(order);
+    pay.hidden = cancel.hidden || !api.canPay;
+    if (overdue && !wasOverdue) reread();
+    wasOverdue = overdue;
+    const waits = isUnpaid(order) && order.pay_by;
     const ms = waits ? Date.parse(order.pay_by) - api.serverNow() : 0;
-    say(due, waits && ms > 0 ? t("order.due", { time: clock(ms) }) : "");
+    const left = waits && ms > 0 ? t("order.due", { time: clock(ms) }) : "";
+    say(due, overdue ? t("order.due.over") : left);
     set(due, "data-soon", waits && ms <= 60000);
     const marks = waits && ms > 0 ? SPOKEN_MS.filter((mark) => ms <= mark).length : 0;
     if (marks > spoken) shop.speak(t("order.due.say", { time: clock(ms) }));
@@ -140,9 +160,9 @@ function orderRow(first, titles, shop, reread) {
     set(button, "aria-busy", "true");
     const { status, body } = await work();
     set(button, "aria-busy", null);
-    const code = body?.code ?? (status === 0 || status >= 500 ? "unreachable" : null);
-    const known = has(`problem.${code}`) ? t(`problem.${code}`) : t("offline");
-    say(note, status === 200 ? "" : known);
+    if (status === 200) say(note, "");
+    else if (has(`problem.${body?.code}`)) say(note, t(`problem.${body.code}`));
+    else say(note, t("order.not-done"));
     return status === 200 ? body : null;
   }
 
@@ -161,7 +181,8 @@ function orderRow(first, titles, shop, reread) {
     sure.addEventListener("click", async () => {
       box.close();
       await run(cancel, () => api.cancel(row.order.request_id));
-      reread();
+      await reread();
+      if (cancel.hidden) heading.focus();
     });
   });
   update(first);

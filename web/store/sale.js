@@ -21,9 +21,11 @@ export function phaseAt(sale, now) {
   return sale.phase === "paused" ? "paused" : "open";
 }
 
-const line = (sale, phase) => t(`phase.${phase}`, {
-  time: when(phase === "before" ? sale.starts_at : sale.ends_at),
-});
+/** A sale that was closed early did not end at the end of its window. */
+function line(sale, phase, now) {
+  if (phase === "ended" && now < Date.parse(sale.ends_at)) return t("phase.closed");
+  return t(`phase.${phase}`, { time: when(phase === "before" ? sale.starts_at : sale.ends_at) });
+}
 
 /** Repeats `work` after the time that it resolves to, while the page is visible. */
 function repeat(work) {
@@ -52,9 +54,12 @@ function repeat(work) {
 export function salesView(main) {
   const list = h("ul", { class: "sales" });
   const empty = h("p", { class: "quiet", role: "note" }, t("loading"));
-  main.replaceChildren(h("h1", {}, t("sales.title")), list, empty);
+  const more = h("button", { type: "button", class: "plain", hidden: true }, t("sales.more"));
+  let pages = 1;
+  document.title = `${t("sales.title")} · ${t("title")}`;
+  main.replaceChildren(h("h1", {}, t("sales.title")), list, empty, more);
   const polling = repeat(async () => {
-    const { status, body } = await api.sales();
+    const { status, body } = await api.allSales(pages);
     if (status !== 200) {
       say(empty, t("offline"));
       return RETRY_MS;
@@ -67,7 +72,12 @@ export function salesView(main) {
     list.replaceChildren(...sales.map((sale) => saleRow(sale, now)));
     if (focused) list.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus();
     say(empty, sales.length > 0 ? "" : t("sales.none"));
+    more.hidden = !body.next_cursor;
     return Math.max(5000, ...sales.map((sale) => Math.min(sale.poll_after_ms, 15000)));
+  });
+  more.addEventListener("click", () => {
+    pages += 1;
+    polling.run();
   });
   polling.run();
   return polling.stop;
@@ -81,7 +91,7 @@ function saleRow(sale, now) {
   return h("li", { "data-phase": phase },
     h("a", { href: `?sale=${encodeURIComponent(sale.sale_id)}`, "data-link": true },
       h("span", { class: "sale-title" }, sale.title),
-      h("span", { class: "sale-when" }, line(sale, phase)),
+      h("span", { class: "sale-when" }, line(sale, phase, now)),
       phase === "ended" ? null : h("span", { class: "sale-stock" }, stock)));
 }
 
@@ -91,6 +101,7 @@ export function saleView(main, saleId, shop, snapshot) {
   let cards = [];
   let spoken = null;
   let stopTicking = null;
+  let isOver = false;
 
   const parts = {
     title: h("h1", {}, "\u00a0"),
@@ -105,7 +116,8 @@ export function saleView(main, saleId, shop, snapshot) {
   const head = h("div", { class: "sale-head" },
     h("div", {}, crumb, parts.title, parts.when),
     h("div", { class: "countdown" }, parts.timerText, parts.timer));
-  main.replaceChildren(head, parts.offline, parts.skus, parts.storage);
+  const frame = [head, parts.offline, parts.skus, parts.storage];
+  main.replaceChildren(...frame);
 
   const hooks = (card) => ({
     changed: () => card.draw(Date.now()),
@@ -133,7 +145,7 @@ export function saleView(main, saleId, shop, snapshot) {
       readAt = performance.now();
       for (const card of cards) {
         const sku = sale.skus.find((one) => one.sku_id === card.sku.sku_id);
-        if (sku) card.drawStock(card.sku = sku, 0);
+        if (sku) card.update(sku);
       }
     }
     tellPhase(isFresh);
@@ -157,7 +169,7 @@ export function saleView(main, saleId, shop, snapshot) {
     const phase = phaseAt(sale, now);
     tellPhase(false);
     set(main, "data-phase", phase);
-    say(parts.when, line(sale, phase));
+    say(parts.when, line(sale, phase, now));
     const to = phase === "before" ? sale.starts_at : sale.ends_at;
     const counts = phase === "before" || phase === "open";
     say(parts.timerText, t(`count.${phase}`));
@@ -180,6 +192,7 @@ export function saleView(main, saleId, shop, snapshot) {
 
   async function readMine() {
     const { status, body } = await api.mine(saleId);
+    if (isOver) return;
     if (status === 401) return shop.signIn();
     if (status !== 200) return;
     for (const found of body.skus) {
@@ -190,6 +203,7 @@ export function saleView(main, saleId, shop, snapshot) {
 
   const polling = repeat(async () => {
     const { status, body } = await api.sale(saleId);
+    if (isOver) return RETRY_MS;
     // Another 404 is not the shop's: of a proxy, or of a host of static files alone.
     const isUnknown = status === 404 && body?.code === "unknown-sku";
     parts.offline.hidden = status === 200 || isUnknown;
@@ -198,6 +212,7 @@ export function saleView(main, saleId, shop, snapshot) {
       return 60000;
     }
     if (status !== 200) return RETRY_MS;
+    if (!head.isConnected) main.replaceChildren(...frame);
     show(body, true);
     const toStart = Date.parse(body.starts_at) - api.serverNow();
     // The countdown needs no poll; the first count is wanted soon after the start.
@@ -216,6 +231,7 @@ export function saleView(main, saleId, shop, snapshot) {
   if (snapshot) show(snapshot, false);
   polling.run();
   return () => {
+    isOver = true;
     polling.stop();
     stopTicking?.();
     document.removeEventListener("visibilitychange", wake);

@@ -1,5 +1,6 @@
 // One SKU of a sale page: price, stock, quantity and the button. Draws states, decides nothing.
 
+import { canPay } from "./api.js";
 import { h, icon, say, set } from "./dom.js";
 import { count, has, money, t } from "./words.js";
 
@@ -41,25 +42,44 @@ export class SkuCard {
       type: "button", class: "buy", "aria-describedby": `${id}-note`, onclick: () => this.#click(),
     }, this.glyph, this.label);
     this.note = h("p", { class: "note", id: `${id}-note` });
-    this.link = h("a", { class: "note-link", href: "?orders", hidden: true }, t("note.pay"));
+    this.link = h("a", { class: "note-link", href: "?orders", hidden: true });
     this.bar = h("div", { class: "level" }, h("span", { class: "fill" }));
     this.left = h("span", { class: "left" });
     this.age = h("span", { class: "age" });
     this.owned = h("p", { class: "owned", hidden: sku.policy.kind !== "quota" }, "\u00a0");
+    this.title = h("h2", { id });
+    this.policy = h("p", { class: "policy" });
+    this.price = h("p", { class: "price" });
+    this.news = h("p", { class: "news", hidden: true });
     this.element = h("section", { class: "sku", "aria-labelledby": id },
       h("div", { class: "sku-head" },
-        h("div", {},
-          h("h2", { id }, sku.title),
-          h("p", { class: "policy" }, this.#policy()), this.owned),
-        h("p", { class: "price" }, money(sku.price, sale.currency))),
+        h("div", {}, this.title, this.policy, this.owned), this.price),
       h("div", { class: "stock" }, this.bar,
         h("p", { class: "stock-text" }, this.left, this.age)),
       h("div", { class: "act" }, this.#stepper(), this.button),
-      h("div", { class: "notes" }, this.note, this.link));
+      h("div", { class: "notes" }, this.news, this.note, this.link));
+    this.#drawTerms();
   }
 
-  #policy() {
-    return t(`policy.${this.sku.policy.kind}`, { limit: count(this.sku.policy.limit ?? 0) });
+  /** What an operator may change while the sale is open. */
+  #drawTerms() {
+    const { title, policy, price } = this.sku;
+    say(this.title, title);
+    say(this.policy, t(`policy.${policy.kind}`, { limit: count(policy.limit ?? 0) }));
+    say(this.price, money(price, this.sale.currency));
+  }
+
+  /** Draws the SKU as the server describes it now. */
+  update(sku) {
+    const before = this.sku.price;
+    this.sku = sku;
+    this.#drawTerms();
+    this.drawStock(0);
+    if (sku.price === before) return;
+    const [was, is] = [before, sku.price].map((price) => money(price, this.sale.currency));
+    say(this.news, t("price.changed", { was, is }));
+    this.news.hidden = false;
+    this.shop.speak(this.news.textContent);
   }
 
   #stepper() {
@@ -84,13 +104,17 @@ export class SkuCard {
 
   #click() {
     if (!this.purchase) return this.shop.signIn();
+    this.news.hidden = true;
     this.purchase.send({ type: "click", quantity: this.#quantity });
   }
 
   /** Draws the button's state; `now` is the time of its seconds. */
   draw(now) {
     const state = this.purchase?.state;
-    if (!state) return say(this.label, t("buyer.none"));
+    if (!state) {
+      this.stepper.hidden = true;
+      return say(this.label, t("buyer.none"));
+    }
     const name = state.name;
     set(this.element, "data-state", name);
     say(this.label, label(state, now));
@@ -104,6 +128,8 @@ export class SkuCard {
     const message = note(state);
     say(this.note, message);
     this.link.hidden = name !== "success";
+    const owes = canPay && state.order?.state === "pending_payment";
+    say(this.link, t(owes ? "note.pay" : "note.orders"));
     this.#drawQuantity(state);
     const spoken = `${name} ${message}`;
     if (this.#spoken !== null && spoken !== this.#spoken && name !== "idle") {
@@ -127,8 +153,8 @@ export class SkuCard {
   }
 
   /** Units left as the server said them, and how long ago that was. */
-  drawStock(sku, ageMs) {
-    const { stock_left: left, initial_stock: all } = sku;
+  drawStock(ageMs) {
+    const { stock_left: left, initial_stock: all } = this.sku;
     const share = all > 0 ? Math.min(1, left / all) : 0;
     this.bar.style.setProperty("--share", share);
     set(this.bar, "data-low", left > 0 && share <= 0.1);

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use actix_web::{HttpRequest, HttpResponse, web};
 
-use crate::config::AuthMode;
+use crate::config::{AuthMode, PaymentBackend};
 use crate::http::middleware::embedded::{
     Asset, HTML, PICTURE, REVALIDATE, SCRIPT, STYLE, Text, WebFolder, assets,
 };
@@ -37,24 +37,31 @@ pub const ASSETS: &[Asset] = &assets!["store":
 
 static FOLDER: LazyLock<WebFolder> = LazyLock::new(|| WebFolder::new(INDEX, ASSETS));
 
-static PAGES: LazyLock<[Text; 2]> =
-    LazyLock::new(|| [AuthMode::Header, AuthMode::Jwt].map(|mode| Text::new(HTML, html(mode, ""))));
+/// By log-in, then by whether payments are taken.
+static PAGES: LazyLock<[[Text; 2]; 2]> = LazyLock::new(|| {
+    [AuthMode::Header, AuthMode::Jwt].map(|mode| {
+        [PaymentBackend::None, PaymentBackend::Demo]
+            .map(|provider| Text::new(HTML, html(mode, provider, "")))
+    })
+});
 
 /// The folder of the assets, relative to the page.
 pub fn assets_folder() -> String {
     FOLDER.path()
 }
 
-/// The page. `snapshot` is the JSON document of a sale that the page shows before it has asked the
-/// server, or empty.
-pub fn html(mode: AuthMode, snapshot: &str) -> String {
+/// The page, which offers payment where there is a provider. `snapshot` is the JSON document of a
+/// sale that the page shows before it has asked the server, or empty.
+pub fn html(mode: AuthMode, provider: PaymentBackend, snapshot: &str) -> String {
     let auth = match mode {
         AuthMode::Header => "header",
         AuthMode::Jwt => "jwt",
     };
     // A `<` could end the element that holds the document.
     let snapshot = snapshot.replace('<', "\\u003c");
+    let payments = if provider == PaymentBackend::None { "off" } else { "on" };
     let page = INDEX.replace("{{assets}}", &assets_folder()).replace("{{auth}}", auth);
+    let page = page.replace("{{payments}}", payments);
     page.replace("{{snapshot}}", &snapshot)
 }
 
@@ -69,10 +76,12 @@ pub fn html(mode: AuthMode, snapshot: &str) -> String {
 )]
 pub async fn page(request: HttpRequest, state: State) -> HttpResponse {
     let [by_header, by_token] = &*PAGES;
-    let page = match state.settings.auth.mode {
+    let [without, with_payments] = match state.settings.auth.mode {
         AuthMode::Header => by_header,
         AuthMode::Jwt => by_token,
     };
+    let takes_payments = state.settings.payment.provider != PaymentBackend::None;
+    let page = if takes_payments { with_payments } else { without };
     page.respond(&request, REVALIDATE)
 }
 
@@ -138,14 +147,14 @@ mod tests {
             entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         let embedded = ASSETS.iter().map(|asset| asset.name.to_owned());
         assert_eq!(files, embedded.chain(["index.html".to_owned()]).collect());
-        let total = FOLDER.gzip_bytes() + PAGES[0].gzip_bytes();
+        let total = FOLDER.gzip_bytes() + PAGES[0][0].gzip_bytes();
         assert!(total > 0);
         assert!(total <= PAGE_BYTES_MAX, "{total} bytes");
     }
 
     #[test]
     fn the_page_names_no_other_host_and_no_placeholder() {
-        let page = html(AuthMode::Header, r#"{"title":"</script><b>"}"#);
+        let page = html(AuthMode::Header, PaymentBackend::None, r#"{"title":"</script><b>"}"#);
         assert!(!page.contains("{{") && !page.contains("</script><b>"), "{page}");
         let scripts = ASSETS.iter().map(|asset| String::from_utf8_lossy(asset.text).into_owned());
         for text in scripts.chain([page]) {

@@ -3,6 +3,7 @@
 mod appearance;
 mod buying;
 mod challenges;
+mod changes;
 mod export;
 mod faults;
 mod operators;
