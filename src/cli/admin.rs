@@ -79,7 +79,10 @@ impl Error {
             }
             Self::Unknown { .. } => "check `floodgate sale list`, then repeat: repeats do no harm",
             Self::Token { .. } => {
-                "give the server's own token: --set admin.token_file=FILE, or its --config FILE"
+                "give the server's token: --set admin.token_file=FILE, with the token alone in it"
+            }
+            Self::Refused { status: 403, .. } => {
+                "give a token with the scope `operate`: --set admin.token_file=FILE"
             }
             Self::Refused { status: 404, .. } => "`floodgate sale list` shows every sale",
             Self::Refused { .. } => "change the request; nothing was changed",
@@ -89,7 +92,7 @@ impl Error {
             }
         };
         let exit = match &self {
-            Self::Token { .. } => Exit::Configuration,
+            Self::Token { .. } | Self::Refused { status: 403, .. } => Exit::Configuration,
             Self::Refused { .. } => Exit::Negative,
             _ => Exit::Unclear,
         };
@@ -193,7 +196,7 @@ impl AdminClient {
     /// The body at a path of the internal listener; `None` on any error or error status.
     pub async fn text(&self, path: &str, within: Duration) -> Option<String> {
         let mut url = self.base.clone();
-        url.set_path(path);
+        url.set_path(&format!("{}{path}", self.base.path().trim_end_matches('/')));
         let answer = self.send(Method::GET, &url, None, Some(within)).await.ok()?;
         let text = String::from_utf8(answer.body().to_vec()).ok()?;
         answer.status().is_success().then_some(text)
@@ -239,8 +242,9 @@ impl AdminClient {
         }
         let mut url = self.base.clone();
         if let Ok(mut segments) = url.path_segments_mut() {
-            // Escapes each segment: ids may contain any character.
-            segments.clear().extend(["admin", "v1"]).extend(path);
+            // Below the prefix of a proxy, if there is one. Escapes each segment: ids may contain
+            // any character.
+            segments.pop_if_empty().extend(["admin", "v1"]).extend(path);
         }
         if !query.is_empty() {
             url.query_pairs_mut().extend_pairs(query);
@@ -250,12 +254,15 @@ impl AdminClient {
     }
 
     fn interpret(&self, status: StatusCode, body: &[u8]) -> Result<Json, Error> {
-        if status == StatusCode::UNAUTHORIZED || status == StatusCode::FORBIDDEN {
-            return Err(Error::Token { url: self.base.to_string() });
-        }
         let not_floodgate =
             || Error::NotFloodgate { url: self.base.to_string(), status: status.as_u16() };
         let data: Option<Json> = serde_json::from_slice(body).ok();
+        // A 403 with a problem says what the token may not do.
+        let has_title = data.as_ref().is_some_and(|data| data.get("title").is_some());
+        let is_refused = status == StatusCode::FORBIDDEN && !has_title;
+        if status == StatusCode::UNAUTHORIZED || is_refused {
+            return Err(Error::Token { url: self.base.to_string() });
+        }
         if status.is_success() {
             return data
                 .or_else(|| body.is_empty().then_some(Json::Null))

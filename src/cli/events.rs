@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 use super::admin::{AdminClient, Error, ServerArgs};
 use super::common::Common;
 use super::exit::{CommandFailure, Exit};
-use super::output::{Output, cells, field, on_one_line};
+use super::output::{cells, field, on_one_line};
 
 /// Events per call.
 const PAGE: &str = "500";
@@ -62,15 +62,14 @@ pub async fn run(args: &EventsArgs, common: &Common) -> anyhow::Result<Exit> {
     loop {
         let page = get_page(&client, &after, *follow).await;
         let page = page.map_err(|error| with_remedy(error, &after))?;
-        let Some(last) = page.last() else {
-            if *follow {
-                continue;
-            }
+        if page.is_empty() && !follow {
             output.note(&format!("end of the feed; later ones: --after {after}"));
             return Ok(Exit::Done);
-        };
-        after = field(last, "sequence");
-        print(output, &page)?;
+        }
+        for event in &page {
+            output.data(event, || render(event)).map_err(|error| not_written(error, &after))?;
+            after = field(event, "sequence");
+        }
     }
 }
 
@@ -81,13 +80,6 @@ async fn get_page(client: &AdminClient, after: &str, follow: bool) -> Result<Vec
         Json::Array(page) => Ok(page),
         _ => Ok(Vec::new()),
     }
-}
-
-fn print(output: Output, page: &[Json]) -> serde_json::Result<()> {
-    for event in page {
-        output.data(event, || render(event))?;
-    }
-    Ok(())
 }
 
 /// The event on one line.
@@ -102,6 +94,13 @@ fn render(event: &Json) -> String {
 }
 
 fn with_remedy(error: Error, after: &str) -> CommandFailure {
-    let failure = error.into_failure();
+    going_on(error.into_failure(), after)
+}
+
+fn not_written(error: anyhow::Error, after: &str) -> anyhow::Error {
+    error.downcast().map_or_else(|other| other, |failure| going_on(failure, after).into())
+}
+
+fn going_on(failure: CommandFailure, after: &str) -> CommandFailure {
     CommandFailure { remedy: format!("{}; go on with --after {after}", failure.remedy), ..failure }
 }

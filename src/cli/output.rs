@@ -1,10 +1,12 @@
 //! Data to stdout, messages to stderr. Nothing else in the command line writes to either.
 
 use std::fmt::Write as _;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 
 use serde::Serialize;
 use serde_json::Value as Json;
+
+use super::exit::{CommandFailure, Exit};
 
 /// A command's output format.
 #[derive(Debug, Clone, Copy)]
@@ -18,20 +20,25 @@ impl Output {
         Self { json }
     }
 
-    /// Prints the command's result to stdout.
-    pub fn data<T: Serialize>(
-        self,
-        data: &T,
-        text: impl FnOnce() -> String,
-    ) -> serde_json::Result<()> {
+    /// Prints the command's result to stdout. A closed pipe (`| head`) is no failure.
+    ///
+    /// # Errors
+    /// The result is not written, or only a part of it.
+    pub fn data<T: Serialize>(self, data: &T, text: impl FnOnce() -> String) -> anyhow::Result<()> {
         let shown = if self.json { serde_json::to_string(data)? } else { text() };
-        write(&mut std::io::stdout().lock(), &shown);
-        Ok(())
+        match write(&mut std::io::stdout().lock(), &shown) {
+            Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+                let problem = format!("the result cannot be written: {error}");
+                let remedy = "make room for it, or name another target, and repeat the command";
+                Err(CommandFailure::new(Exit::Unclear, problem, remedy).into())
+            }
+            _ => Ok(()),
+        }
     }
 
-    /// Prints a message about progress or next steps to stderr.
+    /// Prints a message about progress or next steps to stderr, if it can be written.
     pub fn note(self, message: &str) {
-        write(&mut std::io::stderr().lock(), message);
+        drop(write(&mut std::io::stderr().lock(), message));
     }
 
     /// Prints the error with its chain of causes to stderr.
@@ -49,11 +56,12 @@ impl Output {
     }
 }
 
-/// Ignores write errors: a closed pipe (`| head`) is no failure of the command.
-fn write(to: &mut dyn Write, text: &str) {
+/// Writes the text, with one line break at its end.
+fn write(to: &mut dyn Write, text: &str) -> std::io::Result<()> {
     let newline = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
-    let written = to.write_all(text.as_bytes()).and_then(|()| to.write_all(newline.as_bytes()));
-    drop(written.and_then(|()| to.flush()));
+    to.write_all(text.as_bytes())?;
+    to.write_all(newline.as_bytes())?;
+    to.flush()
 }
 
 /// A number, rounded to an integer, with commas between groups of three digits.
@@ -169,7 +177,7 @@ mod tests {
     fn text_ends_with_one_newline() {
         for (text, written) in [("a", "a\n"), ("a\n", "a\n"), ("", "")] {
             let mut bytes = Vec::new();
-            write(&mut bytes, text);
+            write(&mut bytes, text).unwrap();
             assert_eq!(bytes, written.as_bytes());
         }
     }

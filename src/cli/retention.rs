@@ -10,6 +10,7 @@ use serde_json::{Value as Json, json};
 use super::admin::{AdminClient, CALL_TIMEOUT, Error};
 use super::archive_files::{ArchivedFile, MANIFEST, Manifest, TableWriter};
 use super::exit::{CommandFailure, Exit};
+use super::export::cannot_write;
 use super::output::{Output, field, grouped, list, table};
 use crate::db::summed_columns;
 use crate::domain::ArchiveTable;
@@ -65,7 +66,7 @@ impl ArchiveArgs {
             files.push(write_table(client, sale_id, table, to).await?);
         }
         let manifest = Manifest::new(sale_id, files);
-        let digest = manifest.write(to).context("cannot write the manifest")?.to_string();
+        let digest = manifest.write(to).map_err(|error| cannot_write(to, error))?.to_string();
         let body = json!({ "digest": digest, "tables": manifest.contents() });
         client
             .post(&path, &body, COMPARE_TIMEOUT)
@@ -85,28 +86,27 @@ async fn write_table(
     table: ArchiveTable,
     folder: &Path,
 ) -> anyhow::Result<ArchivedFile> {
-    let cannot_write = || format!("cannot write to {}", folder.display());
+    let failed = |error: std::io::Error| cannot_write(folder, error);
     let file = TableWriter::create(folder, table, summed_columns(table));
-    let mut file = file.with_context(cannot_write)?;
+    let mut file = file.map_err(failed)?;
     let mut after: Option<String> = None;
     loop {
         let query: Vec<(&str, &str)> = after.iter().map(|next| ("after", next.as_str())).collect();
         let path = ["sales", sale, "archive", table.name()];
         let page = client.ask(&path, &query, CALL_TIMEOUT).await?;
         for row in list(&page, "rows") {
-            file.write(row).with_context(cannot_write)?;
+            file.write(row).map_err(failed)?;
         }
         after = page.get("next").and_then(Json::as_str).map(str::to_owned);
         if after.is_none() {
-            return file.finish().with_context(cannot_write);
+            return Ok(file.finish().map_err(failed)?);
         }
     }
 }
 
 /// Makes the folder ready for an archive of the sale: a manifest of before is no longer valid.
 fn begin(folder: &Path, sale: &str) -> anyhow::Result<()> {
-    std::fs::create_dir_all(folder)
-        .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    std::fs::create_dir_all(folder).map_err(|error| cannot_write(folder, error))?;
     let Some((before, _)) = Manifest::read(folder)? else { return Ok(()) };
     if before.sale_id != sale {
         let problem = format!("{} has the archive of {}", folder.display(), before.sale_id);

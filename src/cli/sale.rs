@@ -216,7 +216,7 @@ fn render_sale(sale: &Json) -> String {
     format!(
         "sale {}: {} ({})\nsells from {} to {}\n{}\n{}",
         field(sale, "sale_id"),
-        field(sale, "title"),
+        on_one_line(&field(sale, "title"), usize::MAX),
         field(sale, "phase"),
         field(sale, "starts_at"),
         field(sale, "ends_at"),

@@ -99,6 +99,9 @@ impl SettingEntry {
         let wanted = match &self.default {
             Json::Number(number) if number.is_f64() => "a number",
             Json::Number(_) => "a whole number of fitting size",
+            Json::Array(_) if self.path().1 == "trusted_proxies" => {
+                "a list of addresses, each of one proxy"
+            }
             Json::Array(_) => "a list of strings",
             Json::Bool(_) => "true or false",
             _ if self.path().1 == "bind" => "address:port, such as 127.0.0.1:8080 or [::1]:8080",
@@ -282,14 +285,28 @@ pub fn redact_url(url: &str) -> String {
     // The last `@`: an unescaped password may contain another one.
     let (login, server) = match rest.rsplit_once('@') {
         Some((login, server)) => match login.split_once(':') {
-            Some((user, _)) => (format!("{user}:***@"), server),
-            None => (format!("{login}@"), server),
+            Some((user, _)) => (format!("{user}:***@"), server.to_owned()),
+            None => (format!("{login}@"), server.to_owned()),
         },
-        None => (String::new(), rest),
+        None => (String::new(), without_password(rest)),
     };
+    let server = &*server;
     match server.split_once('?') {
         Some((server, _)) => format!("{scheme}{login}{server}?***"),
         None => format!("{scheme}{login}{server}"),
+    }
+}
+
+/// The rest of a URL that may have lost its `@host`: what follows the host is hidden unless it is a
+/// port.
+fn without_password(rest: &str) -> String {
+    let end = rest.find(['/', '?']).unwrap_or(rest.len());
+    let (authority, path) = rest.split_at(end);
+    match authority.rsplit_once(':') {
+        Some((host, port)) if !port.bytes().all(|byte| byte.is_ascii_digit() || byte == b']') => {
+            format!("{host}:***{path}")
+        }
+        _ => rest.to_owned(),
     }
 }
 
@@ -325,6 +342,10 @@ mod tests {
         assert_eq!(redact_url("mysql://db/x"), "mysql://db/x");
         assert_eq!(redact_url("mysql://u@db/x?password=p&a=b"), "mysql://u@db/x?***");
         assert_eq!(redact_url("u:p@db/x"), "u:***@db/x");
+        assert_eq!(redact_url("mysql://u:pa55"), "mysql://u:***");
+        assert_eq!(redact_url("redis://:pa55/0"), "redis://:***/0");
+        assert_eq!(redact_url("redis://cache:6379/0"), "redis://cache:6379/0");
+        assert_eq!(redact_url("redis://[::1]:6379"), "redis://[::1]:6379");
     }
 
     #[test]

@@ -81,7 +81,10 @@ impl LoadedSettings {
         let secret_files = effective.secret_files();
         let webhooks = settings.payment.webhook_secrets.iter();
         let webhooks = webhooks.filter_map(|entry| WebhookSecret::file(entry));
+        // The ledger has the key that signs request ids.
+        let ledger = settings.ledger.url.strip_prefix("sqlite://").map(Path::new);
         let paths = secret_files.iter().map(|file| file.path.as_path()).chain(webhooks);
+        let paths = paths.chain(ledger);
         let exposed = exposed_secrets(&effective, paths, sources.file.as_deref());
         for file in &secret_files {
             match effective.read_value(file) {

@@ -50,6 +50,12 @@ impl WebhookSecret {
             time.map(|time| time.timestamp_millis())
                 .map_err(|_error| "the time after `until` is not in RFC 3339".to_owned())
         });
+        if is_literal(place) {
+            return Err(
+                "a list outside a file is separated by commas, without brackets and quotes"
+                    .to_owned(),
+            );
+        }
         let text = if place.starts_with(PREFIX) {
             SecretString::from(place)
         } else {
@@ -61,7 +67,7 @@ impl WebhookSecret {
     /// The file of an entry; `None`: the entry is the secret.
     pub(super) fn file(entry: &str) -> Option<&Path> {
         let place = entry.split_once(UNTIL).map_or(entry, |(place, _)| place).trim();
-        (!place.starts_with(PREFIX)).then(|| Path::new(place))
+        (!place.starts_with(PREFIX) && !is_literal(place)).then(|| Path::new(place))
     }
 
     /// A secret without an end.
@@ -73,7 +79,7 @@ impl WebhookSecret {
 
     /// An entry without its secret; a path is shown.
     pub(super) fn redacted(entry: &str, hidden: &str) -> String {
-        if !entry.trim_start().starts_with(PREFIX) {
+        if !entry.trim_start().starts_with(PREFIX) && !is_literal(entry) {
             return entry.to_owned();
         }
         match entry.split_once(UNTIL) {
@@ -100,6 +106,11 @@ impl WebhookSecret {
             }
         }
     }
+}
+
+/// Whether this is a piece of a list or a string as TOML writes it, perhaps with a secret in it.
+fn is_literal(entry: &str) -> bool {
+    entry.trim_start().starts_with(['[', '"', '\''])
 }
 
 #[cfg(test)]
@@ -154,6 +165,7 @@ mod tests {
             (SECRET, "(hidden)"),
             (until.as_str(), "(hidden) until 2026-12-01T00:00:00Z"),
             ("/run/secret", "/run/secret"),
+            (r#"["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"]"#, "(hidden)"),
         ] {
             assert_eq!(WebhookSecret::redacted(entry, "(hidden)"), shown);
         }

@@ -5,7 +5,7 @@
 use std::fmt::Display;
 use std::fs::{self, File, TryLockError};
 use std::io::{Read, Seek, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::OpenOptions;
@@ -83,9 +83,17 @@ pub(super) struct InstanceLock {
 }
 
 impl InstanceLock {
-    /// Takes the lock of the ledger at `path`.
+    /// Takes the lock of the ledger at `path`, whatever name leads there.
     pub(super) fn take(path: &Path) -> Result<Self, Error> {
-        let lock = with_suffix(path, ".lock");
+        let real_path = fs::canonicalize(path).unwrap_or_else(|_missing| path.to_owned());
+        if fs::metadata(&real_path).is_ok_and(|it| it.is_file() && it.nlink() > 1) {
+            return refuse(
+                path,
+                "has a second name (a hard link), and under each it would have a log of its own: \
+                 copy it instead, and remove one of the names",
+            );
+        }
+        let lock = with_suffix(&real_path, ".lock");
         let mut options = File::options();
         options.read(true).write(true).create(true).truncate(false).mode(OWNER_ONLY);
         let open = options.open(&lock);

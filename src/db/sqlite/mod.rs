@@ -90,6 +90,7 @@ fn lock_and_migrate(options: &OpenOptions) -> Result<LockedFile, Error> {
         file::check_writable(path)?;
         if !file::has_log(path) {
             file::check_complete(path)?;
+            check_is_ledger(path, options)?;
         }
     } else if options.create {
         migrated = file::create(path, options)?;
@@ -106,6 +107,19 @@ fn lock_and_migrate(options: &OpenOptions) -> Result<LockedFile, Error> {
     check_readable(path, &mut conn)?;
     migrated.extend(migrate::run(&mut conn).map_err(explain)?);
     Ok(LockedFile { migrated, conn, lock })
+}
+
+/// Rejects the database of another program, before anything is written to it.
+fn check_is_ledger(path: &Path, options: &OpenOptions) -> Result<(), Error> {
+    let mut conn = connect(path, ConnectionAccess::ReadOnly, options)?;
+    let schema = migrate::schema_status(&mut conn);
+    if !schema.map_err(|error| explain_refusal(path, error))?.applied.is_empty() {
+        return Ok(());
+    }
+    cannot_open(format!(
+        "{} is a SQLite database, and no ledger: correct ledger.url; nothing in it was changed",
+        path.display()
+    ))
 }
 
 impl SqlLedger<SqliteConnection> {

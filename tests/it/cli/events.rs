@@ -1,9 +1,13 @@
 //! `floodgate events tail` against a server whose answers the test writes.
 
+use std::fs::File;
+use std::path::Path;
+
 use serde_json::{Value as Json, json};
 
 use super::code;
 use super::scripted::{ScriptedApi, stderr};
+use crate::support::process::command;
 
 fn event(number: u64) -> Json {
     let order = json!({
@@ -66,4 +70,26 @@ fn a_refusal_and_wrong_usage_have_their_exit_codes() {
     assert_eq!(code(&output), 1, "{output:?}");
     assert_eq!(code(&api().run(&["events", "tail", "--after=-1"])), 2);
     assert_eq!(code(&api().run(&["events"])), 2);
+}
+
+#[test]
+fn a_result_that_cannot_be_written_is_an_error_with_the_place_to_go_on() {
+    let api = api();
+    let words = ["events", "tail", "--after", "2", "--internal-url", &api.url];
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let output = command(Path::new("/"), &words, &[]).stdout(full).output().unwrap();
+    assert_eq!(code(&output), 2, "{output:?}");
+    let said = stderr(&output);
+    assert!(said.contains("cannot be written") && said.contains("--after 2"), "{said}");
+}
+
+#[test]
+fn a_server_below_the_prefix_of_a_proxy_is_reached() {
+    let api = ScriptedApi::always(200, json!([]));
+    let url = format!("{}/shop/", api.url);
+    let words = ["events", "tail", "--internal-url", &url];
+    let output = command(Path::new("/"), &words, &[]).output().unwrap();
+    assert_eq!(code(&output), 0, "{output:?}");
+    let lines = api.lines();
+    assert!(lines[0].starts_with("GET /shop/admin/v1/order-events?"), "{lines:?}");
 }

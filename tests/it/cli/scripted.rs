@@ -99,6 +99,7 @@ fn each_answer_maps_to_its_exit_code() {
         (200, Json::Null, 0),
         (401, problem(), 3),
         (403, Json::Null, 3),
+        (403, json!({ "title": "may only read", "code": "forbidden" }), 3),
         (404, problem(), 1),
         (409, problem(), 1),
         (404, json!({ "title": "x", "code": "not-found" }), 2),

@@ -131,6 +131,32 @@ fn a_second_process_is_refused_while_the_first_runs() {
 }
 
 #[test]
+fn another_name_of_an_open_ledger_is_refused() {
+    let (directory, options) = closed_ledger();
+    let link = OpenOptions::new(directory.path().join("link.db"));
+    std::os::unix::fs::symlink(&options.path, &link.path).unwrap();
+    let ledger = SqliteLedger::open(&options).unwrap();
+    let error = SqliteLedger::open(&link).unwrap_err().to_string();
+    assert!(error.contains(&format!("number {}", std::process::id())), "{error}");
+    run(ledger.close());
+    run(SqliteLedger::open(&link).unwrap().close());
+    let second = OpenOptions::new(directory.path().join("second.db"));
+    fs::hard_link(&options.path, &second.path).unwrap();
+    assert_refused(&second, false, &["second name", "remove one"]);
+}
+
+#[test]
+fn the_database_of_another_program_is_left_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    for table in ["users", "orders"] {
+        let options = OpenOptions::new(directory.path().join(format!("{table}.db")));
+        tamper(&options.path, &format!("CREATE TABLE {table} (id INTEGER)"));
+        assert_refused(&options, false, &["no ledger", "ledger.url"]);
+        assert!(!with_suffix(&options.path, "-wal").exists());
+    }
+}
+
+#[test]
 fn a_read_only_file_or_directory_is_refused() {
     let (directory, options) = closed_ledger();
     set_readonly(&options.path, true);
