@@ -113,6 +113,7 @@ tables! {
         "GET" "/ops", Open => page::to_page, [];
         "GET" "/ops/", Open => page::page, [];
         "GET" "/ops/assets/{version}/{file}", Open => page::asset, [NotFound];
+        "GET" "/problems/{code}", Open => storefront::problem, [NotFound];
         "GET" "/openapi.json", Open => openapi::internal_document, [];
         "GET" "/docs", Open => openapi::to_page, [];
         "GET" "/docs/{file:.*}", Open => openapi::page, [NotFound];

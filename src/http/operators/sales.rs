@@ -93,10 +93,11 @@ pub async fn show(sale_id: web::Path<String>, state: State) -> Handled {
 pub async fn create(request: HttpRequest, payload: web::Payload, state: State) -> Handled {
     let bytes = body::read(payload, SALE_BYTES_MAX).await?;
     let mut body = body::parse::<SaleBody>(request.headers(), &bytes)?;
-    by_operator(&request, body.reason.take())?;
+    let by = by_operator(&request, body.reason.take())?;
     let (sales, draft) = (state.deps.sales.clone(), body.into_draft()?);
     let creating = async move { sales.create(draft).await };
     let sale = run_to_end(creating).await.ok_or(ProblemCode::Internal)??;
+    record(&state, &VerbSubject::Sale(sale.id.clone()), "create", by).await;
     let location = (LOCATION, format!("/admin/v1/sales/{}", sale.id));
     let view = AdminSaleView::new(&sale, &state);
     Ok(HttpResponse::Created().insert_header(location).insert_header(no_store()).json(view))

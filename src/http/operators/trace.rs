@@ -127,8 +127,11 @@ async fn read_gates(
     findings: &mut TraceFindings,
 ) -> Result<(), stock::Error> {
     let (all, known_sku) = (deps.catalog.all(), findings.sku);
-    // Draft sales have no buckets.
-    let sold = all.iter().filter(|listed| listed.sale.phase != Phase::Draft);
+    // Neither drafts nor purged sales have buckets.
+    let sold = all
+        .iter()
+        .map(|listed| &**listed)
+        .filter(|listed| listed.sale.phase != Phase::Draft && !listed.sale.retention.is_purged());
     let skus = sold.flat_map(|listed| &listed.skus);
     let keys = skus
         .filter(|sku| known_sku.is_none_or(|no| no == sku.no))

@@ -92,7 +92,7 @@ pub struct VerbView {
     verb_id: String,
     /// `sale:<sale_id>`, `letter:<id>` or `payment:<id>`.
     subject: String,
-    /// As in the path, such as `close`; `change` for `PATCH`.
+    /// As in the path, such as `close`; `create` for a new sale, `change` for `PATCH`.
     verb: String,
     /// The name of the token; `local` without tokens.
     operator: String,

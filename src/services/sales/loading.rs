@@ -206,13 +206,13 @@ impl SalesService {
         only: Option<&SkuId>,
     ) -> Result<Vec<Arc<Sku>>, SalesError> {
         let sale = self.current_sale(id).await?;
-        if !self.backends.is_shared || !self.has_buckets(&sale) || !self.is_due(&sale) {
-            return Err(SalesError::NoBuckets);
-        }
         let skus = sale.skus.iter().filter(|sku| only.is_none_or(|id| sku.id == *id));
         let skus: Vec<_> = skus.cloned().map(Arc::new).collect();
         if skus.is_empty() {
             return Err(SalesError::Unknown);
+        }
+        if !self.backends.is_shared || !self.has_buckets(&sale) || !self.is_due(&sale) {
+            return Err(SalesError::NoBuckets);
         }
         for sku in &skus {
             match self.backends.stock.health(sku, sale.phase, sale.epoch).await {

@@ -214,6 +214,7 @@ async fn changes_by_operators_are_recorded_with_name_and_reason() {
         row("open", "sun"),
         row("pause", "rain"),
         row("open", ""),
+        row("create", ""),
     ];
     assert_eq!(verbs(&app, "?subject=sale:sale").await, expected);
     assert_eq!(verbs(&app, "?limit=2").await, expected[..2]);
