@@ -72,9 +72,9 @@ impl PipelineActors {
     }
 
     /// Waits until the rescuer has stopped and reconciler and event publisher have released their
-    /// leases, then until
-    /// the relays have finished their round and given their entries back, then until the consumers
-    /// have finished the deliveries in flight; the broker delivers the others elsewhere.
+    /// leases, then until the relays have finished their round and given their entries back, then
+    /// until the consumers have finished the deliveries in flight; the broker delivers the others
+    /// elsewhere.
     pub(super) async fn quiet(&self) {
         if let Some(rescuer) = &self.rescuer {
             quiet_one(rescuer).await;
@@ -87,9 +87,7 @@ impl PipelineActors {
         }
         // A rescuer reclaims the entries of a relay that crashes now.
         join_all(self.relays.iter().map(quiet_one)).await;
-        for consumer in &self.consumers {
-            quiet_one(consumer).await;
-        }
+        join_all(self.consumers.iter().map(quiet_one)).await;
     }
 }
 

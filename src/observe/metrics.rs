@@ -3,6 +3,7 @@
 //! `docs/operate/metrics.md` has the table of all names with meaning and alert. Labels never hold
 //! ids of buyers or requests, so that the cardinality stays bounded.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -304,12 +305,16 @@ impl Metrics {
 
     /// Sets the restart counters from the supervisor's reports. Called at each scrape.
     pub fn actors(&self, reports: &[ChildReport]) {
-        for kind in reports.iter().map(|report| report.kind) {
-            let sum = |count: fn(&ChildReport) -> u64| -> u64 {
-                reports.iter().filter(|report| report.kind == kind).map(count).sum()
-            };
-            let (panicked, stalled) = (sum(|child| child.panics), sum(|child| child.stalls));
-            let stopped = sum(|child| child.restarts).saturating_sub(panicked + stalled);
+        let mut by_kind: HashMap<&str, [u64; 3]> = HashMap::new();
+        for report in reports {
+            let sums = by_kind.entry(report.kind).or_default();
+            for (sum, count) in sums.iter_mut().zip([report.restarts, report.panics, report.stalls])
+            {
+                *sum += count;
+            }
+        }
+        for (kind, [restarts, panicked, stalled]) in by_kind {
+            let stopped = restarts.saturating_sub(panicked + stalled);
             let totals = [("panicked", panicked), ("stalled", stalled), ("stopped", stopped)];
             for (reason, total) in totals {
                 let counter = self.actor_restarts.get_or_create(&RestartCause { kind, reason });

@@ -184,11 +184,10 @@ impl GateHandle {
             let Some(permit) = gate.permits.try_take() else { break };
             let address = gate.address.wait_up().await;
             let (reply, answer) = oneshot::channel();
-            let answered = match address.try_send(Reserve { reservation, reply, permit }) {
-                Ok(()) => answer.await.map_err(|_exited| ()),
-                Err(_) => Err(()),
-            };
-            match answered {
+            if address.try_send(Reserve { reservation, reply, permit }).is_err() {
+                continue;
+            }
+            match answer.await {
                 // The gate that crashed with the request may have accepted it.
                 Ok(Some(BuyAnswer::Busy)) if may_be_accepted => break,
                 Ok(Some(answer)) => return answer,
@@ -203,7 +202,7 @@ impl GateHandle {
                     }
                     tokio::task::yield_now().await;
                 }
-                Err(()) => may_be_accepted = true,
+                Err(_exited) => may_be_accepted = true,
             }
         }
         if may_be_accepted { BuyAnswer::Unknown } else { BuyAnswer::Busy }

@@ -86,6 +86,8 @@ pub struct Supervisor {
     shutdown: Shutdown,
     home: ArbiterHandle,
     children: Arc<Mutex<Vec<Arc<Child>>>>,
+    /// Last reports of the children that were restarted and have ended with their last address.
+    ended: Arc<Mutex<Vec<ChildReport>>>,
     down: watch::Sender<Option<ComponentDown>>,
 }
 
@@ -99,7 +101,15 @@ impl Supervisor {
         home: ArbiterHandle,
     ) -> Self {
         let (down, _) = watch::channel(None);
-        Self { settings, clock, shutdown, home, children: Arc::default(), down }
+        Self {
+            settings,
+            clock,
+            shutdown,
+            home,
+            children: Arc::default(),
+            ended: Arc::default(),
+            down,
+        }
     }
 
     /// Starts a child and restarts it until the shutdown begins, or it ends unheld.
@@ -135,7 +145,7 @@ impl Supervisor {
     {
         let mut spent = VecDeque::new();
         let mut backoff = self.new_backoff();
-        loop {
+        while !(spec.ends_unheld && address.is_closed()) {
             let (incarnation, exit) =
                 Incarnation::new(Arc::clone(&child.progress), spec.fault_injector);
             let (factory, mailbox) = (Arc::clone(&spec.factory), spec.mailbox);
@@ -151,8 +161,7 @@ impl Supervisor {
                 () = self.stalled(&child.progress) => ExitReason::Stalled,
                 () = address.closed(), if spec.ends_unheld => {
                     drop(addr.try_send(Stop));
-                    self.children.lock().retain(|other| !Arc::ptr_eq(other, &child));
-                    return;
+                    break;
                 }
             };
             address.send_replace(None);
@@ -173,6 +182,11 @@ impl Supervisor {
                 return;
             }
             tokio::time::sleep(backoff.next_wait(fastrand::f64())).await;
+        }
+        self.children.lock().retain(|other| !Arc::ptr_eq(other, &child));
+        let last = child.report.lock().clone();
+        if last.restarts > 0 {
+            self.ended.lock().push(last);
         }
     }
 
@@ -235,6 +249,14 @@ impl Supervisor {
             ..child.report.lock().clone()
         };
         children.iter().map(report).collect()
+    }
+
+    /// The reports that count restarts: also of children that have ended.
+    #[must_use]
+    pub fn restarts(&self) -> Vec<ChildReport> {
+        let mut reports = self.report();
+        reports.extend(self.ended.lock().iter().cloned());
+        reports
     }
 
     /// Whether every child is up.

@@ -57,7 +57,7 @@ impl Incarnation {
     /// Reports the exit reason; calls after the first one have no effect.
     pub fn end(&mut self, reason: ExitReason) {
         if let Some(exit) = self.exit.take() {
-            // The receiver is gone only during shutdown.
+            // The receiver is gone during shutdown, and once the last address is dropped.
             drop(exit.send(reason));
         }
     }

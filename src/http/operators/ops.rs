@@ -83,7 +83,7 @@ pub async fn metrics(state: State) -> HttpResponse {
     let num_inside = deps.actors.directory.num_inside();
     deps.metrics.inside(num_inside, deps.actors.ledger_writer.permits.num_taken());
     deps.metrics.ledger_breaker.set(i64::from(deps.actors.breaker.is_open()));
-    deps.metrics.actors(&deps.actors.supervisor.report());
+    deps.metrics.actors(&deps.actors.supervisor.restarts());
     let content_type = (CONTENT_TYPE, HeaderValue::from_static(EXPOSITION_TYPE));
     HttpResponse::Ok().insert_header(content_type).body(deps.metrics.exposition())
 }

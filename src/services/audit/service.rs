@@ -72,15 +72,11 @@ impl AuditService {
             pipeline: self.pipeline.as_ref(),
             recheck: self.recheck,
         };
-        let is_repair = request.mode == RepairMode::Repair;
-        if is_repair && !self.sales.acquire_repair_lease().await {
-            return Err(Error::Running);
+        let audit = self.audit(sources, request);
+        if request.mode != RepairMode::Repair {
+            return audit.await;
         }
-        let audited = self.audit(sources, request).await;
-        if is_repair {
-            self.sales.release_repair_lease().await;
-        }
-        audited
+        self.sales.repair_alone(audit).await.unwrap_or(Err(Error::Running))
     }
 
     async fn audit(

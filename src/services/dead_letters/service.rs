@@ -12,7 +12,7 @@ use serde::Serialize;
 use tokio::sync::Mutex;
 
 use super::replay::{self, ReplayableDeadLetter};
-use crate::broker::{Message, PublishChannel, PublishOutcome};
+use crate::broker::{Message, PublishChannel, PublishOutcome, Route};
 use crate::db::{self, Ledger};
 use crate::domain::dead_letter::{TEXT_CHARS_MAX, clip};
 use crate::domain::{
@@ -263,9 +263,15 @@ fn intents_of(content: &DeadLetterContent) -> Result<Vec<OrderIntent>, DeadLette
 }
 
 async fn publish(broker: &Broker, message: Message) -> Result<(), DeadLetterError> {
+    let is_payment = message.route == Route::Payments;
     let outcomes = broker.channel.lock().await.publish(vec![message]).await;
     match outcomes.into_iter().next() {
         Some(PublishOutcome::Confirmed) => Ok(()),
+        // Of a webhook, for example, in an installation whose events come by webhooks alone.
+        Some(PublishOutcome::Refused { reason }) if is_payment => {
+            let why = format!("{reason}; set payment.queue and restart, or park it");
+            Err(DeadLetterError::NotReplayable { why })
+        }
         Some(PublishOutcome::Refused { reason } | PublishOutcome::NotSent { reason }) => {
             Err(DeadLetterError::PublishRefused { reason })
         }

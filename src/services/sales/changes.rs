@@ -121,7 +121,7 @@ impl SalesService {
     }
 
     /// Reads a sale that was changed from the ledger into the catalog, and returns it.
-    async fn list_changed(&self, id: &SaleId) -> Result<Sale, SalesError> {
+    pub(super) async fn list_changed(&self, id: &SaleId) -> Result<Sale, SalesError> {
         let sales = self.refresh_catalog().await?;
         sales.into_iter().find(|sale| sale.id == *id).ok_or(SalesError::Unknown)
     }

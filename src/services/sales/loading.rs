@@ -86,20 +86,21 @@ impl SalesService {
             return Ok(0);
         }
         tracing::info!(sale = %sale.id, sku = %sku.id, reason, "loading buckets");
+        // Even a publish without an answer may have opened the buckets.
+        self.loads.unfinished.lock().insert(sku.no);
         let load = async {
             let queued = self.queued_in_dead_letters(sku).await?;
             load_sku(ledger, stock, sku, queued).await
         };
         let loaded = tokio::select! {
             loaded = load => loaded?,
-            () = self.lease_lost() => {
+            () = self.lease_lost(LOADER_LEASE) => {
                 let reason = "another process took over the loading".to_owned();
                 return Err(stock::Error::Fenced { sku: sku.no, reason }.into());
             }
         };
         // Crash here [opened]: results that the ledger committed during the load, of requests that
         // the buckets had lost, are settled by the next load.
-        self.loads.unfinished.lock().insert(sku.no);
         let late = loaded.catch_up(ledger, stock, sku).await?;
         self.loads.unfinished.lock().remove(&sku.no);
         let orders = loaded.num_orders;
@@ -127,16 +128,16 @@ impl SalesService {
         }
     }
 
-    /// Renews the loader lease, and returns when it is lost: taken by another process, or expired
-    /// because no renewal succeeded.
-    async fn lease_lost(&self) {
+    /// Renews a lease of this process, and returns when it is lost: taken by another process, or
+    /// expired because no renewal succeeded.
+    async fn lease_lost(&self, name: &'static str) {
         let mut held_until = self.clock.now();
         loop {
-            let lease = self.backends.lease.hold(LOADER_LEASE, &self.holder, self.lease_ttl).await;
+            let lease = self.backends.lease.hold(name, &self.holder, self.lease_ttl).await;
             match lease {
                 Ok(LeaseGrant::Held { until }) => held_until = until,
                 Ok(LeaseGrant::Taken { .. }) => return,
-                Err(error) => tracing::warn!(%error, lease = LOADER_LEASE, "lease not renewed"),
+                Err(error) => tracing::warn!(%error, lease = name, "lease not renewed"),
             }
             if self.clock.now() >= held_until {
                 return;
@@ -155,7 +156,8 @@ impl SalesService {
     /// Holds the buckets of a SKU again whose load by this process is not finished. The ledger, or
     /// the store, that was away then may be away still.
     pub(super) async fn hold_if_unfinished(&self, sku: &Arc<Sku>) -> Result<(), SalesError> {
-        if self.loads.unfinished.lock().contains(&sku.no) {
+        let is_unfinished = self.loads.unfinished.lock().contains(&sku.no);
+        if is_unfinished && self.acquire_lease().await {
             self.hold_buckets(sku).await?;
             self.loads.unfinished.lock().remove(&sku.no);
         }
@@ -167,16 +169,21 @@ impl SalesService {
         self.hold_lease(LOADER_LEASE).await
     }
 
-    /// Acquires the lease of the process that repairs. Returns whether this process has it.
-    pub async fn acquire_repair_lease(&self) -> bool {
-        self.hold_lease(REPAIR_LEASE).await
-    }
-
-    /// Releases it, so that another process can repair at once.
-    pub async fn release_repair_lease(&self) {
+    /// Runs `repair` as the only one of all processes. `None`: another one repairs, or has taken
+    /// over.
+    pub async fn repair_alone<T>(&self, repair: impl Future<Output = T>) -> Option<T> {
+        let _alone = self.repairing.try_lock().ok()?;
+        if !self.hold_lease(REPAIR_LEASE).await {
+            return None;
+        }
+        let repaired = tokio::select! {
+            repaired = repair => Some(repaired),
+            () = self.lease_lost(REPAIR_LEASE) => None,
+        };
         if let Err(error) = self.backends.lease.release(REPAIR_LEASE, &self.holder).await {
             tracing::warn!(%error, "repair lease not released, it expires on its own");
         }
+        repaired
     }
 
     async fn hold_lease(&self, name: &'static str) -> bool {

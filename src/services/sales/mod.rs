@@ -111,6 +111,8 @@ pub struct SalesService {
     holder: Arc<str>,
     /// Serializes operations.
     operation: Arc<Mutex<()>>,
+    /// Held by the repair of this process.
+    repairing: Arc<Mutex<()>>,
     /// Held from a read of the ledger's sales until the catalog has what was read, so that the
     /// catalog never goes back.
     reading: Arc<Mutex<()>>,
@@ -145,6 +147,7 @@ impl SalesService {
             may_load: settings.role.maintains(),
             holder: unique_name(),
             operation: Arc::default(),
+            repairing: Arc::default(),
             reading: Arc::default(),
             loads: Arc::default(),
             compared: Arc::default(),
@@ -192,21 +195,23 @@ impl SalesService {
     }
 
     /// Opens the gates of a sale, then enters it in the catalog: a buyer who finds an open sale
-    /// finds its gates. The gates of a bucket that is not loaded answer `busy`. A purged sale has
-    /// neither gates nor buckets.
+    /// finds its gates. The gates of a bucket that is not loaded answer `busy`. Those of a purged
+    /// sale end once the catalog refuses its purchases.
     fn list(&self, sale: &Sale) {
-        for sku in &sale.skus {
-            if self.has_buckets(sale) {
-                let sku = Arc::new(sku.clone());
+        if self.has_buckets(sale) {
+            for sku in sale.skus.iter().cloned().map(Arc::new) {
                 self.backends.stock.register(&sku);
                 self.gates.open(&sku);
-            } else if sale.retention.is_purged() {
-                self.gates.close(sku.no);
-                self.backends.stock.forget(sku.no);
             }
         }
         if self.catalog.sale(sale.id.as_str()).is_none_or(|listed| listed.sale != *sale) {
             self.catalog.put(sale);
+        }
+        if sale.retention.is_purged() {
+            for sku in &sale.skus {
+                self.gates.close(sku.no);
+                self.backends.stock.forget(sku.no);
+            }
         }
     }
 
@@ -249,6 +254,11 @@ impl SalesService {
             Ok(()) => self.sync_sale(&sale).await.map(drop),
             error => error,
         };
+        if self.backends.is_shared {
+            // Another operation may have changed the sale during the sync.
+            synced?;
+            return self.list_changed(id).await;
+        }
         self.list(&sale);
         synced.map(|()| sale)
     }

@@ -194,11 +194,16 @@ fn a_child_that_ends_unheld_ends_with_its_last_address() {
         drop(dropped);
         kept.wait_up().await;
         assert!(actor.connected() && supervisor.report().len() == 3);
+        actor.try_send(Do::Panic).unwrap();
+        until("the next actor", async || (!actor.connected()).then_some(())).await;
+        let actor = clone.wait_up().await;
         drop(clone);
         until("the end of the actor", async || (!actor.connected()).then_some(())).await;
         let report = supervisor.report();
         let names: Vec<_> = report.iter().map(|child| child.name.as_str()).collect();
         assert_eq!(names, ["kept", "victim"]);
+        let sum: u64 = supervisor.restarts().iter().map(|report| report.restarts).sum();
+        assert_eq!(sum, 1, "a counter never falls");
         assert!(kept.wait_up().await.connected());
     });
 }
