@@ -21,6 +21,17 @@ export const token = {
 /** What the token permits, as the server says; the server refuses the rest by itself. */
 export const access = { scope: "read" };
 
+let ahead = 0;
+
+/** The server's time, to the second: the clock of this machine may be wrong. */
+export const serverNow = () => Date.now() - ahead;
+
+function compareClocks(response) {
+  const time = Date.parse(response.headers.get("date") ?? "");
+  // Within two seconds the header's whole seconds say nothing.
+  if (!Number.isNaN(time)) ahead = Math.abs(Date.now() - time) < 2000 ? 0 : Date.now() - time;
+}
+
 async function call(method, path, body, signal) {
   const headers = { accept: "application/json" };
   if (token.get()) headers.authorization = `Bearer ${token.get()}`;
@@ -33,6 +44,7 @@ async function call(method, path, body, signal) {
     if (error.name === "AbortError") throw error;
     throw new CallError("unreachable", "The server does not answer.");
   }
+  compareClocks(response);
   const answer = await response.json().catch(() => ({}));
   const trace = (response.headers.get("traceparent") ?? "").split("-")[1] ?? "";
   if (!response.ok) {

@@ -1,8 +1,8 @@
 // Do the invariants hold, how does the audit know, and what would a repair do?
 
 import { html, useState } from "./htm-preact.min.js";
-import { post } from "./api.js";
-import { Fault, State, Table, Time, Verb, age, count } from "./parts.js";
+import { access, post } from "./api.js";
+import { Fault, State, Table, Time, Verb, count, since } from "./parts.js";
 import { usePath } from "./state.js";
 
 function Report({ report }) {
@@ -37,7 +37,7 @@ function Report({ report }) {
         `${count(report.num_dead_letters)} open or parked dead letters, ` +
         `${count(report.num_unmatched_reports)} unmatched payment reports ` +
         `(${count(report.num_resolved_reports)} resolved), ` +
-        `${age(Date.now() - Date.parse(report.checked_at))} ago`
+        `${since(report.checked_at)} ago`
       }
     </p>
     ${
@@ -140,12 +140,15 @@ export function Audit({ sales }) {
           )}
         </select></label
       >
-      <button class="primary" aria-disabled=${state.busy === true}>
-        ${state.busy ? "Auditing" : "Audit now"}
-      </button>
-      <button type="button" class="plain" onClick=${() => run({ dry_run: true })}>
-        What would a repair do?
-      </button>
+      ${
+        access.scope === "operate" &&
+        html`<button class="primary" aria-disabled=${state.busy === true}>
+            ${state.busy ? "Auditing" : "Audit now"}
+          </button>
+          <button type="button" class="plain" onClick=${() => run({ dry_run: true })}>
+            What would a repair do?
+          </button>`
+      }
     </form>
     <p class="quiet">
       An audit reads the whole ledger and the gates, and changes nothing; nor does the look at

@@ -1,7 +1,7 @@
 // Dead letters: messages with accepted requests that no consumer could turn into orders.
 
 import { html } from "./htm-preact.min.js";
-import { get, post, withQuery } from "./api.js";
+import { get, post, serverNow, withQuery } from "./api.js";
 import { Bulk } from "./bulk.js";
 import { History } from "./history.js";
 import { Fault, Link, State, Table, Time, Verb, count, since } from "./parts.js";
@@ -20,7 +20,9 @@ const AGES = [
 ];
 
 function Choice({ label, name, options, values }) {
-  const choose = (event) => go({ ...values, cursor: "", [name]: event.target.value });
+  // A SKU is of its sale.
+  const sku = name === "sale" ? "" : values.sku;
+  const choose = (event) => go({ ...values, sku, cursor: "", [name]: event.target.value });
   return html`<label
     >${label}
     <select onChange=${choose} value=${values[name] ?? ""}>
@@ -33,7 +35,8 @@ const named = (names) => names.map((name) => [name, name || "all"]);
 
 /** The conditions of the address, as the server takes them. */
 function queryOf({ state, origin, reason, sale, sku, request, buyer, age }) {
-  const at = age ? new Date(Date.now() - Number(age.slice(1)) * 1000).toISOString() : "";
+  const seconds = AGES.some(([known]) => known === age) ? Number(age.slice(1)) : 0;
+  const at = seconds ? new Date(serverNow() - seconds * 1000).toISOString() : "";
   const query = {
     state,
     origin,

@@ -106,11 +106,11 @@ function Header({ view, stats, at }) {
 }
 
 function View({ view, values, sales }) {
-  const title = VIEWS.find(([name]) => name === view)?.[1] ?? "Overview";
+  const title = VIEWS.find(([name]) => name === view)?.[1] ?? "No such view";
   useEffect(() => {
     document.title = `${title} · Floodgate`;
   }, [title]);
-  const body = {
+  const bodies = {
     overview: () => html`<${Overview} sales=${sales} sale=${values.sale} />`,
     sales: () => html`<${Sales} key=${values.sale} values=${values} />`,
     "dead-letters": () => html`<${DeadLetters} values=${{ ...values, view }} sales=${sales} />`,
@@ -119,9 +119,9 @@ function View({ view, values, sales }) {
     trace: () => html`<${Trace} values=${values} />`,
     actors: () => html`<${Actors} />`,
     audit: () => html`<${Audit} sales=${sales} />`,
-  }[view];
+  };
   return html`<h1>${title}</h1>
-    ${body ? body() : html`<p>There is no such view.</p>`}`;
+    ${Object.hasOwn(bodies, view) ? bodies[view]() : html`<p>There is no such view.</p>`}`;
 }
 
 function App() {

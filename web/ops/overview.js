@@ -2,7 +2,7 @@
 // that age grows, how much comes and goes; and what stands in the way.
 
 import { html, useRef } from "./htm-preact.min.js";
-import { get, probe } from "./api.js";
+import { get, probe, serverNow } from "./api.js";
 import { Charts } from "./charts.js";
 import { obstacles } from "./diagnosis.js";
 import { Fault, Link, age, count } from "./parts.js";
@@ -137,7 +137,7 @@ function Flow({ sale }) {
   const seen = useLast(answer, at);
   const growing = growingStages(seen);
   const flow = rates(seen);
-  const found = obstacles({ ...answer, sale, growing, now: Date.now() });
+  const found = obstacles({ ...answer, sale, growing, now: serverNow() });
   const stages = (answer?.stages ?? []).map(
     (stage) =>
       html`<${Stage}
@@ -162,6 +162,7 @@ export function Overview({ sales, sale }) {
     sales.find((one) => one.sale_id === sale) ??
     sales.find((one) => one.phase === "open") ??
     sales.at(-1);
+  if (sale && chosen?.sale_id !== sale) return html`<p>There is no sale <code>${sale}</code>.</p>`;
   if (!chosen)
     return html`<p>No sale yet. <code>floodgate sale create FILE</code> creates one.</p>`;
   const choices = sales.map(

@@ -1,7 +1,7 @@
 // Small parts that all views use. Text is never markup.
 
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./htm-preact.min.js";
-import { access } from "./api.js";
+import { access, serverNow } from "./api.js";
 import { go } from "./state.js";
 
 const NUMBER = new Intl.NumberFormat("en");
@@ -21,7 +21,13 @@ export function age(ms) {
   return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
 }
 
-export const since = (iso) => (iso ? age(Date.now() - Date.parse(iso)) : "");
+export const since = (iso) => (iso ? age(Math.max(0, serverNow() - Date.parse(iso))) : "");
+
+/** Money from the currency's smallest unit. */
+export function money(amount, currency) {
+  const format = new Intl.NumberFormat("en", { style: "currency", currency });
+  return format.format(amount / 10 ** format.resolvedOptions().maximumFractionDigits);
+}
 
 export const Time = ({ at }) =>
   at ? html`<time datetime=${at} title=${at}>${at.slice(0, 19).replace("T", " ")}</time>` : "";
@@ -109,6 +115,7 @@ export function Verb(verb) {
 
 function Confirm({ name, title, effect, phrase, withReason, run, tone, close }) {
   const box = useRef(null);
+  const before = useRef(document.activeElement);
   const [typed, setTyped] = useState("");
   const [reason, setReason] = useState("");
   const [state, setState] = useState({});
@@ -116,6 +123,7 @@ function Confirm({ name, title, effect, phrase, withReason, run, tone, close }) 
   useLayoutEffect(() => {
     box.current.showModal();
     box.current.querySelector("button").focus();
+    return () => before.current?.focus();
   }, []);
   const isReady = (!phrase || typed === phrase) && (!withReason || reason.trim() !== "");
   const send = async (event) => {

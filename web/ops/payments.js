@@ -3,7 +3,7 @@
 import { html } from "./htm-preact.min.js";
 import { post, withQuery } from "./api.js";
 import { History } from "./history.js";
-import { Fault, Link, State, Table, Time, Verb, count } from "./parts.js";
+import { Fault, Link, State, Table, Time, Verb, money } from "./parts.js";
 import { usePath } from "./state.js";
 
 const STATES = {
@@ -79,7 +79,7 @@ export function Payments({ values }) {
         </td>
         <td>${payment.order_state && html`<${State} name=${payment.order_state} />`}</td>
         <td class="number">
-          ${payment.amount === undefined ? "" : `${count(payment.amount)} ${payment.currency}`}
+          ${payment.amount === undefined ? "" : money(payment.amount, payment.currency)}
         </td>
         <td class="words">${payment.payment_id ?? ""}${payment.reason && ` ${payment.reason}`}</td>
         <td><${Time} at=${payment.refund_at ?? payment.recorded_at} /></td>

@@ -1,9 +1,9 @@
 // Sales and their verbs.
 
 import { html } from "./htm-preact.min.js";
-import { get, getAll, post } from "./api.js";
+import { get, getAll, post, serverNow } from "./api.js";
 import { History, Last } from "./history.js";
-import { Fault, Link, State, Table, Time, Verb, count } from "./parts.js";
+import { Fault, Link, State, Table, Time, Verb, count, money } from "./parts.js";
 import { usePolled } from "./state.js";
 
 const HEAD = [
@@ -128,6 +128,15 @@ function Buckets({ sale }) {
   }`;
 }
 
+/** The phase, and whether its window says otherwise. */
+function phaseOf({ phase, starts_at: start, ends_at: end }) {
+  const now = serverNow();
+  if (phase !== "open") return { name: phase, tone: TONES[phase] };
+  if (now < Date.parse(start)) return { name: "open, not begun", tone: "warn" };
+  if (now >= Date.parse(end)) return { name: "open, over", tone: "warn" };
+  return { name: phase, tone: TONES[phase] };
+}
+
 function One({ sale, reload, last, isAlone }) {
   const rows = sale.skus.map(
     (sku) =>
@@ -136,15 +145,15 @@ function One({ sale, reload, last, isAlone }) {
         <td>${sku.title}</td>
         <td class="number">${count(sku.stock_left)}</td>
         <td class="number">${count(sku.initial_stock)}</td>
-        <td class="number">${count(sku.price)}</td>
+        <td class="number">${money(sku.price, sale.currency)}</td>
         <td>${policyText(sku.policy)}</td>
         <td class="number">${sku.buckets}</td>
-        <td class="number">${sku.payment_window_s} s</td>
+        <td class="number">${sku.payment_window_s ? `${sku.payment_window_s} s` : "any time"}</td>
       </tr>`,
   );
   return html`<article class="card">
     <header>
-      <h2>${sale.sale_id} <${State} name=${sale.phase} tone=${TONES[sale.phase]} /></h2>
+      <h2>${sale.sale_id} <${State} ...${phaseOf(sale)} /></h2>
       <p>${sale.title}</p>
       <p class="quiet">
         <${Time} at=${sale.starts_at} />${" to "}<${Time} at=${sale.ends_at} />

@@ -58,7 +58,9 @@ export function usePolled(read, key) {
         const answer = await latest.current(signal);
         if (!signal?.aborted) setShown({ key, answer, at: Date.now() });
       } catch (error) {
-        if (error.name !== "AbortError") setShown((last) => ({ ...last, key, error }));
+        // The answer to another question must not stand under this one.
+        const known = (last) => (last.key === key ? last : {});
+        if (error.name !== "AbortError") setShown((last) => ({ ...known(last), key, error }));
       }
     },
     [key],

@@ -1,6 +1,6 @@
 // Where is this order? Every stage that has a record of a request.
 
-import { html, useState } from "./htm-preact.min.js";
+import { html, useEffect, useState } from "./htm-preact.min.js";
 import { get } from "./api.js";
 import { Fault, Link, State, Time, age } from "./parts.js";
 import { go, usePolled } from "./state.js";
@@ -59,7 +59,8 @@ function Found({ id }) {
 }
 
 export function Trace({ values }) {
-  const [typed, setTyped] = useState(values.id ?? "");
+  const [typed, setTyped] = useState("");
+  useEffect(() => setTyped(values.id ?? ""), [values.id]);
   const look = (event) => {
     event.preventDefault();
     go({ view: "trace", id: typed.trim() });

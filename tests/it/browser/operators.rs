@@ -121,3 +121,26 @@ async fn a_token_for_reading_shows_everything_and_offers_no_verb() {
     assert_eq!(refused.status(), 403, "the server refuses what the page does not offer");
     assert_quiet(&browser, &["401"]).await;
 }
+
+#[tokio::test]
+async fn an_address_that_names_nothing_is_answered_so() {
+    let app = shop();
+    open(&app, sale(-1_000)).await;
+    let browser = Browser::start(WIDE, "en").await;
+    for view in ["nope", "toString", "__proto__"] {
+        browser.open(&page(&app, &format!("view={view}"))).await;
+        browser.expect("main", "There is no such view.").await;
+    }
+    browser.open(&page(&app, "view=overview&sale=nosuch")).await;
+    browser.expect("main", "There is no sale nosuch.").await;
+    browser.open(&page(&app, "view=sales")).await;
+    browser.expect(".card", "CN¥4,999.00").await;
+    // The clock of the operator's machine is five hours ahead.
+    let ahead = "const now = Date.now; Date.now = () => now.call(Date) + 5 * 3600 * 1000;";
+    browser.emulate("Page.addScriptToEvaluateOnNewDocument", json!({ "source": ahead })).await;
+    browser.open(&page(&app, "view=overview&sale=spring")).await;
+    browser.expect(".chain", "Orders").await;
+    let text = browser.text("main").await.unwrap();
+    assert!(!text.contains("has ended"), "{text}");
+    assert_quiet(&browser, &[]).await;
+}
