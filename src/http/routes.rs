@@ -114,6 +114,7 @@ tables! {
         "GET" "/ops/", Open => page::page, [];
         "GET" "/ops/assets/{version}/{file}", Open => page::asset, [NotFound];
         "GET" "/problems/{code}", Open => storefront::problem, [NotFound];
+        "GET" "/assets/{version}/{file}", Open => storefront::asset, [NotFound];
         "GET" "/openapi.json", Open => openapi::internal_document, [];
         "GET" "/docs", Open => openapi::to_page, [];
         "GET" "/docs/{file:.*}", Open => openapi::page, [NotFound];
@@ -281,6 +282,8 @@ mod tests {
                 "/ops",
                 "/ops/",
                 "/ops/assets/{version}/{file}",
+                "/problems/{code}",
+                "/assets/{version}/{file}",
                 "/openapi.json",
                 "/docs",
                 "/docs/{file:.*}",
