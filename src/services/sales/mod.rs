@@ -256,8 +256,8 @@ impl SalesService {
         };
         if self.backends.is_shared {
             // Another operation may have changed the sale during the sync.
-            synced?;
-            return self.list_changed(id).await;
+            let listed = self.list_changed(id).await;
+            return synced.and(listed);
         }
         self.list(&sale);
         synced.map(|()| sale)
