@@ -140,7 +140,7 @@ fn start_consumer(
     };
     let name = format!("order_consumer/{queue}");
     let factory = move |incarnation| OrderConsumer::new(incarnation, deps.clone());
-    system.start_actor(&name, "order_consumer", &system.engine, 0, factory)
+    system.start_actor(&name, "order_consumer", &system.engine, factory)
 }
 
 fn start_event_publisher(
@@ -180,5 +180,5 @@ fn start_dead_letter_collector(system: &ActorSystem, pipeline: &Pipeline, arbite
     });
     let kind = "dead_letter_collector";
     let factory = move |incarnation| DeadLetterCollector::new(incarnation, Arc::clone(&deps));
-    system.start_actor(kind, kind, arbiter, 0, factory);
+    system.start_actor(kind, kind, arbiter, factory);
 }

@@ -107,7 +107,7 @@ impl ActorSystem {
             kind: "ledger_writer",
             arbiter: engine.clone(),
             mailbox: permits.total() + MAILBOX_SPARE,
-            ends_unheld: false,
+            ends_with_last_address: false,
             fault_injector: fault_injector(settings, "ledger_writer"),
             factory: Arc::new(move |incarnation| LedgerWriter::new(incarnation, Arc::clone(&deps))),
         });
@@ -181,21 +181,20 @@ impl ActorSystem {
         }
     }
 
-    /// Starts an actor; `num_permits` bounds the requests in its mailbox.
+    /// Starts an actor that ends with the process.
     pub(super) fn start_actor<A: Supervised + Handler<Stop>>(
         &self,
         name: &str,
         kind: &'static str,
         arbiter: &ArbiterHandle,
-        num_permits: usize,
         factory: impl Fn(Incarnation) -> A + Send + Sync + 'static,
     ) -> Address<A> {
         self.supervisor.start(ChildSpec {
             name: name.to_owned(),
             kind,
             arbiter: arbiter.clone(),
-            mailbox: num_permits + MAILBOX_SPARE,
-            ends_unheld: false,
+            mailbox: MAILBOX_SPARE,
+            ends_with_last_address: false,
             fault_injector: fault_injector(&self.settings, kind),
             factory: Arc::new(factory),
         })
@@ -210,7 +209,7 @@ impl ActorSystem {
         task: T,
     ) -> Address<Periodic<T>> {
         let task = Arc::new(task);
-        self.start_actor(name, name, arbiter, 0, move |incarnation| {
+        self.start_actor(name, name, arbiter, move |incarnation| {
             Periodic::new(incarnation, every_ms, Arc::clone(&task))
         })
     }
@@ -241,7 +240,7 @@ impl ActorSystem {
             kind: "stock_gate",
             arbiter: self.engine.clone(),
             mailbox: permits.total() + MAILBOX_SPARE,
-            ends_unheld: true,
+            ends_with_last_address: true,
             fault_injector: fault_injector(&self.settings, "stock_gate"),
             factory: Arc::new(move |incarnation| StockGate::new(incarnation, deps.clone())),
         });

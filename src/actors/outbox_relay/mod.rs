@@ -124,7 +124,7 @@ impl RelayDeps {
                 kind: "outbox_relay",
                 arbiter: arbiter.clone(),
                 mailbox: MAILBOX,
-                ends_unheld: false,
+                ends_with_last_address: false,
                 fault_injector,
                 factory: Arc::new(move |incarnation| OutboxRelay {
                     incarnation,

@@ -40,7 +40,7 @@ pub struct ChildSpec<A: Supervised> {
     /// Mailbox capacity: at least the number of permits to send messages.
     pub mailbox: usize,
     /// Whether the child ends with the last clone of its address.
-    pub ends_unheld: bool,
+    pub ends_with_last_address: bool,
     /// Injects panics.
     pub fault_injector: FaultInjector,
     /// Creates the actor of one incarnation.
@@ -112,7 +112,8 @@ impl Supervisor {
         }
     }
 
-    /// Starts a child and restarts it until the shutdown begins, or it ends unheld.
+    /// Starts a child and restarts it until the shutdown begins, or until it ends with its last
+    /// address.
     pub fn start<A>(&self, spec: ChildSpec<A>) -> Address<A>
     where
         A: Supervised + Handler<Stop>,
@@ -145,7 +146,7 @@ impl Supervisor {
     {
         let mut spent = VecDeque::new();
         let mut backoff = self.new_backoff();
-        while !(spec.ends_unheld && address.is_closed()) {
+        while !(spec.ends_with_last_address && address.is_closed()) {
             let (incarnation, exit) =
                 Incarnation::new(Arc::clone(&child.progress), spec.fault_injector);
             let (factory, mailbox) = (Arc::clone(&spec.factory), spec.mailbox);
@@ -159,7 +160,7 @@ impl Supervisor {
             let reason = tokio::select! {
                 exit = exit => exit.unwrap_or(ExitReason::Stopped),
                 () = self.stalled(&child.progress) => ExitReason::Stalled,
-                () = address.closed(), if spec.ends_unheld => {
+                () = address.closed(), if spec.ends_with_last_address => {
                     drop(addr.try_send(Stop));
                     break;
                 }

@@ -99,7 +99,7 @@ fn victim(num_started: &Arc<AtomicU32>) -> ChildSpec<Victim> {
         kind: "victim",
         arbiter: Arbiter::current(),
         mailbox: 16,
-        ends_unheld: false,
+        ends_with_last_address: false,
         fault_injector: FaultInjector::default(),
         factory: Arc::new(move |incarnation| {
             num_started.fetch_add(1, Ordering::Relaxed);
@@ -177,17 +177,17 @@ fn long_work_whose_calls_are_answered_is_no_stall() {
 }
 
 #[test]
-fn a_child_that_ends_unheld_ends_with_its_last_address() {
+fn a_child_that_ends_with_last_address_ends_with_its_last_address() {
     in_system(async {
         let settings = settings(Tier::Memory);
         let supervisor = supervisor(&settings);
-        let unheld = |name: &str| ChildSpec {
+        let ending = |name: &str| ChildSpec {
             name: name.to_owned(),
-            ends_unheld: true,
+            ends_with_last_address: true,
             ..victim(&Arc::default())
         };
         let (kept, dropped) =
-            (supervisor.start(unheld("kept")), supervisor.start(unheld("dropped")));
+            (supervisor.start(ending("kept")), supervisor.start(ending("dropped")));
         drop(supervisor.start(victim(&Arc::default())));
         let actor = dropped.wait_up().await;
         let clone = dropped.clone();

@@ -98,7 +98,7 @@ impl DeadLetterFixture {
             kind: "dead_letter_collector",
             arbiter: Arbiter::current(),
             mailbox: 16,
-            ends_unheld: false,
+            ends_with_last_address: false,
             fault_injector: FaultInjector::new(percent),
             factory: Arc::new(move |incarnation| {
                 DeadLetterCollector::new(incarnation, deps.clone())

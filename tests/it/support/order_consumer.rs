@@ -135,7 +135,7 @@ impl ConsumerHarness {
             kind: "order_consumer",
             arbiter: Arbiter::current(),
             mailbox: 16,
-            ends_unheld: false,
+            ends_with_last_address: false,
             fault_injector: FaultInjector::new(if injects_panics {
                 settings.faults.panic_percent
             } else {

@@ -180,7 +180,7 @@ pub fn reconciler_with(
         kind: "reconciler",
         arbiter: Arbiter::current(),
         mailbox: 16,
-        ends_unheld: false,
+        ends_with_last_address: false,
         fault_injector: FaultInjector::default(),
         factory: Arc::new(move |incarnation| {
             Periodic::new(incarnation, every_ms, reconciler.clone())

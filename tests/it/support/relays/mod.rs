@@ -237,7 +237,7 @@ impl Simulation {
             kind: "orphan_rescuer",
             arbiter: Arbiter::current(),
             mailbox: 16,
-            ends_unheld: false,
+            ends_with_last_address: false,
             fault_injector: FaultInjector::default(),
             factory: Arc::new(move |incarnation| {
                 Periodic::new(incarnation, every_ms, rescuer.clone())
