@@ -112,6 +112,8 @@ pub struct InstallationBuckets {
     pub key: String,
     /// The latest pair of epoch and phase, by SKU number.
     pub latest: BTreeMap<i32, (i64, i64)>,
+    /// How many of them are loaded, by SKU number.
+    pub loaded: BTreeMap<i32, u16>,
 }
 
 impl ServerFacts {
@@ -304,6 +306,7 @@ fn count_bucket(buckets: &mut FoundBuckets, key: &str, fields: &[Value], this_se
     if let (Some(sku), Some(pair)) = (sku_of(key), pair_of(&text(0), &text(3))) {
         let latest = of_installation.latest.entry(sku).or_insert(pair);
         *latest = pair.max(*latest);
+        *of_installation.loaded.entry(sku).or_default() += 1;
     }
     let server = text(2);
     if !server.is_empty() && server != this_server {
@@ -345,14 +348,15 @@ mod tests {
         count("fg:{7:1}:bucket", &[field("f100d6a7.2"), Value::Nil, field("here"), field("3")]);
         count("fg:{8:0}:bucket", &[Value::Nil, field("f100d6a7.9"), field("there")]);
         count("fg:{9:0}:bucket", &[field("nonsense"), Value::Nil, Value::Nil]);
-        let of = |count, key: &str, latest: &[(i32, (i64, i64))]| InstallationBuckets {
+        let of = |count, key: &str, of_skus: &[(i32, (i64, i64), u16)]| InstallationBuckets {
             count,
             key: key.to_owned(),
-            latest: latest.iter().copied().collect(),
+            latest: of_skus.iter().map(|(sku, latest, _)| (*sku, *latest)).collect(),
+            loaded: of_skus.iter().map(|(sku, _, loaded)| (*sku, *loaded)).collect(),
         };
         let expected = [
             (String::new(), of(1, "fg:{9:0}:bucket", &[])),
-            ("f100d6a7".into(), of(3, "fg:{7:0}:bucket", &[(7, (3, 2))])),
+            ("f100d6a7".into(), of(3, "fg:{7:0}:bucket", &[(7, (3, 2), 2)])),
         ];
         assert_eq!(buckets.by_installation, expected.into());
         assert_eq!(buckets.opened_elsewhere, 1);

@@ -304,6 +304,21 @@ fn buckets_ahead_of_the_ledger_are_reported() {
 }
 
 #[test]
+fn buckets_that_no_process_loads_are_reported() {
+    let redis = persistent(&[]);
+    let (stack, server) = with_open_sale(&redis);
+    server.kill();
+    stack.examine().assert_ok("redis");
+    redis.cmd(&["FLUSHALL"]);
+    let diagnosis = stack.examine();
+    let finding = diagnosis.only_problem("redis", "fail");
+    assert_eq!(finding.check, "redis loads");
+    assert!(finding.detail.contains("0 of 1 buckets"), "{finding:#?}");
+    assert!(finding.detail.contains("open sale spring"), "{finding:#?}");
+    assert!(finding.remedy.contains("role = \"maintenance\""), "{finding:#?}");
+}
+
+#[test]
 fn a_bucket_without_a_readable_epoch_is_reported() {
     let redis = persistent(&[]);
     let (stack, server) = with_open_sale(&redis);

@@ -2,8 +2,8 @@
 
 use super::super::{Check, check};
 use super::{Expected, reason};
-use crate::domain::{Epoch, Phase};
-use crate::redis::transport::health::ServerFacts;
+use crate::domain::{Epoch, Phase, SkuNo};
+use crate::redis::transport::health::{FoundBuckets, Server, ServerFacts};
 
 pub(super) fn buckets(facts: &ServerFacts, expected: &Expected<'_>, cli: &str) -> Check {
     let check = check("redis buckets");
@@ -69,6 +69,38 @@ pub(super) fn openings(facts: &ServerFacts, expected: &Expected<'_>) -> Check {
              from an older backup, and their buyers read `busy`"
         ))
         .remedy(format!("`floodgate sale open {id}` continues above both"))
+}
+
+/// Fails when buckets of a sale that is open and has begun are on no server: all its buyers, or
+/// those of some buckets, read `busy`. No finding if a server or a bucket could not be read.
+pub(super) fn missing(servers: &[Server], expected: &Expected<'_>, now_ms: i64) -> Check {
+    let check = check("redis loads");
+    let Ok(Some(ledger)) = &expected.ledger else { return check };
+    let found = servers.iter().map(|server| server.seen.as_ref().ok()?.buckets.as_ref().ok());
+    let Some(found) = found.collect::<Option<Vec<_>>>() else { return check };
+    let loaded = |sku: SkuNo| -> u16 {
+        let ours = found.iter().filter_map(|it| it.by_installation.get(&ledger.installation));
+        ours.filter_map(|ours| ours.loaded.get(&sku.0)).sum()
+    };
+    let selling = ledger.sales.iter().filter(|sale| {
+        sale.phase == Phase::Open && (sale.starts_at_ms..sale.ends_at_ms).contains(&now_ms)
+    });
+    let mut lacking = selling.filter_map(|sale| {
+        let sku = sale.skus.iter().find(|sku| loaded(sku.no) < sku.buckets)?;
+        Some((sale, sku, loaded(sku.no)))
+    });
+    let Some((sale, sku, count)) = lacking.next() else { return check };
+    let is_readable = |it: &FoundBuckets| it.is_complete && !it.by_installation.contains_key("");
+    check
+        .when(found.iter().all(|it| is_readable(it)))
+        .fail(format!(
+            "{count} of {} buckets of SKU {} of the open sale {} are loaded: its buyers read `busy`",
+            sku.buckets, sku.id, sale.id
+        ))
+        .remedy(
+            "start a process with role = \"maintenance\" or \"all\": it loads them from the ledger \
+             in seconds; where one runs, its log says why it cannot",
+        )
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use super::ledger::LedgerFacts;
 use super::{Check, Finding, Status, check};
 use crate::config::{Durability, RedisSettings, Settings, Tier};
 use crate::redis::transport::health::{self, RedisHealthError, Server, ServerRole};
+use crate::runtime::clock;
 use crate::{db, tier};
 
 mod buckets;
@@ -40,6 +41,7 @@ pub(super) async fn examine(settings: &Settings) -> Vec<Check> {
                 health.cluster.iter().map(|slots| topology::cluster(slots, &health.servers)),
             );
             checks.extend(servers(&health.servers, &expected));
+            checks.push(buckets::missing(&health.servers, &expected, clock::wall_ms()));
             if settings.tier == Tier::Pipeline {
                 checks.push(relays(&health.servers, &expected));
             }

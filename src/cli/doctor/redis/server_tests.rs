@@ -54,11 +54,12 @@ fn each_wrong_line_is_one_finding() {
     }
     let full = &[("used_memory", "90"), ("maxmemory", "0"), ("total_system_memory", "100")];
     let evicts = &[("maxmemory", "0"), ("maxmemory_policy", "volatile-lru")];
-    let table: [(Lines, Lines, &str, Status, &str); 13] = [
+    let table: [(Lines, Lines, &str, Status, &str); 14] = [
         (&[("redis_version", "6.2.14")], &[], "redis version", Fail, "upgrade it to 7.0"),
         (&[("role", "sentinel")], &[], "redis role", Fail, "the role \"sentinel\""),
         (&[("loading", "1")], &[], "redis", Fail, "still reading its file"),
         (&[("used_memory", "80")], &[], "redis memory", Warn, "(maxmemory)"),
+        (&[("used_memory", "100")], &[], "redis memory", Fail, "refuses every purchase"),
         (full, &[], "redis memory", Warn, "(the machine's)"),
         (evicts, &[], "redis memory", Fail, "maxmemory-policy volatile-lru"),
         (&[("aof_last_write_status", "err")], &[], "redis files", Fail, "goes on by itself"),

@@ -89,6 +89,11 @@ pub(super) fn memory(facts: &ServerFacts, cli: &str) -> [Check; 2] {
                 "`{cli} CONFIG SET maxmemory-policy noeviction`, and `maxmemory-policy \
                  noeviction` in redis.conf"
             ))
+            .when(facts.number("maxmemory") > 0 && used >= limit)
+            .fail(format!("{detail}: it refuses every purchase"))
+            .remedy(format!(
+                "`{cli} CONFIG SET maxmemory ..` to more, or move what else is in it elsewhere"
+            ))
             .when(is_full)
             .warn(format!(
                 "{detail}: a full server refuses purchases, one beyond its machine is killed"
