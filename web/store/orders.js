@@ -7,6 +7,7 @@ import { clock, has, money, t, when } from "./words.js";
 
 /** While a payment is under way, the list is read again after this long. */
 const PAYING_MS = 2000;
+/** Otherwise after this long, or once the time to pay of an order is over. */
 const CALM_MS = 30000;
 const SPOKEN_MS = [300000, 60000];
 /** Pages of sales whose titles are read. */
@@ -52,8 +53,8 @@ export function ordersView(main, shop) {
     } else {
       say(empty, t("offline"));
     }
-    const changesSoon = ({ order }) => order.state === "paying" || isOverdue(order);
-    timer = setTimeout(read, [...rows.values()].some(changesSoon) ? PAYING_MS : CALM_MS);
+    const waits = [...rows.values()].map(({ order }) => msToChange(order));
+    timer = setTimeout(read, Math.max(PAYING_MS, Math.min(CALM_MS, ...waits)));
   }
 
   function show(orders, isOlder) {
@@ -96,9 +97,17 @@ export function ordersView(main, shop) {
 
 const isUnpaid = (order) => ["pending_payment", "paying"].includes(order.state);
 
+/** How long there is still to pay. */
+const msToPay = (order) => Date.parse(order.pay_by) - api.serverNow();
+
 /** Whether the time to pay is over, and the server has not said yet what became of the order. */
-const isOverdue = (order) => isUnpaid(order) && order.pay_by !== undefined &&
-  Date.parse(order.pay_by) <= api.serverNow();
+const isOverdue = (order) => isUnpaid(order) && order.pay_by !== undefined && msToPay(order) <= 0;
+
+/** When the server is expected to change the order by itself. */
+function msToChange(order) {
+  if (order.state === "paying") return 0;
+  return isUnpaid(order) && order.pay_by !== undefined ? msToPay(order) : Infinity;
+}
 
 function orderRow(first, titles, shop, reread) {
   const { sale, sku } = titles.get(`${first.sale_id}/${first.sku_id}`) ?? {};
@@ -125,7 +134,6 @@ function orderRow(first, titles, shop, reread) {
     note);
   const row = { element, order: first, update, draw };
   let spoken = 0;
-  let wasOverdue = false;
 
   function update(order) {
     // What was said of the last call is over with it.
@@ -143,10 +151,8 @@ function orderRow(first, titles, shop, reread) {
     const overdue = isOverdue(order);
     cancel.hidden = overdue || !isUnpaid(order);
     pay.hidden = cancel.hidden || !api.canPay;
-    if (overdue && !wasOverdue) reread();
-    wasOverdue = overdue;
     const waits = isUnpaid(order) && order.pay_by;
-    const ms = waits ? Date.parse(order.pay_by) - api.serverNow() : 0;
+    const ms = waits ? msToPay(order) : 0;
     const left = waits && ms > 0 ? t("order.due", { time: clock(ms) }) : "";
     say(due, overdue ? t("order.due.over") : left);
     set(due, "data-soon", waits && ms <= 60000);
