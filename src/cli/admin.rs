@@ -257,9 +257,9 @@ impl AdminClient {
         let not_floodgate =
             || Error::NotFloodgate { url: self.base.to_string(), status: status.as_u16() };
         let data: Option<Json> = serde_json::from_slice(body).ok();
+        let text = |name: &str| data.as_ref()?.get(name)?.as_str();
         // A 403 with a problem says what the token may not do.
-        let has_title = data.as_ref().is_some_and(|data| data.get("title").is_some());
-        let is_refused = status == StatusCode::FORBIDDEN && !has_title;
+        let is_refused = status == StatusCode::FORBIDDEN && text("title").is_none();
         if status == StatusCode::UNAUTHORIZED || is_refused {
             return Err(Error::Token { url: self.base.to_string() });
         }
@@ -269,7 +269,6 @@ impl AdminClient {
                 .ok_or_else(not_floodgate);
         }
         // RFC 9457: Floodgate's problem bodies always have a title.
-        let text = |name: &str| data.as_ref()?.get(name)?.as_str();
         let has = |name: &str| data.as_ref().is_some_and(|data| data.get(name).is_some());
         // `not-found` that names nothing means an unknown path, hence another server: a Floodgate
         // server has every path used here, and its 404 names the request or the payment.

@@ -205,7 +205,9 @@ fn count_failure(deps: &WriterDeps, intents: &[OrderIntent]) {
     if let Some(first) = intents.first()
         && deps.breaker.failed(first.request, intents.len())
     {
-        tracing::error!("ledger rejects every batch, breaker open: new requests get `busy`");
+        tracing::error!(
+            "ledger rejects every batch, breaker open: without a broker, new requests get `busy`"
+        );
     }
 }
 
@@ -254,7 +256,7 @@ async fn place_watched(
 
 fn open_breaker(deps: &WriterDeps) {
     if deps.breaker.open() {
-        tracing::error!("ledger failing, breaker open: new requests get `busy`");
+        tracing::error!("ledger failing, breaker open: without a broker, new requests get `busy`");
     }
 }
 

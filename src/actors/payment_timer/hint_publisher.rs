@@ -1,5 +1,5 @@
 //! Publishes hints of placed orders to the delay queue of their payment window, so that the end of
-//! the window is heard from the broker.
+//! the window comes from the broker.
 //!
 //! Reads the feed of order events after its cursor, off the path of purchases. A lease selects one
 //! process. Limits: events per page, unconfirmed messages. On error and on crash: hints are lost,

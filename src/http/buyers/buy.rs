@@ -1,8 +1,8 @@
 //! Flow step 1/12: buyer -> gate handle.
 //!
-//! The checks run in the order of their cost: limits, credentials, ticket or sale, body, SKU,
-//! quantity, request id, refusals that this process can decide from its own memory; only then the
-//! shared limits, the use of the ticket, and the gate. `sold-out`, the most frequent answer, needs
+//! The checks run in the order of their cost: limits of this process, buyer, ticket or sale, body,
+//! SKU, request id, quantity, refusals that this process can decide from its own memory; only then
+//! the shared limits, the use of the ticket, and the gate. `sold-out`, the most frequent answer, needs
 //! no wait, no log line and no network call.
 //!
 //! On crash: a buyer without an answer sends the request again with the same request id. May
