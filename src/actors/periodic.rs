@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use crate::actors::supervisor::supervised::{
     ExitReason, Incarnation, LastError, Supervised, end, spawn_step, step,
 };
-use crate::domain::{BucketKey, Phase};
+use crate::domain::BucketKey;
 use crate::messages::{Quiet, RunNow, Stop, reply};
 use crate::services::catalog::Catalog;
 
@@ -169,9 +169,7 @@ impl BucketRotation {
         self.0.set(self.0.get().wrapping_add(1));
         let sales = catalog.all();
         let sales = sales.iter().filter(|listed| {
-            let sale = &listed.sale;
-            let has_buckets = sale.phase != Phase::Draft && !sale.retention.is_purged();
-            has_buckets && (is_full || !listed.sale.is_dormant(wall_ms))
+            listed.sale.has_buckets() && (is_full || !listed.sale.is_dormant(wall_ms))
         });
         sales.flat_map(|listed| &listed.skus).flat_map(|sku| BucketKey::all_of(sku)).collect()
     }

@@ -95,7 +95,7 @@ const RETENTION_MS: i64 = 86_400_000;
 impl Sale {
     /// Whether buyers see the sale: neither a draft, nor purged, nor over for more than a day.
     pub fn is_public(&self, now_ms: i64) -> bool {
-        self.phase != Phase::Draft && !self.retention.is_purged() && !self.is_long_over(now_ms)
+        self.has_buckets() && !self.is_long_over(now_ms)
     }
 
     /// Whether nothing is sold any more: the sale is closed, or its window is over.
@@ -110,6 +110,11 @@ impl Sale {
     /// Whether the buckets of the sale are no longer maintained: it is purged, or closed for long.
     pub fn is_dormant(&self, now_ms: i64) -> bool {
         self.retention.is_purged() || self.phase == Phase::Closed && self.is_long_over(now_ms)
+    }
+
+    /// Whether the sale has buckets: it is neither a draft nor purged.
+    pub fn has_buckets(&self) -> bool {
+        self.phase != Phase::Draft && !self.retention.is_purged()
     }
 
     pub fn sku(&self, id: &str) -> Option<&Sku> {

@@ -303,7 +303,7 @@ pub trait Stock: Send + Sync {
 
     /// The sums of all buckets of a SKU: at one instant in memory, read bucket by bucket in Redis.
     /// Reads every unsettled request: for audits.
-    async fn facts(&self, sku: SkuNo) -> Result<Option<GateFacts>, Error>;
+    async fn facts(&self, sku: SkuNo) -> Result<GateFacts, Error>;
 }
 
 /// What is stored of each SKU; read without a lock.

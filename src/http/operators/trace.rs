@@ -8,9 +8,7 @@ use futures_util::{FutureExt, StreamExt, stream};
 use super::dead_letter_filter::request_number;
 use super::trace_stages::{StageView, TraceFindings, TraceView};
 use crate::db;
-use crate::domain::{
-    BucketKey, DeadLetterFilter, DeadLetterNo, Phase, RecordState, RequestId, TraceId,
-};
+use crate::domain::{BucketKey, DeadLetterFilter, DeadLetterNo, RecordState, RequestId, TraceId};
 use crate::http::buyers::request_ids::RequestIds;
 use crate::http::middleware::problem::{Problem, ProblemCode};
 use crate::http::state::HttpDeps;
@@ -127,12 +125,7 @@ async fn read_gates(
     findings: &mut TraceFindings,
 ) -> Result<(), stock::Error> {
     let (all, known_sku) = (deps.catalog.all(), findings.sku);
-    // Neither drafts nor purged sales have buckets.
-    let sold = all
-        .iter()
-        .map(|listed| &**listed)
-        .filter(|listed| listed.sale.phase != Phase::Draft && !listed.sale.retention.is_purged());
-    let skus = sold.flat_map(|listed| &listed.skus);
+    let skus = all.iter().filter(|it| it.sale.has_buckets()).flat_map(|listed| &listed.skus);
     let keys = skus
         .filter(|sku| known_sku.is_none_or(|no| no == sku.no))
         .flat_map(|sku| BucketKey::all_of(sku));

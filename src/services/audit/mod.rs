@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use crate::db::{self, AuditRow, Ledger};
 use crate::domain::invariants::{Checker, FailureFacts, GateFacts, GateView, Violation};
-use crate::domain::{Order, Phase, RequestStatus, RetentionState, Sale, SaleId, Sku, SkuNo};
+use crate::domain::{Order, RequestStatus, RetentionState, Sale, SaleId, Sku, SkuNo};
 use crate::outbox;
 use crate::runtime::clock::rfc3339;
 use crate::services::rebuild::for_each_chunk;
@@ -135,18 +135,27 @@ struct AuditRun<'a> {
     checker: Checker,
     notes: Vec<String>,
     could_tell: bool,
+    /// SKUs of dormant sales, without gates.
+    num_dormant: u32,
 }
 
 impl<'a> AuditRun<'a> {
     /// Compares the stores once.
     async fn read(sources: AuditSources<'a>, sales: &[Sale], now_ms: i64) -> Result<Self, Error> {
-        let (checker, notes, could_tell) = (Checker::default(), Vec::new(), true);
-        let mut run = Self { sources, now_ms, checker, notes, could_tell };
-        run.could_tell = sources.stock.is_some();
+        let (checker, notes, could_tell) =
+            (Checker::default(), Vec::new(), sources.stock.is_some());
+        let mut run = Self { sources, now_ms, checker, notes, could_tell, num_dormant: 0 };
         for sale in sales {
             for sku in &sale.skus {
                 run.audit_sku(sale, sku).await?;
             }
+        }
+        if run.num_dormant > 0 {
+            run.notes.push(format!(
+                "{} SKUs of sales that ended more than a day ago have no gates any more: their \
+                 orders were judged by the ledger alone",
+                run.num_dormant
+            ));
         }
         let found = sources.ledger.anomalies_across_skus().await?;
         for (request, num_orders) in found.duplicate_requests {
@@ -176,6 +185,9 @@ impl AuditRun<'_> {
     /// Audits one SKU. If its gates cannot be read, only the ledger is checked, and the audit
     /// continues with the other SKUs.
     async fn audit_sku(&mut self, sale: &Sale, sku: &Sku) -> Result<(), Error> {
+        if !sale.has_buckets() {
+            return self.check_without_gates(sku).await;
+        }
         let error = match self.check_sku(sku).await {
             // Other SKUs may be readable.
             Err(Error::Stock(
@@ -187,12 +199,20 @@ impl AuditRun<'_> {
             checked => return checked,
         };
         let note = format!("sku {}: {error}; its orders were not compared with its gates", sku.no);
-        // The buckets of a closed sale expire and are not loaded again.
-        if sale.phase == Phase::Closed {
-            self.notes.push(format!("{note}, which sell nothing any more"));
-        } else {
-            self.note_unchecked(note);
+        match error {
+            // Nothing was accepted before the start, and the buckets are loaded shortly before it.
+            stock::Error::NotLoaded(_) if self.now_ms < sale.starts_at_ms => {}
+            // No process loads the buckets of a dormant sale any more.
+            stock::Error::NotLoaded(_) if sale.is_dormant(self.now_ms) => self.num_dormant += 1,
+            _ if sale.is_dormant(self.now_ms) => {
+                self.notes.push(format!("{note}, which sell nothing any more"));
+            }
+            _ => self.note_unchecked(note),
         }
+        self.check_without_gates(sku).await
+    }
+
+    async fn check_without_gates(&mut self, sku: &Sku) -> Result<(), Error> {
         let stock = self.sources.stock.take();
         let checked = self.check_sku(sku).await;
         self.sources.stock = stock;
@@ -265,7 +285,7 @@ impl AuditRun<'_> {
 
     async fn gate_facts(&self, sku: SkuNo) -> Result<Option<GateFacts>, Error> {
         Ok(match self.sources.stock {
-            Some(stock) => stock.facts(sku).await?,
+            Some(stock) => Some(stock.facts(sku).await?),
             None => None,
         })
     }

@@ -54,7 +54,7 @@ impl SalesService {
         health: &'static str,
         why: Option<String>,
     ) -> SkuBucketsReport {
-        let facts = self.backends.stock.facts(sku.no).await.ok().flatten();
+        let facts = self.backends.stock.facts(sku.no).await.ok();
         let left = self.backends.ledger.available(sku.no);
         let left_in_ledger = db::with_timeout("the units left", left).await.ok();
         SkuBucketsReport {

@@ -15,7 +15,7 @@ use crate::{broker, outbox};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct FunnelStage {
     pub stage: &'static str,
-    /// Count in `unit`; `None` if the store is unavailable.
+    /// Count in `unit`; `None` if the store is unavailable, or has lost it.
     pub count: Option<u64>,
     /// `units`, `requests`, `entries` (of the outbox) or `messages` (of the broker, over all
     /// sales). An entry or message holds up to `outbox.envelope_max` requests.
@@ -57,7 +57,9 @@ impl SalesService {
         let in_ledger = db::with_timeout("a count", in_ledger).await;
         let [left, ordered, failed] =
             stages_of(["left", "committed", "failed"], "requests", in_ledger, now_ms);
-        let in_stock = in_stock(&*self.backends.stock, skus).await;
+        let is_loaded = self.has_buckets(&listed.sale) && self.is_due(&listed.sale);
+        let loaded = if is_loaded { skus } else { &[] };
+        let in_stock = in_stock(&*self.backends.stock, loaded).await;
         let [unsettled] = stages_of(["unsettled"], "requests", in_stock, now_ms);
         let mut stages = vec![FunnelStage { unit: "units", ..left }, unsettled];
         if let Some(pipeline) = &self.backends.pipeline {
@@ -114,9 +116,8 @@ async fn in_ledger(ledger: &dyn Ledger, skus: &[Arc<Sku>]) -> Result<[StageCount
 async fn in_stock(stock: &dyn Stock, skus: &[Arc<Sku>]) -> Result<[StageCount; 1], stock::Error> {
     let mut unsettled = StageCount::default();
     for sku in skus {
-        if let Some(gates) = stock.facts(sku.no).await? {
-            unsettled.add(gates.num_unsettled, gates.oldest_unsettled_ms);
-        }
+        let gates = stock.facts(sku.no).await?;
+        unsettled.add(gates.num_unsettled, gates.oldest_unsettled_ms);
     }
     Ok([unsettled])
 }

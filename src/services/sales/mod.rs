@@ -327,10 +327,9 @@ impl SalesService {
         Ok(())
     }
 
-    /// Whether a sale has buckets: it is no draft, not purged and, if shared, not expired.
+    /// Whether a sale has buckets that are maintained: shared ones expire once it is dormant.
     fn has_buckets(&self, sale: &Sale) -> bool {
-        let is_dormant = self.backends.is_shared && sale.is_dormant(self.clock.wall_ms());
-        let is_expired = is_dormant || sale.retention.is_purged();
-        sale.phase != Phase::Draft && !is_expired
+        let may_expire = self.backends.is_shared && sale.is_dormant(self.clock.wall_ms());
+        sale.has_buckets() && !may_expire
     }
 }

@@ -7,15 +7,16 @@ use std::sync::Arc;
 use futures_util::stream::{self, StreamExt};
 
 use super::{SalesError, SalesService};
-use crate::domain::{Sale, Sku};
+use crate::domain::{Phase, Sale, Sku};
 use crate::stock::BucketHealth;
 
 /// SKUs that are synced concurrently.
 const SYNCS_MAX: usize = 16;
 
 impl SalesService {
-    /// Syncs the buckets of these sales with the changes of other processes, several concurrently.
-    /// Skips SKUs that another task of this process is syncing.
+    /// Syncs the buckets of these sales with the changes of other processes, several concurrently,
+    /// those of open sales before the others. Skips SKUs that another task of this process is
+    /// syncing.
     ///
     /// # Errors
     /// The first error; the other SKUs are synced nevertheless.
@@ -23,15 +24,22 @@ impl SalesService {
         // The ping detects a promoted server; its buckets are fenced from then on.
         let first_error = self.backends.stock.ping().await.map_err(SalesError::from);
         let loadable = sales.iter().filter(|sale| self.has_buckets(sale));
-        let skus = loadable.flat_map(|sale| sale.skus.iter().map(move |sku| (sale, sku)));
-        let syncs = skus.map(|(sale, sku)| async move {
-            let sku = Arc::new(sku.clone());
-            let Ok(_lock) = self.loads.lock_of(sku.no).try_lock_owned() else {
-                return (sale.no, Ok(false));
-            };
-            (sale.no, self.sync_sku(sale, &sku).await.map(|_| true))
-        });
-        let results: Vec<_> = stream::iter(syncs).buffer_unordered(SYNCS_MAX).collect().await;
+        let (open, others): (Vec<_>, Vec<_>) = loadable.partition(|sale| sale.phase == Phase::Open);
+        let mut results = Vec::new();
+        for sales in [open, others] {
+            let skus = sales.iter().flat_map(|sale| sale.skus.iter().map(move |sku| (*sale, sku)));
+            let syncs = skus.map(|(sale, sku)| async move {
+                let sku = Arc::new(sku.clone());
+                let Ok(_lock) = self.loads.lock_of(sku.no).try_lock_owned() else {
+                    return (sale.no, Ok(false));
+                };
+                (sale.no, self.sync_sku(sale, &sku).await.map(|_| true))
+            });
+            let mut syncs = stream::iter(syncs).buffer_unordered(SYNCS_MAX);
+            while let Some(result) = syncs.next().await {
+                results.push(result);
+            }
+        }
         let (mut synced, mut unsynced) = (first_error, HashSet::new());
         for (sale, result) in results {
             if !matches!(result, Ok(true)) {

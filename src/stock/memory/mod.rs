@@ -345,14 +345,14 @@ impl Stock for MemoryStock {
         }
     }
 
-    async fn facts(&self, sku: SkuNo) -> Result<Option<GateFacts>, Error> {
-        let Ok(sku_books) = self.books(sku) else { return Ok(None) };
+    async fn facts(&self, sku: SkuNo) -> Result<GateFacts, Error> {
+        let sku_books = self.books(sku)?;
         // All locks at once, in bucket order: one instant for the whole SKU.
         let books = (0..sku_books.sku.buckets)
             .map(|bucket| sku_books.lock(BucketNo(bucket)))
             .collect::<Result<Vec<_>, Error>>()?;
         let counts: Vec<BucketSnapshot> = books.iter().map(|book| book.snapshot()).collect();
         let counts_units = self.counting == Counting::InStock;
-        Ok(Some(sum_facts(sku_books.sku.policy, counts_units, &counts)))
+        Ok(sum_facts(sku_books.sku.policy, counts_units, &counts))
     }
 }

@@ -359,13 +359,10 @@ impl Stock for RedisStock {
         poll::num_unsettled_in_any_state(&*self.buckets(sku)?).await
     }
 
-    async fn facts(&self, sku: SkuNo) -> Result<Option<GateFacts>, Error> {
-        let Ok(buckets) = self.buckets(sku) else { return Ok(None) };
+    async fn facts(&self, sku: SkuNo) -> Result<GateFacts, Error> {
+        let buckets = self.buckets(sku)?;
         let numbers = (0..buckets.sku.buckets).map(BucketNo);
-        match try_join_all(numbers.map(|bucket| poll::snapshot(&buckets, bucket))).await {
-            Ok(all) => Ok(Some(sum_facts(buckets.sku.policy, true, &all))),
-            Err(Error::NotLoaded(_)) => Ok(None),
-            Err(error) => Err(error),
-        }
+        let all = try_join_all(numbers.map(|bucket| poll::snapshot(&buckets, bucket))).await?;
+        Ok(sum_facts(buckets.sku.policy, true, &all))
     }
 }

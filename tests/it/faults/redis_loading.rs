@@ -52,6 +52,52 @@ async fn unsettled_in(harness: &Harness, key: BucketKey) -> Option<()> {
 }
 
 #[test]
+fn buckets_that_redis_lost_are_unknown_until_they_are_loaded() {
+    let fixture = GateFixture::new();
+    in_system(async {
+        let (harness, _) = harness(&fixture.settings(&PATIENT)).await;
+        assert!(is_placed(&harness.buy_as(1, 1, 1).await));
+        let unsettled = async || {
+            let stages = harness.sales.funnel(&"sale".parse().unwrap()).await.unwrap();
+            stages.iter().find(|stage| stage.stage == "unsettled").unwrap().count
+        };
+        assert_eq!(unsettled().await, Some(0));
+
+        fixture.redis.cmd(&["FLUSHALL"]);
+        assert_eq!(unsettled().await, None);
+        let report = harness.audit(0).await;
+        assert!(report.holds && !report.could_tell, "{report:#?}");
+        assert!(report.notes[0].contains("not compared with its gates"), "{report:#?}");
+        harness.sync().await.unwrap();
+        assert_eq!(unsettled().await, Some(0));
+        harness.assert_holds().await;
+    });
+}
+
+#[test]
+fn sales_without_buckets_leave_no_audit_undecided() {
+    let fixture = GateFixture::new();
+    in_system(async {
+        let (harness, _) = harness(&fixture.settings(&PATIENT)).await;
+        harness.sales.create(OFFER.draft("draft", START_MS)).await.unwrap();
+        harness.sales.create(OFFER.draft("later", START_MS + 86_400_000)).await.unwrap();
+        harness.sales.set_phase(&"later".parse().unwrap(), Phase::Open, None).await.unwrap();
+        harness.assert_holds().await;
+
+        harness.set_phase(Phase::Closed).await;
+        fixture.redis.cmd(&["FLUSHALL"]);
+        let fresh = harness.audit(0).await;
+        assert!(!fresh.could_tell, "the closed sale is loaded again: {fresh:#?}");
+        let old = harness.audit(3 * 86_400_000 - 1_000).await;
+        assert!(old.holds, "{old:#?}");
+        assert!(
+            old.notes.iter().any(|note| note.contains("1 SKUs of sales that ended")),
+            "{old:#?}"
+        );
+    });
+}
+
+#[test]
 fn after_a_loader_crash_the_next_one_starts_over() {
     let fixture = GateFixture::new();
     let settings = fixture.settings(&PATIENT);

@@ -47,14 +47,19 @@ fn refused(refusal: Refusal) -> BuyAnswer {
 }
 
 /// A harness whose stock can be made to fail.
-async fn open_in_front_of(ledger: Arc<dyn Ledger>) -> (Harness, Arc<FaultyStock>) {
+fn in_front_of(ledger: Arc<dyn Ledger>) -> (Harness, Arc<FaultyStock>) {
     let settings = settings(Tier::Memory);
     let clock = Arc::new(ManualClock::new(START_MS));
     let shared: SharedClock = clock.clone();
     let mut backends = Backends::embedded(settings.tier, ledger, &shared);
     let stock = Arc::new(FaultyStock::new(backends.stock));
     backends.stock = stock.clone();
-    let harness = Harness::on(&settings, backends, clock);
+    (Harness::on(&settings, backends, clock), stock)
+}
+
+/// The same, with an open sale.
+async fn open_in_front_of(ledger: Arc<dyn Ledger>) -> (Harness, Arc<FaultyStock>) {
+    let (harness, stock) = in_front_of(ledger);
     harness.create(OFFER, START_MS - 1000).await;
     harness.set_phase(Phase::Open).await;
     (harness, stock)
@@ -63,6 +68,27 @@ async fn open_in_front_of(ledger: Arc<dyn Ledger>) -> (Harness, Arc<FaultyStock>
 async fn phase_in(ledger: &dyn Ledger) -> (Epoch, Phase) {
     let sales = ledger.sales().await.unwrap();
     (sales[0].epoch, sales[0].phase)
+}
+
+#[test]
+fn buckets_of_open_sales_are_loaded_first() {
+    in_system(async {
+        let ledger = Arc::new(DefectiveLedger::new(LedgerDefect::None));
+        let (harness, _) = in_front_of(ledger.clone());
+        let ids = ["first", "second", "third", "fourth", "fifth", "running"];
+        for id in ids {
+            harness.sales.create(OFFER.draft(id, START_MS - 1_000)).await.unwrap();
+            for phase in [Phase::Open, Phase::Closed] {
+                if phase == Phase::Open || id != "running" {
+                    harness.sales.set_phase(&id.parse().unwrap(), phase, None).await.unwrap();
+                }
+            }
+        }
+        let (next, stock) = in_front_of(ledger);
+        next.sync().await.unwrap();
+        let running = next.catalog.sale("running").unwrap().skus[0].no;
+        assert_eq!((stock.loads().len(), stock.loads()[0]), (ids.len(), running));
+    });
 }
 
 #[test]

@@ -209,7 +209,7 @@ fn a_request_in_flight_is_not_lost() {
 }
 
 /// If the buckets of a SKU cannot be read, the audit still checks the ledger. It leaves a sale
-/// undecided only if the sale is not closed.
+/// undecided unless the sale is dormant.
 #[test]
 fn gates_that_cannot_be_read_do_not_end_the_audit() {
     in_system(async {
@@ -223,9 +223,9 @@ fn gates_that_cannot_be_read_do_not_end_the_audit() {
             harness.buy(1).await;
             let stock = FaultyStock::new(Arc::clone(&harness.backends.stock));
             stock.set(StockFault::Fenced);
-            let audit = async || audit(Some(&stock), &*ledger, None, START_MS).await.unwrap();
+            let audit = async |now| audit(Some(&stock), &*ledger, None, now).await.unwrap();
 
-            let open = audit().await;
+            let open = audit(START_MS).await;
             assert!(expected.iter().all(|id| broken(&open).contains(id)), "{open:#?}");
             assert_eq!(open.holds, expected.is_empty(), "{open:#?}");
             assert!(open.num_orders > 0 && !open.could_tell, "{open:#?}");
@@ -235,10 +235,13 @@ fn gates_that_cannot_be_read_do_not_end_the_audit() {
             let closed_sale =
                 ledger.set_sale_phase(sale.id, sale.epoch, Phase::Closed, START_MS, None).await;
             assert_eq!(closed_sale.unwrap().unwrap().phase, Phase::Closed);
-            let closed = audit().await;
+            let closed = audit(START_MS).await;
             assert_eq!(broken(&closed), broken(&open));
-            assert!(closed.could_tell, "{closed:#?}");
-            assert!(closed.notes[0].contains("sell nothing any more"), "{closed:#?}");
+            assert!(!closed.could_tell, "its buckets may still be loaded: {closed:#?}");
+            let dormant = audit(START_MS + 3 * 86_400_000).await;
+            assert_eq!(broken(&dormant), broken(&open));
+            assert!(dormant.could_tell, "{dormant:#?}");
+            assert!(dormant.notes[0].contains("sell nothing any more"), "{dormant:#?}");
         }
     });
 }

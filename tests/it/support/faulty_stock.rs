@@ -1,7 +1,7 @@
 //! A stock with injected faults.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use floodgate::domain::book::BucketSnapshot;
@@ -47,6 +47,7 @@ pub struct FaultyStock {
     waiting: Arc<()>,
     num_lookups: AtomicUsize,
     num_failed_reserves: AtomicUsize,
+    loads: Mutex<Vec<SkuNo>>,
 }
 
 impl FaultyStock {
@@ -58,6 +59,7 @@ impl FaultyStock {
             waiting: Arc::default(),
             num_lookups: AtomicUsize::new(0),
             num_failed_reserves: AtomicUsize::new(0),
+            loads: Mutex::default(),
         }
     }
 
@@ -74,6 +76,11 @@ impl FaultyStock {
     /// Calls of `reserve` that have failed.
     pub fn num_failed_reserves(&self) -> usize {
         self.num_failed_reserves.load(Ordering::SeqCst)
+    }
+
+    /// The SKUs of all calls of `load`, in order.
+    pub fn loads(&self) -> Vec<SkuNo> {
+        self.loads.lock().unwrap().clone()
     }
 
     pub fn set(&self, fault: StockFault) {
@@ -137,6 +144,7 @@ impl Stock for FaultyStock {
         num_orders: u64,
         loader: LoaderToken,
     ) -> Result<Box<dyn Loading>, Error> {
+        self.loads.lock().unwrap().push(sku.no);
         self.until_not(StockFault::LoadWaits(sku.no)).await;
         self.inner.load(sku, num_orders, loader).await
     }
@@ -287,7 +295,7 @@ impl Stock for FaultyStock {
         self.inner.num_unsettled_in_any_state(sku).await
     }
 
-    async fn facts(&self, sku: SkuNo) -> Result<Option<GateFacts>, Error> {
+    async fn facts(&self, sku: SkuNo) -> Result<GateFacts, Error> {
         if self.is(StockFault::Fenced) {
             return Err(Error::Fenced { sku, reason: "fenced on purpose".to_owned() });
         }

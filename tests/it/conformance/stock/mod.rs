@@ -242,7 +242,7 @@ impl Shop {
 
     /// Free units and units lent between buckets.
     async fn units(&self) -> u64 {
-        self.stock.facts(self.sku.no).await.unwrap().expect("a loaded SKU").left
+        self.stock.facts(self.sku.no).await.unwrap().left
     }
 
     async fn refresh(&self) {

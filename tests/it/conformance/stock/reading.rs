@@ -191,7 +191,7 @@ pub async fn the_facts_are_the_sum_of_the_buckets(backend: &dyn Backend) {
     shop.release(&reservations[9], Refusal::Ended).await;
     shop.stock.lend(shop.key(0), floodgate::domain::BucketNo(1), 1).await.unwrap();
 
-    let facts = shop.stock.facts(shop.sku.no).await.unwrap().unwrap();
+    let facts = shop.stock.facts(shop.sku.no).await.unwrap();
     let mut sum = floodgate::domain::invariants::GateFacts::default();
     let mut failed = 0;
     for bucket in 0..4 {
@@ -228,7 +228,7 @@ pub async fn the_store_answers(backend: &dyn Backend) {
         Reservation { sku: floodgate::domain::SkuNo(99), ..shop.reservation(1, 1, 1) };
     let key = floodgate::domain::BucketKey { sku: reservation.sku, bucket: reservation.bucket };
     assert!(shop.stock.reserve(key, vec![reservation]).await.is_err());
-    assert_eq!(shop.stock.facts(reservation.sku).await.unwrap(), None);
+    assert!(shop.stock.facts(reservation.sku).await.is_err());
     assert!(!shop.stock.is_sold_out(reservation.sku));
     assert_eq!(shop.reserve(shop.reservation(2, 2, 1)).await, Verdict::Reserved);
 }
