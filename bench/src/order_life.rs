@@ -8,7 +8,7 @@ use floodgate::actors::EventPublisher;
 use floodgate::actors::periodic::Task;
 use floodgate::broker::RabbitBroker;
 use floodgate::domain::{OrderIntent, OrderKey};
-use floodgate::lease::SoleLease;
+use floodgate::lease::{Lease, SoleLease, TaskLease};
 use floodgate::observe::metrics::Metrics;
 use floodgate::runtime::clock::{SystemClock, now_monotonic};
 use floodgate::services::catalog::Catalog;
@@ -247,15 +247,13 @@ async fn publish(
 ) -> anyhow::Result<u64> {
     let metrics = Arc::new(Metrics::default());
     let clock = SystemClock::shared();
+    let lease: Arc<dyn Lease> = Arc::new(SoleLease::new(Arc::clone(&clock)));
     let publisher = EventPublisher {
         feed: order_feed(stores, catalog),
         ledger: Arc::clone(&stores.ledger),
         publisher: broker,
-        lease: Arc::new(SoleLease::new(Arc::clone(&clock))),
-        holder: "bench".into(),
-        lease_ttl: Duration::from_mins(1),
+        lease: TaskLease::new(&lease, "event_publisher", 60_000, &clock),
         window: CONFIRM_WINDOW,
-        clock,
         metrics: Arc::clone(&metrics),
     };
     publisher.run(&()).await.context("publishing")?;

@@ -9,18 +9,16 @@
 //! follow the feed.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::periodic::Task;
 use crate::broker::{Headers, Message, PublishChannel, PublishOutcome, Publisher, Route};
 use crate::db::{self, Ledger};
-use crate::lease::{self, Lease};
+use crate::lease::{self, TaskLease};
 use crate::observe::metrics::Metrics;
-use crate::runtime::clock::SharedClock;
 use crate::services::order_feed::{BROKER_READER, CloudEvent, FeedError, OrderFeed};
 
 /// The name of the lease.
-const LEASE: &str = "event_publisher";
+pub(super) const LEASE: &str = "event_publisher";
 
 /// Most events between two moves of the cursor.
 const EVENTS_PER_PAGE: u32 = 500;
@@ -33,13 +31,9 @@ pub struct EventPublisher {
     pub feed: OrderFeed,
     pub ledger: Arc<dyn Ledger>,
     pub publisher: Arc<dyn Publisher>,
-    pub lease: Arc<dyn Lease>,
-    /// Names this process to the lease.
-    pub holder: Arc<str>,
-    pub lease_ttl: Duration,
+    pub lease: TaskLease,
     /// Most unconfirmed messages.
     pub window: usize,
-    pub clock: SharedClock,
     pub metrics: Arc<Metrics>,
 }
 
@@ -65,7 +59,7 @@ impl Task for EventPublisher {
 
     /// Publishes every event after the cursor, if this process has the lease.
     async fn run(&self, (): &()) -> Result<(), PublishError> {
-        if !self.holds_lease().await? {
+        if !self.lease.acquire().await? {
             self.metrics.events_waiting.set(0);
             return Ok(());
         }
@@ -73,7 +67,7 @@ impl Task for EventPublisher {
         let mut read_to = self.ledger.cursor(BROKER_READER).await?;
         self.metrics.events_waiting.set(last.saturating_sub(read_to));
         let mut channel = self.publisher.open_channel(self.window);
-        while read_to < last && self.holds_lease().await? {
+        while read_to < last && self.lease.acquire().await? {
             let events = self.feed.events(read_to, EVENTS_PER_PAGE).await?;
             if events.is_empty() {
                 // The events up to there are of purged sales.
@@ -94,18 +88,8 @@ impl Task for EventPublisher {
         Ok(())
     }
 
-    /// Releases the lease, so that another process can publish at once.
     async fn release(&self) {
-        if let Err(error) = self.lease.release(LEASE, &self.holder).await {
-            tracing::warn!(%error, "event publisher lease not released, it expires on its own");
-        }
-    }
-}
-
-impl EventPublisher {
-    async fn holds_lease(&self) -> Result<bool, lease::Error> {
-        let grant = self.lease.hold(LEASE, &self.holder, self.lease_ttl).await?;
-        Ok(grant.is_held(self.clock.now()))
+        self.lease.release().await;
     }
 }
 

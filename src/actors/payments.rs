@@ -1,17 +1,16 @@
 //! Starts the actors around payments: deadlines, late money, refunds, and events from the broker.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::payment_consumer::PaymentConsumer;
 use super::payment_timer::repurchase::{GateRepurchase, NextRequest};
 use super::payment_timer::{
     HintConsumer, HintPublisher, PaymentInquirer, PaymentTimer, RefundWorker, Retaker, TimerDeps,
+    hint_publisher,
 };
 use super::system::ActorSystem;
 use crate::config::PaymentBackend;
 use crate::payment::Payments;
-use crate::runtime::unique_name;
 use crate::services::orders::{OrderService, OrdersChanged};
 use crate::tier::Pipeline;
 
@@ -53,9 +52,7 @@ impl ActorSystem {
         let publisher = HintPublisher {
             ledger: Arc::clone(&self.backends.ledger),
             publisher: Arc::clone(&pipeline.publisher),
-            lease: Arc::clone(&self.backends.lease),
-            holder: unique_name(),
-            lease_ttl: Duration::from_millis(self.settings.maintenance.lease_ttl_ms),
+            lease: self.lease(hint_publisher::LEASE),
             installation: Arc::clone(&pipeline.installation),
             windows_s,
             window: self.settings.relay.confirm_window,

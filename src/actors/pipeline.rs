@@ -2,16 +2,15 @@
 //! of their shutdown.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use actix_rt::{Arbiter, ArbiterHandle};
 use futures_util::future::join_all;
 
-use super::event_publisher::EventPublisher;
+use super::event_publisher::{self, EventPublisher};
 use super::orphan_rescuer::OrphanRescuer;
 use super::outbox_relay::{OutboxRelay, RelayDeps};
 use super::periodic::Periodic;
-use super::reconciler::Reconciler;
+use super::reconciler::{self, Reconciler};
 use super::system::{ActorSystem, fault_injector};
 use crate::actors::dead_letter_collector::{CollectorDeps, DeadLetterCollector};
 use crate::actors::order_consumer::{CatalogSync, ConsumerDeps, OrderConsumer};
@@ -59,7 +58,7 @@ impl PipelineActors {
                 pipeline: pipeline.clone(),
                 catalog: Arc::clone(&system.catalog),
                 requests: system.requests.clone(),
-                holder: unique_name(),
+                lease: system.lease(reconciler::LEASE),
                 settings: Arc::clone(&system.settings),
                 clock: Arc::clone(&system.clock),
                 metrics: Arc::clone(&system.metrics),
@@ -158,11 +157,8 @@ fn start_event_publisher(
         ),
         ledger: Arc::clone(ledger),
         publisher: Arc::clone(&pipeline.publisher),
-        lease: Arc::clone(&system.backends.lease),
-        holder: unique_name(),
-        lease_ttl: Duration::from_millis(system.settings.maintenance.lease_ttl_ms),
+        lease: system.lease(event_publisher::LEASE),
         window: system.settings.relay.confirm_window,
-        clock: Arc::clone(clock),
         metrics: Arc::clone(&system.metrics),
     };
     let every_ms = system.settings.maintenance.every_ms;

@@ -26,6 +26,7 @@ use crate::actors::stock_returner::StockReturner;
 use crate::actors::supervisor::supervised::{Address, Incarnation, Supervised, quiet_one};
 use crate::config::Settings;
 use crate::domain::{BucketNo, Counting, Sku, SkuNo};
+use crate::lease::TaskLease;
 use crate::messages::{RunNow, Stop};
 use crate::observe::metrics::Metrics;
 use crate::observe::series::{self, SampleHistory};
@@ -179,6 +180,12 @@ impl ActorSystem {
                 ResultListener { registry: Arc::clone(registry), stock: Arc::clone(stock) };
             self.start_periodic("result_listener", &self.engine, LISTEN_EVERY_MS, listener);
         }
+    }
+
+    /// A lease for a task of this process.
+    pub(super) fn lease(&self, name: &'static str) -> TaskLease {
+        let ttl_ms = self.settings.maintenance.lease_ttl_ms;
+        TaskLease::new(&self.backends.lease, name, ttl_ms, &self.clock)
     }
 
     /// Starts an actor that ends with the process.

@@ -1,5 +1,6 @@
-//! Leases for tasks that one process at a time should run: loading buckets (`loader`), reconciling
-//! (`reconciler`) and publishing order events (`event_publisher`).
+//! Leases for tasks that one process at a time should run: loading buckets (`loader`), repairing
+//! (`repair`), reconciling (`reconciler`), publishing order events (`event_publisher`) and hints of
+//! due orders (`hint_publisher`).
 //!
 //! A [`Lease`] avoids duplicate work, no more: a holder can lose it without noticing in time. A
 //! write that must never happen twice carries a fencing token that the ledger counts
@@ -7,6 +8,7 @@
 //!
 //! On error: not held. If the holder crashes: the lease expires. May repeat: every call.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -14,6 +16,7 @@ use redis::Value;
 
 use crate::redis::transport::{ConnectionPool, ConnectionPurpose};
 use crate::runtime::clock::SharedClock;
+use crate::runtime::unique_name;
 
 /// `allow-oom`: leases must work on a full Redis.
 const HOLD: &str = "#!lua flags=allow-oom
@@ -67,6 +70,62 @@ pub trait Lease: Send + Sync {
 
     /// Ends a lease early, if the holder still has it.
     async fn release(&self, name: &str, holder: &str) -> Result<(), Error>;
+}
+
+/// One lease, as a task of this process asks for it.
+pub struct TaskLease {
+    lease: Arc<dyn Lease>,
+    name: &'static str,
+    /// Names the task of this start of the process.
+    holder: Arc<str>,
+    ttl: Duration,
+    clock: SharedClock,
+}
+
+impl TaskLease {
+    #[must_use]
+    pub fn new(
+        lease: &Arc<dyn Lease>,
+        name: &'static str,
+        ttl_ms: u64,
+        clock: &SharedClock,
+    ) -> Self {
+        let (lease, clock) = (Arc::clone(lease), Arc::clone(clock));
+        Self { lease, name, holder: unique_name(), ttl: Duration::from_millis(ttl_ms), clock }
+    }
+
+    /// Takes or renews the lease. Returns whether this task has it.
+    ///
+    /// # Errors
+    /// [`Error`]: it is not known who has it.
+    pub async fn acquire(&self) -> Result<bool, Error> {
+        let grant = self.lease.hold(self.name, &self.holder, self.ttl).await?;
+        Ok(grant.is_held(self.clock.now()))
+    }
+
+    /// Renews the lease, and returns when it is lost: taken by another process, or expired because
+    /// no renewal succeeded.
+    pub async fn lost(&self) {
+        let mut held_until = self.clock.now();
+        loop {
+            match self.lease.hold(self.name, &self.holder, self.ttl).await {
+                Ok(LeaseGrant::Held { until }) => held_until = until,
+                Ok(LeaseGrant::Taken { .. }) => return,
+                Err(error) => tracing::warn!(%error, "lease not renewed"),
+            }
+            if self.clock.now() >= held_until {
+                return;
+            }
+            tokio::time::sleep(self.ttl / 3).await;
+        }
+    }
+
+    /// Ends the lease early, so that another process can take it at once.
+    pub async fn release(&self) {
+        if let Err(error) = self.lease.release(self.name, &self.holder).await {
+            tracing::warn!(%error, "lease not released, it expires on its own");
+        }
+    }
 }
 
 /// Grants every lease, in an installation with one process: its ledger admits no second one.

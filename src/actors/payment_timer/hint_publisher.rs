@@ -8,13 +8,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::actors::periodic::Task;
 use crate::broker::{Message, PublishOutcome, Publisher, Route};
 use crate::db::{self, Ledger};
 use crate::domain::{OrderEvent, OrderKey};
-use crate::lease::{self, Lease};
+use crate::lease::{self, TaskLease};
 use crate::messages::due_hint;
 use crate::observe::metrics::{Metrics, OutcomeLabel};
 use crate::runtime::clock::SharedClock;
@@ -23,7 +22,7 @@ use crate::runtime::clock::SharedClock;
 const CURSOR: &str = "due_hints";
 
 /// The name of the lease.
-const LEASE: &str = "hint_publisher";
+pub const LEASE: &str = "hint_publisher";
 
 /// Events per read of the ledger.
 const EVENTS_PER_PAGE: u32 = 1_000;
@@ -35,10 +34,7 @@ const AGE_MAX_MS: i64 = 10_000;
 pub struct HintPublisher {
     pub ledger: Arc<dyn Ledger>,
     pub publisher: Arc<dyn Publisher>,
-    pub lease: Arc<dyn Lease>,
-    /// Names this process to the lease.
-    pub holder: Arc<str>,
-    pub lease_ttl: Duration,
+    pub lease: TaskLease,
     pub installation: Arc<str>,
     /// The lengths of the windows with a delay queue, seconds.
     pub windows_s: Vec<u32>,
@@ -65,7 +61,7 @@ impl Task for HintPublisher {
     const FAILURE: &'static str = "hints of due orders not published, their orders end a bit later";
 
     async fn run(&self, (): &()) -> Result<(), HintPublishError> {
-        if !self.holds_lease().await? {
+        if !self.lease.acquire().await? {
             return Ok(());
         }
         while self.ledger.number_events(EVENTS_PER_PAGE).await? >= EVENTS_PER_PAGE {}
@@ -76,7 +72,7 @@ impl Task for HintPublisher {
             read_to = (last - i64::from(EVENTS_PER_PAGE)).max(0);
         }
         let mut lost: Result<(), HintPublishError> = Ok(());
-        while self.holds_lease().await? {
+        while self.lease.acquire().await? {
             let events = self.ledger.events_after(read_to, EVENTS_PER_PAGE).await?;
             let Some(last) = events.last() else { break };
             read_to = last.feed_no;
@@ -88,20 +84,12 @@ impl Task for HintPublisher {
         lost
     }
 
-    /// Releases the lease, so that another process can publish at once.
     async fn release(&self) {
-        if let Err(error) = self.lease.release(LEASE, &self.holder).await {
-            tracing::warn!(%error, "hint publisher lease not released, it expires on its own");
-        }
+        self.lease.release().await;
     }
 }
 
 impl HintPublisher {
-    async fn holds_lease(&self) -> Result<bool, lease::Error> {
-        let grant = self.lease.hold(LEASE, &self.holder, self.lease_ttl).await?;
-        Ok(grant.is_held(self.clock.now()))
-    }
-
     async fn publish(&self, events: &[OrderEvent]) -> Result<(), HintPublishError> {
         let now_ms = self.clock.wall_ms();
         let mut messages: Vec<Message> = Vec::new();

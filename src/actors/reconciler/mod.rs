@@ -13,11 +13,10 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::periodic::{BucketRotation, Task};
 use crate::config::Settings;
-use crate::lease;
+use crate::lease::{self, TaskLease};
 use crate::observe::metrics::{Metrics, ReasonLabel};
 use crate::runtime::clock::SharedClock;
 use crate::services::catalog::Catalog;
@@ -32,7 +31,7 @@ mod pass;
 use pass::Pass;
 
 /// The name of the lease.
-const LEASE: &str = "reconciler";
+pub(super) const LEASE: &str = "reconciler";
 
 /// Repairs differences between Redis, broker and ledger.
 pub struct Reconciler {
@@ -40,8 +39,7 @@ pub struct Reconciler {
     pub pipeline: Pipeline,
     pub catalog: Arc<Catalog>,
     pub requests: RequestService,
-    /// Unique name of this process start, the holder of the lease.
-    pub holder: Arc<str>,
+    pub lease: TaskLease,
     pub settings: Arc<Settings>,
     pub clock: SharedClock,
     pub metrics: Arc<Metrics>,
@@ -71,10 +69,9 @@ impl Task for Reconciler {
     async fn run(&self, state: &ReconcilerState) -> Result<(), lease::Error> {
         let buckets = state.rotation.next(&self.catalog, self.clock.wall_ms());
         let mut pass = state.pass.take();
-        let ttl = Duration::from_millis(self.settings.maintenance.lease_ttl_ms);
-        let held = self.backends.lease.hold(LEASE, &self.holder, ttl).await;
+        let held = self.lease.acquire().await;
         match held {
-            Ok(ref hold) if hold.is_held(self.clock.now()) => pass.run(self, &buckets).await,
+            Ok(true) => pass.run(self, &buckets).await,
             // Another process reconciles; the progress of this one is outdated by then.
             _ => pass = Pass::default(),
         }
@@ -88,11 +85,8 @@ impl Task for Reconciler {
         held.map(drop)
     }
 
-    /// Releases the lease, so that another process can reconcile at once.
     async fn release(&self) {
-        if let Err(error) = self.backends.lease.release(LEASE, &self.holder).await {
-            tracing::warn!(%error, "reconciler lease not released, it expires on its own");
-        }
+        self.lease.release().await;
     }
 }
 

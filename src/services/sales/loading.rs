@@ -9,7 +9,7 @@ use tokio::sync::{Mutex, Semaphore};
 
 use super::{SalesError, SalesService};
 use crate::domain::{DeadLetterNo, OrderIntent, Sale, SaleId, Sku, SkuId, SkuNo};
-use crate::lease::LeaseGrant;
+use crate::lease::TaskLease;
 use crate::services::dead_letters::replay;
 use crate::services::rebuild::load_sku;
 use crate::stock::{self, BucketHealth};
@@ -20,12 +20,6 @@ const LOADS_MAX: usize = 4;
 
 /// Dead letters per read; each may be a megabyte.
 const DEAD_LETTERS_PER_READ: u32 = 32;
-
-/// Name of the lease of the process that loads buckets.
-const LOADER_LEASE: &str = "loader";
-
-/// Name of the lease of the process that repairs what an audit found.
-const REPAIR_LEASE: &str = "repair";
 
 /// Longest wait of a rebuild for one SKU. The maintenance processes continue afterwards.
 const WAIT_MAX: Duration = Duration::from_secs(60);
@@ -94,7 +88,7 @@ impl SalesService {
         };
         let loaded = tokio::select! {
             loaded = load => loaded?,
-            () = self.lease_lost(LOADER_LEASE) => {
+            () = self.loader.lost() => {
                 let reason = "another process took over the loading".to_owned();
                 return Err(stock::Error::Fenced { sku: sku.no, reason }.into());
             }
@@ -128,24 +122,6 @@ impl SalesService {
         }
     }
 
-    /// Renews a lease of this process, and returns when it is lost: taken by another process, or
-    /// expired because no renewal succeeded.
-    async fn lease_lost(&self, name: &'static str) {
-        let mut held_until = self.clock.now();
-        loop {
-            let lease = self.backends.lease.hold(name, &self.holder, self.lease_ttl).await;
-            match lease {
-                Ok(LeaseGrant::Held { until }) => held_until = until,
-                Ok(LeaseGrant::Taken { .. }) => return,
-                Err(error) => tracing::warn!(%error, lease = name, "lease not renewed"),
-            }
-            if self.clock.now() >= held_until {
-                return;
-            }
-            tokio::time::sleep(self.lease_ttl / 3).await;
-        }
-    }
-
     /// Holds the buckets of a SKU, so that the next sync of a maintenance process loads them.
     pub(super) async fn hold_buckets(&self, sku: &Arc<Sku>) -> Result<(), SalesError> {
         let loader = self.backends.ledger.begin_load(sku.no).await?;
@@ -166,34 +142,22 @@ impl SalesService {
 
     /// Acquires or renews the loader lease. Returns whether this process has it.
     pub(super) async fn acquire_lease(&self) -> bool {
-        self.hold_lease(LOADER_LEASE).await
+        acquired(&self.loader).await
     }
 
     /// Runs `repair` as the only one of all processes. `None`: another one repairs, or has taken
     /// over.
     pub async fn repair_alone<T>(&self, repair: impl Future<Output = T>) -> Option<T> {
         let _alone = self.repairing.try_lock().ok()?;
-        if !self.hold_lease(REPAIR_LEASE).await {
+        if !acquired(&self.repairer).await {
             return None;
         }
         let repaired = tokio::select! {
             repaired = repair => Some(repaired),
-            () = self.lease_lost(REPAIR_LEASE) => None,
+            () = self.repairer.lost() => None,
         };
-        if let Err(error) = self.backends.lease.release(REPAIR_LEASE, &self.holder).await {
-            tracing::warn!(%error, "repair lease not released, it expires on its own");
-        }
+        self.repairer.release().await;
         repaired
-    }
-
-    async fn hold_lease(&self, name: &'static str) -> bool {
-        match self.backends.lease.hold(name, &self.holder, self.lease_ttl).await {
-            Ok(hold) => hold.is_held(self.clock.now()),
-            Err(error) => {
-                tracing::warn!(%error, lease = name, "lease not available");
-                false
-            }
-        }
     }
 
     /// Whether the preload time of a sale has come.
@@ -267,4 +231,12 @@ impl SalesService {
             tokio::time::sleep(POLL_EVERY).await;
         }
     }
+}
+
+/// Whether this process has the lease; not if that cannot be known.
+async fn acquired(lease: &TaskLease) -> bool {
+    lease.acquire().await.unwrap_or_else(|error| {
+        tracing::warn!(%error, "lease not available");
+        false
+    })
 }

@@ -8,7 +8,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::Mutex;
 
@@ -17,8 +16,8 @@ use crate::db;
 use crate::domain::{
     ArchiveDigest, ByOperator, Epoch, OpenEnd, Phase, Sale, SaleDraft, SaleId, Sku, SkuId, SkuNo,
 };
+use crate::lease::TaskLease;
 use crate::runtime::clock::SharedClock;
-use crate::runtime::unique_name;
 use crate::services::catalog::Catalog;
 use crate::stock;
 use crate::tier::Backends;
@@ -104,11 +103,12 @@ pub struct SalesService {
     preload_ms: i64,
     /// The readers of the feed of this installation.
     feed_readers: &'static [&'static str],
-    lease_ttl: Duration,
+    /// The lease of the process that loads buckets.
+    loader: Arc<TaskLease>,
+    /// The lease of the process that repairs what an audit found.
+    repairer: Arc<TaskLease>,
     /// Whether the role of this process loads shared buckets.
     may_load: bool,
-    /// Unique name of this start of the process, as lease holder.
-    holder: Arc<str>,
     /// Serializes operations.
     operation: Arc<Mutex<()>>,
     /// Held by the repair of this process.
@@ -134,6 +134,11 @@ impl SalesService {
         settings: &Settings,
     ) -> Self {
         let maintenance = &settings.maintenance;
+        let lease = |name| {
+            let ttl_ms = maintenance.lease_ttl_ms;
+            Arc::new(TaskLease::new(&backends.lease, name, ttl_ms, &clock))
+        };
+        let (loader, repairer) = (lease("loader"), lease("repair"));
         Self {
             catalog,
             backends: backends.clone(),
@@ -143,9 +148,9 @@ impl SalesService {
             feed_readers: retention::feed_readers(
                 settings.events.exchange && backends.pipeline.is_some(),
             ),
-            lease_ttl: Duration::from_millis(maintenance.lease_ttl_ms),
+            loader,
+            repairer,
             may_load: settings.role.maintains(),
-            holder: unique_name(),
             operation: Arc::default(),
             repairing: Arc::default(),
             reading: Arc::default(),

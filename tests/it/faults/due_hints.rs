@@ -9,7 +9,7 @@ use floodgate::actors::periodic::Task;
 use floodgate::broker::{PublishOutcome, Publisher, RabbitBroker, Route, Topology};
 use floodgate::config::{PaymentSettings, Tier};
 use floodgate::domain::{OrderIntent, OrderKey, OrderState};
-use floodgate::lease::SoleLease;
+use floodgate::lease::{Lease, SoleLease, TaskLease};
 use floodgate::messages::due_hint;
 use floodgate::observe::metrics::{Metrics, OutcomeLabel};
 use floodgate::runtime::clock::{ManualClock, SystemClock, wall_ms};
@@ -56,12 +56,11 @@ impl Fixture {
         let orders = OrderService::new(ledger.clone(), None, &settings, Arc::new(|| ()));
         let deps =
             TimerDeps::new(orders, ledger.clone(), &settings, clock.clone(), metrics.clone());
+        let lease: Arc<dyn Lease> = Arc::new(SoleLease::new(clock.clone()));
         let publisher = HintPublisher {
             ledger: ledger.clone(),
             publisher: broker.clone(),
-            lease: Arc::new(SoleLease::new(clock.clone())),
-            holder: "process".into(),
-            lease_ttl: Duration::from_secs(5),
+            lease: TaskLease::new(&lease, "hint_publisher", 5_000, &clock),
             installation: INSTALLATION.into(),
             windows_s: settings.delay_windows_s(),
             window: 64,

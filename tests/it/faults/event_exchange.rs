@@ -13,7 +13,7 @@ use floodgate::broker::{
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::db::{OrderChanges, OrderWriter, SaleStore};
 use floodgate::domain::{Actor, OrderKey, Sku};
-use floodgate::lease::{self, Lease, LeaseGrant, SoleLease};
+use floodgate::lease::{self, Lease, LeaseGrant, SoleLease, TaskLease};
 use floodgate::observe::metrics::Metrics;
 use floodgate::runtime::clock::{SharedClock, SystemClock};
 use floodgate::services::catalog::Catalog;
@@ -65,11 +65,8 @@ impl Fixture {
             feed: OrderFeed::new(ledger.clone(), catalog, clock.clone(), "0a0b0c0d".into()),
             ledger,
             publisher,
-            lease,
-            holder: "process".into(),
-            lease_ttl: Duration::from_secs(5),
+            lease: TaskLease::new(&lease, "event_publisher", 5_000, &clock),
             window: 64,
-            clock,
             metrics: Arc::new(Metrics::default()),
         }
     }

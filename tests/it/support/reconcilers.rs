@@ -10,9 +10,10 @@ use floodgate::actors::supervisor::{ChildSpec, Supervisor};
 use floodgate::actors::{Periodic, Reconciler};
 use floodgate::broker::Topology;
 use floodgate::domain::Counting;
+use floodgate::lease::{Lease, TaskLease};
 use floodgate::messages::Quiet;
 use floodgate::observe::metrics::Metrics;
-use floodgate::runtime::clock::{Clock, ManualClock};
+use floodgate::runtime::clock::{Clock, ManualClock, SharedClock};
 use floodgate::runtime::fault_injection::FaultInjector;
 use floodgate::runtime::shutdown::Shutdown;
 use floodgate::services::requests::RequestService;
@@ -142,13 +143,14 @@ pub fn reconciler_with(
         faults: faults.clone(),
     };
     let publisher = FakeBroker { queues: simulation.queues.clone(), faults: faults.clone() };
-    let lease = FakeLease { holders: holders.clone(), clock: simulation.clock.clone(), faults };
+    let lease: Arc<dyn Lease> =
+        Arc::new(FakeLease { holders: holders.clone(), clock: simulation.clock.clone(), faults });
     let reconciler = Arc::new(Reconciler {
         backends: Backends {
             ledger: simulation.ledger.clone(),
             stock: simulation.stock.clone(),
             counting: Counting::InStock,
-            lease: Arc::new(lease),
+            lease: lease.clone(),
             ticket_uses: Arc::new(MemoryTicketUses::new(simulation.clock.clone())),
             shared_limits: None,
             is_shared: true,
@@ -170,7 +172,12 @@ pub fn reconciler_with(
             metrics.clone(),
             5_000,
         ),
-        holder: format!("reconciler-{:016x}", fastrand::u64(..)).into(),
+        lease: TaskLease::new(
+            &lease,
+            "reconciler",
+            settings.maintenance.lease_ttl_ms,
+            &(simulation.clock.clone() as SharedClock),
+        ),
         settings: Arc::new(settings.clone()),
         clock: simulation.clock.clone(),
         metrics: metrics.clone(),
