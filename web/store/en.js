@@ -126,6 +126,7 @@ export default {
   "order.due.over": "The time to pay is over.",
   "order.not-done": "That did not work. This page shows how the order stands; try again.",
   "order.owed": "Your money is on its way back.",
+  "order.closed": "The last payment was not completed.",
   "order.state.pending_payment": "Waiting for payment",
   "order.state.paying": "Payment begun",
   "order.state.paid": "Paid",

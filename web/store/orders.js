@@ -140,8 +140,9 @@ function orderRow(first, titles, shop, reread) {
     if (order.state !== row.order.state) say(note, "");
     row.order = order;
     set(element, "data-state", order.state);
-    const owed = order.paid_unfulfilled ? ` ${t("order.owed")}` : "";
-    say(state, t(`order.state.${order.state}`) + owed);
+    const isClosed = order.state === "pending_payment" && order.payment?.state === "closed";
+    const remark = order.paid_unfulfilled ? t("order.owed") : isClosed ? t("order.closed") : "";
+    say(state, `${t(`order.state.${order.state}`)} ${remark}`.trim());
     again.hidden = !order.again;
     draw();
   }

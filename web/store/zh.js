@@ -114,6 +114,7 @@ export default {
   "order.due.over": "付款时间已过。",
   "order.not-done": "操作未成功。订单现状见本页，请再试一次。",
   "order.owed": "您的钱款正在退回。",
+  "order.closed": "上次付款未完成。",
   "order.state.pending_payment": "等待付款",
   "order.state.paying": "正在付款",
   "order.state.paid": "已付款",
