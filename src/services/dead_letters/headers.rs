@@ -113,8 +113,12 @@ pub fn from_delivery(delivery: &Delivery, reader: &EnvelopeReader, now_ms: i64) 
         _ => DeadLetterOrigin::Broker,
     };
     let headers = &delivery.headers;
-    let given_up = "the broker gave it up: it was delivered too often without an end";
-    let reason = headers.reason.as_deref().unwrap_or(given_up);
+    let no_reason = if headers.by_broker {
+        "the broker gave it up: it was delivered too often without an end"
+    } else {
+        "it names no reason: another program published it to the queue of dead letters"
+    };
+    let reason = headers.reason.as_deref().unwrap_or(no_reason);
     let stored = DeadLetterHeaders::of(headers, Some(&delivery.routing_key));
     let requests = requests_in(headers, &delivery.body, reader);
     new_dead_letter(origin, now_ms, headers, &stored, reason, &delivery.body, requests)
