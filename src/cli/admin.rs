@@ -69,6 +69,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether the server refuses the subject of the call, and not every call of this token.
+    pub fn is_about_one(&self) -> bool {
+        matches!(self, Self::Refused { status, .. } if *status != 403)
+    }
+
     /// The exit code and the next step for the operator.
     pub fn into_failure(self) -> CommandFailure {
         let remedy = match &self {

@@ -33,7 +33,7 @@ pub struct AuditArgs {
     #[arg(long, value_name = "ID", conflicts_with = "answers")]
     sale: Option<String>,
     /// Compare the answers in this file, one JSON object per line, with the ledger
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["repair", "dry_run"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["repair", "dry_run", "internal_url"])]
     answers: Option<PathBuf>,
     /// Let the server repair what it can, while the sale goes on
     #[arg(long)]

@@ -134,7 +134,7 @@ async fn each(
     for id in ids {
         match client.post(&["payments", id, verb], body, CALL_TIMEOUT).await {
             Ok(answer) => results.push(json!({ "id": id, "done": field(&answer, "done") })),
-            Err(error @ Error::Refused { .. }) => {
+            Err(error) if error.is_about_one() => {
                 results.push(json!({ "id": id, "refused": error.to_string() }));
                 ended = Ok(Exit::Negative);
             }
@@ -148,6 +148,9 @@ async fn each(
     }
     let shown = json!({ "payments": results });
     output.data(&shown, || render_results(list(&shown, "payments")))?;
+    if matches!(ended, Ok(Exit::Negative)) {
+        output.note("`floodgate payments list` shows those that wait");
+    }
     Ok(ended?)
 }
 

@@ -122,7 +122,7 @@ impl Run {
                     "done": field(&answer, "done"),
                     "state": answer.get("dead_letter").map(|it| field(it, "state")),
                 })),
-                Err(error @ Error::Refused { .. }) => {
+                Err(error) if error.is_about_one() => {
                     self.results.push(json!({ "id": id, "refused": error.to_string() }));
                 }
                 Err(error) => {
