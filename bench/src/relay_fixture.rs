@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use floodgate::broker::{Source, Topology};
+use floodgate::broker::{Route, Topology};
 use floodgate::domain::{BucketNo, SaleId};
 use floodgate::redis::scripts::BucketKeys;
 use tempfile::TempDir;
@@ -176,8 +176,8 @@ impl Servers {
     ) -> anyhow::Result<()> {
         let Backlog { plan, stores, offer, num_entries, .. } = &backlog;
         let topology = Topology::new(NAMESPACE, 1, 1);
-        let queue = topology.queue(Source::Orders(0)).context("no order queue")?;
-        let found = raw::purge(&self.rabbit, &queue).await?;
+        let queue = topology.queue(Route::Orders(0)).context("no order queue")?;
+        let found = raw::purge(&self.rabbit, &queue.name).await?;
         harness.void_unless(found >= *num_entries, || {
             format!("{}: {num_entries} entries published, {found} in the queue", offer.sale)
         });

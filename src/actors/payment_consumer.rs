@@ -16,7 +16,7 @@ use futures_util::future::join_all;
 
 use super::periodic::Task;
 use crate::broker::{
-    self, Delivery, Headers, Inbox, Message, PublishOutcome, Publisher, Route, Source, Subscriber,
+    self, Delivery, Headers, Inbox, Message, PublishOutcome, Publisher, Route, Subscriber,
 };
 use crate::db::{self, ErrorClass};
 use crate::domain::PaymentRecorded;
@@ -109,7 +109,7 @@ impl Task for PaymentConsumer {
 
 impl PaymentConsumer {
     async fn subscribe(&self) -> Result<OpenEvents, broker::Error> {
-        let inbox = Inbox::open(&self.subscriber, Source::Payments, PREFETCH, &self.clock).await?;
+        let inbox = Inbox::open(&self.subscriber, Route::Payments, PREFETCH, &self.clock).await?;
         Ok(OpenEvents { inbox, waiting: Vec::new() })
     }
 

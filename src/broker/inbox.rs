@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::time::timeout;
 
-use super::{Acknowledger, Delivery, Error, Source, Subscriber, Subscription};
+use super::{Acknowledger, Delivery, Error, Route, Subscriber, Subscription};
 use crate::runtime::clock::SharedClock;
 
 /// Time without a delivery after which the queue's depth is read.
@@ -16,7 +16,7 @@ const SILENT_MAX: Duration = Duration::from_secs(20);
 pub struct Inbox {
     subscriber: Arc<dyn Subscriber>,
     subscription: Box<dyn Subscription>,
-    source: Source,
+    source: Route,
     prefetch: u16,
     clock: SharedClock,
     /// The last time at which a delivery arrived or was unacknowledged, or the depth was read.
@@ -32,7 +32,7 @@ impl Inbox {
     /// As [`Subscriber::subscribe`].
     pub async fn open(
         subscriber: &Arc<dyn Subscriber>,
-        source: Source,
+        source: Route,
         prefetch: u16,
         clock: &SharedClock,
     ) -> Result<Self, Error> {
@@ -95,9 +95,8 @@ impl Inbox {
     /// Ends the subscription if messages are ready in its queue, as they were [`SILENT_MAX`] ago.
     async fn check_ready(&mut self) -> Result<(), Error> {
         // A failed query proves nothing about the queue.
-        let depths = self.subscriber.depths().await.unwrap_or_default();
-        let depth = depths.iter().find(|depth| Some(&depth.queue) == self.source.queue().as_ref());
-        let are_ready = depth.is_some_and(|depth| depth.num_ready > 0);
+        let depth = self.subscriber.depth(self.source).await;
+        let are_ready = depth.is_ok_and(|depth| depth.num_ready > 0);
         self.silent_since = self.clock.now();
         if std::mem::replace(&mut self.were_ready, are_ready) && are_ready {
             let reason = "messages are ready and none is delivered".to_owned();

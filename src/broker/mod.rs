@@ -163,9 +163,6 @@ pub trait Publisher: Send + Sync {
     async fn declare(&self) -> Result<(), Error>;
 }
 
-/// The queue of a route, to be consumed.
-pub type Source = Route;
-
 /// A delivered message, to be acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delivery {
@@ -239,11 +236,11 @@ impl QueueDepth {
 #[async_trait]
 pub trait Subscriber: Send + Sync {
     /// Subscribes to a queue; at most `prefetch` deliveries are unacknowledged at any time.
-    async fn subscribe(
-        &self,
-        source: Source,
-        prefetch: u16,
-    ) -> Result<Box<dyn Subscription>, Error>;
+    async fn subscribe(&self, source: Route, prefetch: u16)
+    -> Result<Box<dyn Subscription>, Error>;
+
+    /// The depth of one queue.
+    async fn depth(&self, source: Route) -> Result<QueueDepth, Error>;
 
     /// The depth of every queue but `unreadable`.
     async fn depths(&self) -> Result<Vec<QueueDepth>, Error>;

@@ -27,7 +27,7 @@
 use lapin::ExchangeKind;
 use lapin::types::{AMQPValue, FieldTable};
 
-use super::{Route, Source};
+use super::{Error, Route};
 
 /// Deliveries after which a dead letter moves to `unreadable`. Each delivery of an unreadable
 /// message breaks a connection, and the orders on it are delivered again. So the limit is lower
@@ -179,9 +179,13 @@ impl Topology {
         Some(PublishAddress { exchange: self.full_name(exchange), key })
     }
 
-    /// Full name of the queue; `None` for a queue outside the topology, and for events.
-    pub fn queue(&self, source: Source) -> Option<String> {
-        self.queue_of(source).map(|queue| queue.name)
+    /// The queue of a route.
+    ///
+    /// # Errors
+    /// [`Error::Topology`] for a queue outside the topology, and for events.
+    pub fn queue(&self, route: Route) -> Result<Queue, Error> {
+        let what = || format!("there is no queue for {route:?}; see amqp.queues");
+        self.queue_of(route).ok_or_else(|| Error::Topology { what: what() })
     }
 
     /// Every queue with consumers, or whose messages go on by themselves: all but `unreadable`.

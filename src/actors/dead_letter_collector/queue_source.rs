@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::CollectorDeps;
 use super::source_collector::{DeadLetterSource, PendingDeadLetter};
-use crate::broker::{self, Inbox, Source};
+use crate::broker::{self, Inbox, Route};
 use crate::services::dead_letters::headers;
 
 /// The broker's queue. A key is a delivery tag; pending dead letters are unacknowledged.
@@ -58,7 +58,7 @@ impl QueueSource {
             Some(inbox) => inbox,
             none => {
                 let (subscriber, max) = (&deps.pipeline.subscriber, deps.dead_letters_max());
-                none.insert(Inbox::open(subscriber, Source::Dead, max, &deps.clock).await?)
+                none.insert(Inbox::open(subscriber, Route::Dead, max, &deps.clock).await?)
             }
         };
         for delivery in inbox.next_batch(deps.every(), pending.len()).await? {

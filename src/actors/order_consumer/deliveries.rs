@@ -8,7 +8,7 @@ use actix::{AsyncContext, Context};
 use super::submission::{InFlightIntent, Submission};
 use super::{Arc, Delivery, Inbox, Operation, OrderConsumer, SubscriptionState};
 use crate::actors::supervisor::supervised::spawn_step;
-use crate::broker::{Acknowledger, Error, Source};
+use crate::broker::{Acknowledger, Error, Route};
 use crate::domain::{Epoch, Sale, Sku, SkuNo, window_fault};
 use crate::messages::envelope;
 use crate::messages::envelope::{DecodedIntents, EnvelopeFlaw, EnvelopeReader, MalformedEnvelope};
@@ -32,7 +32,7 @@ impl OrderConsumer {
         }
         self.is_reading = true;
         let deps = self.deps.clone();
-        let (source, prefetch) = (Source::Orders(deps.queue), deps.settings.prefetch);
+        let (source, prefetch) = (Route::Orders(deps.queue), deps.settings.prefetch);
         let work =
             async move { Inbox::open(&deps.subscriber, source, prefetch, &deps.clock).await };
         spawn_step(self, ctx, work, |consumer, ctx, opened| match opened {

@@ -4,7 +4,7 @@ use actix::Context;
 
 use super::{Arc, Operation, OrderConsumer};
 use crate::actors::supervisor::supervised::spawn_step;
-use crate::broker::Source;
+use crate::broker::Route;
 
 impl OrderConsumer {
     /// Without an unacknowledged delivery and with an empty queue, the watermark is the present
@@ -19,10 +19,8 @@ impl OrderConsumer {
         let is_idle = subscription.window.is_empty();
         let (subscriber, queue) = (Arc::clone(&self.deps.subscriber), self.deps.queue);
         let work = async move {
-            let own_queue = Source::Orders(queue).queue()?;
             // A failed query proves nothing about the queue and this subscription.
-            let depths = if is_idle { subscriber.depths().await.ok()? } else { Vec::new() };
-            depths.into_iter().find(|depth| depth.queue == own_queue)
+            if is_idle { subscriber.depth(Route::Orders(queue)).await.ok() } else { None }
         };
         self.spawn(ctx, Operation::Announce, work, move |consumer, ctx, depth| {
             let subscription = &consumer.subscription;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::TimerDeps;
 use crate::actors::periodic::Task;
-use crate::broker::{self, Inbox, Source, Subscriber};
+use crate::broker::{self, Inbox, Route, Subscriber};
 use crate::db;
 use crate::domain::OrderKey;
 use crate::messages::due_hint;
@@ -52,7 +52,7 @@ impl Task for HintConsumer {
         let known = hints.0.take();
         let mut inbox = match known {
             Some(inbox) => inbox,
-            None => Inbox::open(&self.subscriber, Source::Due, PREFETCH, &self.deps.clock).await?,
+            None => Inbox::open(&self.subscriber, Route::Due, PREFETCH, &self.deps.clock).await?,
         };
         let (orders, last) = self.receive(&mut inbox).await?;
         let ended = self.end(orders).await;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::super::Source;
+use super::super::Route;
 
 /// Longest quarantine without a failure. A delivery that waits for its store must not block those
 /// behind it; a few extra deliveries are counted instead.
@@ -27,15 +27,15 @@ struct QuarantineLeft {
 /// The queues in quarantine.
 #[derive(Debug, Default)]
 pub(super) struct Quarantine {
-    active: Mutex<HashMap<Source, QuarantineLeft>>,
+    active: Mutex<HashMap<Route, QuarantineLeft>>,
     /// When a frequently delivered message last started it.
-    last_start: Mutex<HashMap<Source, Instant>>,
+    last_start: Mutex<HashMap<Route, Instant>>,
 }
 
 impl Quarantine {
     /// Starts or restarts the quarantine, for as many deliveries as were unacknowledged when the
     /// connection broke.
-    pub(super) fn start(&self, source: Source, prefetch: u16, now: Instant) {
+    pub(super) fn start(&self, source: Route, prefetch: u16, now: Instant) {
         // All of them again: the position at which the message returns to its queue is unknown.
         let left = QuarantineLeft { deliveries: prefetch.max(1), until: now + QUARANTINE_MAX };
         self.active.lock().insert(source, left);
@@ -44,7 +44,7 @@ impl Quarantine {
     /// Starts the quarantine for a frequently delivered message. Returns false if such a message
     /// started one less than two [`QUARANTINE_MAX`] ago: a message that stays in its queue must not
     /// slow down the others permanently, so they get as much time without quarantine.
-    pub(super) fn start_once(&self, source: Source, prefetch: u16, now: Instant) -> bool {
+    pub(super) fn start_once(&self, source: Route, prefetch: u16, now: Instant) -> bool {
         let mut last_start = self.last_start.lock();
         if last_start.get(&source).is_some_and(|at| now < *at + QUARANTINE_MAX * 2) {
             return false;
@@ -55,13 +55,13 @@ impl Quarantine {
     }
 
     /// Whether the queue must be read one message at a time.
-    pub(super) fn is_active(&self, source: Source, now: Instant) -> bool {
+    pub(super) fn is_active(&self, source: Route, now: Instant) -> bool {
         let active = self.active.lock();
         active.get(&source).is_some_and(|left| left.deliveries > 0 && now < left.until)
     }
 
     /// Counts one delivery that was read alone and acknowledged.
-    pub(super) fn count_acknowledged(&self, source: Source) {
+    pub(super) fn count_acknowledged(&self, source: Route) {
         if let Some(left) = self.active.lock().get_mut(&source) {
             left.deliveries = left.deliveries.saturating_sub(1);
         }
@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn a_message_that_comes_often_leaves_the_others_as_much_time_as_it_takes() {
         let (quarantine, start) = (Quarantine::default(), now_monotonic());
-        let source = Source::Orders(0);
+        let source = Route::Orders(0);
         assert!(quarantine.start_once(source, 8, start) && quarantine.is_active(source, start));
         let end = start + QUARANTINE_MAX;
         assert!(!quarantine.is_active(source, end) && !quarantine.start_once(source, 8, end));
@@ -84,7 +84,7 @@ mod tests {
         assert!(quarantine.start_once(source, 8, start + QUARANTINE_MAX * 2));
     }
 
-    const ORDERS: Source = Source::Orders(1);
+    const ORDERS: Route = Route::Orders(1);
 
     #[test]
     fn the_quarantine_lasts_for_as_many_deliveries_as_the_prefetch() {
@@ -96,7 +96,7 @@ mod tests {
         // The poison message itself, read alone.
         quarantine.start(ORDERS, 3, now);
         for _ in 0..3 {
-            assert!(quarantine.is_active(ORDERS, now) && !quarantine.is_active(Source::Dead, now));
+            assert!(quarantine.is_active(ORDERS, now) && !quarantine.is_active(Route::Dead, now));
             quarantine.count_acknowledged(ORDERS);
         }
         assert!(!quarantine.is_active(ORDERS, now));

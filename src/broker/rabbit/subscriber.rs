@@ -13,11 +13,12 @@ use lapin::{Channel, Consumer, ErrorKind};
 use parking_lot::Mutex;
 
 use super::super::{
-    Acknowledger, Delivery, Error, QueueDepth, Source, Subscriber, Subscription, headers,
+    Acknowledger, Delivery, Error, QueueDepth, Route, Subscriber, Subscription, headers,
 };
 use super::declare::is_missing;
 use super::{Inner, RabbitBroker, declare, error_message};
 use crate::broker::rabbit::connection::RabbitConnection;
+use crate::broker::topology::Queue;
 use crate::runtime::clock::now_monotonic;
 
 /// Earlier deliveries from which an order message may be the one that crashes its consumers. With a
@@ -37,7 +38,7 @@ struct SharedSubscription {
     inner: Arc<Inner>,
     channel: Channel,
     connection: Arc<RabbitConnection>,
-    source: Source,
+    source: Route,
     /// Whether one message at a time is read.
     is_quarantined: bool,
     /// Unacknowledged delivery tags; `None` once the subscription has ended.
@@ -48,14 +49,11 @@ struct SharedSubscription {
 impl Subscriber for RabbitBroker {
     async fn subscribe(
         &self,
-        source: Source,
+        source: Route,
         prefetch: u16,
     ) -> Result<Box<dyn Subscription>, Error> {
         let inner = &self.inner;
-        let queue = inner.options.topology.queue(source);
-        let queue = queue.ok_or_else(|| Error::Topology {
-            what: format!("there is no queue for {source:?}; see amqp.queues"),
-        })?;
+        let queue = inner.options.topology.queue(source)?.name;
         let connection = inner.consuming().await?;
         inner.verify(&connection).await?;
         let is_quarantined = inner.quarantine.is_active(source, now_monotonic());
@@ -87,14 +85,34 @@ impl Subscriber for RabbitBroker {
         Ok(Box::new(RabbitSubscription { consumer, shared: Arc::new(shared), prefetch }))
     }
 
-    /// A missing queue counts as empty.
+    async fn depth(&self, source: Route) -> Result<QueueDepth, Error> {
+        let queue = self.inner.options.topology.queue(source)?;
+        let mut depths = self.depths_of(&[queue]).await?;
+        depths.pop().ok_or_else(|| Error::unavailable("no depth".to_owned()))
+    }
+
     async fn depths(&self) -> Result<Vec<QueueDepth>, Error> {
+        self.depths_of(&self.inner.options.topology.live_queues()).await
+    }
+
+    async fn close(&self) {
+        if self.inner.closed.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let connections = [self.inner.publishing.last(), self.inner.consuming.last()];
+        join_all(connections.iter().flatten().map(|connection| connection.close())).await;
+    }
+}
+
+impl RabbitBroker {
+    /// A missing queue counts as empty.
+    async fn depths_of(&self, queues: &[Queue]) -> Result<Vec<QueueDepth>, Error> {
         let inner = &self.inner;
         let connection = inner.consuming().await?;
         let topology = &inner.options.topology;
         let mut depths = Vec::new();
         let mut channel = connection.channel().await?;
-        for queue in &topology.live_queues() {
+        for queue in queues {
             let name = topology.short(&queue.name).to_owned();
             let request = declare::queue(&channel, queue, true);
             let answer = tokio::time::timeout(inner.options.connect_timeout, request).await;
@@ -118,14 +136,6 @@ impl Subscriber for RabbitBroker {
         connection.mark_proven();
         Ok(depths)
     }
-
-    async fn close(&self) {
-        if self.inner.closed.swap(true, Ordering::SeqCst) {
-            return;
-        }
-        let connections = [self.inner.publishing.last(), self.inner.consuming.last()];
-        join_all(connections.iter().flatten().map(|connection| connection.close())).await;
-    }
 }
 
 async fn consume(
@@ -147,7 +157,7 @@ impl RabbitSubscription {
     /// delivered often without crashing their consumer.
     fn start_quarantine(&self) -> bool {
         let SharedSubscription { inner, source, is_quarantined, .. } = self.shared.as_ref();
-        if !matches!(source, Source::Orders(_)) || *is_quarantined || self.prefetch == 1 {
+        if !matches!(source, Route::Orders(_)) || *is_quarantined || self.prefetch == 1 {
             return false;
         }
         let started = inner.quarantine.start_once(*source, self.prefetch, now_monotonic());

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use floodgate::broker::{
     BrokerStatus, Headers, Message, PublishChannel, PublishOutcome, Publisher, RabbitBroker, Route,
-    Source, Subscriber, Topology,
+    Subscriber, Topology,
 };
 
 use crate::support::offers::run;
@@ -42,7 +42,7 @@ fn check_alarm(server: &RabbitMq, alarm: Alarm, namespace: &str) {
         // The confirm timeout is short: on a busy machine the first confirm may be late.
         let to_dead = || Message { route: Route::Dead, ..message(0) };
         until("a confirm in time", async || publish_one(&mut outgoing, to_dead()).await).await;
-        let mut subscription = broker.subscribe(Source::Orders(0), 10).await.unwrap();
+        let mut subscription = broker.subscribe(Route::Orders(0), 10).await.unwrap();
         let acks = subscription.acks();
         for _ in 0..10 {
             subscription.next().await.unwrap();

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use floodgate::broker::{
     BrokerStatus, Error, Headers, Message, PublishChannel, PublishOutcome, Publisher, RabbitBroker,
-    Route, Source, Subscriber, Topology,
+    Route, Subscriber, Topology,
 };
 use floodgate::runtime::clock::now_monotonic;
 
@@ -65,7 +65,7 @@ async fn killed_with_new_queues(server: &RabbitMq) {
         }
     }
     let mut subscription =
-        until("a subscription", async || broker.subscribe(Source::Orders(0), 1).await.ok()).await;
+        until("a subscription", async || broker.subscribe(Route::Orders(0), 1).await.ok()).await;
     subscription.next().await.unwrap();
 }
 
@@ -139,7 +139,7 @@ async fn killed_under_load(server: &RabbitMq) {
         assert_eq!(broker.status(), BrokerStatus::Up);
     }
     let mut found = BTreeSet::new();
-    let mut subscription = broker.subscribe(Source::Orders(0), 500).await.unwrap();
+    let mut subscription = broker.subscribe(Route::Orders(0), 500).await.unwrap();
     let acks = subscription.acks();
     while !confirmed.is_subset(&found) {
         let next = tokio::time::timeout(Duration::from_secs(30), subscription.next()).await;
@@ -158,7 +158,7 @@ async fn killed_under_a_subscription(server: &RabbitMq) {
     server.settle();
     let sent = broker.open_channel(64).publish(batch(0)).await;
     assert!(sent.iter().all(|sent| *sent == PublishOutcome::Confirmed));
-    let mut subscription = broker.subscribe(Source::Orders(0), 10).await.unwrap();
+    let mut subscription = broker.subscribe(Route::Orders(0), 10).await.unwrap();
     let acks = subscription.acks();
     for number in 0..10 {
         assert_eq!(subscription.next().await.unwrap().headers.message_id, number.to_string());
@@ -172,11 +172,11 @@ async fn killed_under_a_subscription(server: &RabbitMq) {
     let error = subscription.next().await.unwrap_err();
     assert!(matches!(error, Error::Ended { .. }), "{error}");
     acks.up_to(14).await;
-    let refused = broker.subscribe(Source::Orders(0), 10).await.err().expect("no broker runs");
+    let refused = broker.subscribe(Route::Orders(0), 10).await.err().expect("no broker runs");
     assert!(matches!(refused, Error::Unavailable { .. }), "{refused}");
     server.restart();
     let mut resumed =
-        until("a subscription", async || broker.subscribe(Source::Orders(0), 1_000).await.ok())
+        until("a subscription", async || broker.subscribe(Route::Orders(0), 1_000).await.ok())
             .await;
     // The broker confirms no acknowledgement: the kill may have lost some.
     let mut seen = BTreeSet::new();

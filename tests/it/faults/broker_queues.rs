@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use floodgate::broker::{
     Error, Headers, Message, PublishChannel, PublishOutcome, Publisher, RabbitBroker, Route,
-    Source, Subscriber, Topology,
+    Subscriber, Topology,
 };
 use lapin::BasicProperties;
 use lapin::options::{
@@ -77,7 +77,7 @@ async fn separate_connections(server: &RabbitMq) {
     let mut outgoing = broker.open_channel(1);
     let sent = outgoing.publish(vec![message(Route::Orders(0), 1)]).await;
     assert_eq!(sent, [PublishOutcome::Confirmed]);
-    let mut subscription = broker.subscribe(Source::Orders(0), 1).await.unwrap();
+    let mut subscription = broker.subscribe(Route::Orders(0), 1).await.unwrap();
     subscription.next().await.unwrap();
     until("two connections in use", async || {
         let listed = server.ctl(&["list_connections", "client_properties", "channels"]);
@@ -103,14 +103,14 @@ async fn deleted_exchange(server: &RabbitMq) {
 }
 
 /// Drains these queues and returns the numbers of their messages.
-async fn numbers_in(broker: &RabbitBroker, sources: &[Source]) -> BTreeSet<usize> {
+async fn numbers_in(broker: &RabbitBroker, sources: &[Route]) -> BTreeSet<usize> {
     let mut numbers = BTreeSet::new();
     for source in sources {
         let mut subscription = broker.subscribe(*source, 500).await.unwrap();
         let acks = subscription.acks();
         let name = match source {
-            Source::Orders(queue) => format!("orders.{queue}"),
-            Source::Dead => "dead".to_owned(),
+            Route::Orders(queue) => format!("orders.{queue}"),
+            Route::Dead => "dead".to_owned(),
             other => panic!("{other:?} is not read here"),
         };
         // A delivery in flight is in no queue: only a timeout after an empty queue ends the loop.
@@ -175,7 +175,7 @@ async fn deleted_under_load(server: &RabbitMq, round: usize) {
     broker.depths().await.unwrap();
     let queue = format!("{namespace}.orders.1");
     let results = publish_and_delete(server, &broker, outgoing.as_mut(), &queue).await;
-    let found = numbers_in(&broker, &[Source::Orders(0), Source::Orders(1)]).await;
+    let found = numbers_in(&broker, &[Route::Orders(0), Route::Orders(1)]).await;
     assert!(
         found.contains(&results.len()),
         "the last message was confirmed, and no queue holds it"
@@ -200,7 +200,7 @@ async fn deleted_under_load(server: &RabbitMq, round: usize) {
 /// Delivers a message more often than its delivery limit permits.
 async fn exceed_delivery_limit(broker: &RabbitBroker) {
     for _ in 0..2 {
-        let mut subscription = broker.subscribe(Source::Orders(0), 1).await.unwrap();
+        let mut subscription = broker.subscribe(Route::Orders(0), 1).await.unwrap();
         subscription.next().await.unwrap();
     }
 }
@@ -221,7 +221,7 @@ async fn deleted_dead_letter_exchange(server: &RabbitMq) {
     .await;
     assert_eq!(server.num_ready("no-exchange.dead"), Some(0));
     broker.declare().await.unwrap();
-    let mut dead = broker.subscribe(Source::Dead, 1).await.unwrap();
+    let mut dead = broker.subscribe(Route::Dead, 1).await.unwrap();
     let dead_letter = tokio::time::timeout(Duration::from_secs(60), dead.next()).await;
     assert_eq!(dead_letter.expect("a dead letter").unwrap().headers.message_id, "7");
 }
@@ -272,7 +272,7 @@ async fn declared_by_an_earlier_version(server: &RabbitMq) {
         depths.iter().any(|one| one.queue == "orders.0" && one.num_ready == 2).then_some(())
     })
     .await;
-    let found = numbers_in(&broker, &[Source::Orders(0)]).await;
+    let found = numbers_in(&broker, &[Route::Orders(0)]).await;
     assert_eq!(found, BTreeSet::from([1, 2]));
 }
 
@@ -297,7 +297,7 @@ async fn foreign_arguments(server: &RabbitMq) {
         assert!(matches!(error, Error::Topology { .. }), "{error}");
         let text = error.to_string();
         assert!(expected.iter().all(|part| text.contains(part)), "{text}");
-        let refused = broker.subscribe(Source::Orders(0), 1).await.err();
+        let refused = broker.subscribe(Route::Orders(0), 1).await.err();
         assert_eq!(refused, Some(error));
         let sent = broker.open_channel(1).publish(vec![message(Route::Orders(0), 1)]).await;
         let PublishOutcome::NotSent { reason } = &sent[0] else { panic!("{sent:?}") };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use floodgate::broker::{Source, Subscriber};
+use floodgate::broker::{Route, Subscriber};
 use floodgate::config::Tier;
 use floodgate::db::{DeadLetterStore, SaleStore};
 use floodgate::domain::invariants::{Checker, FailureFacts, GateFacts, GateView, SkuFacts};
@@ -166,7 +166,7 @@ fn found_of_a_dead_lettered_request(
 
         let fixture = DeadLetterFixture::new();
         // An order queue without consumers does not count as empty.
-        let consumer = fixture.broker.subscribe(Source::Orders(0), 1).await.unwrap();
+        let consumer = fixture.broker.subscribe(Route::Orders(0), 1).await.unwrap();
         if in_outbox {
             fixture.simulation.store.put(key, fixture.body(&[1]));
         }

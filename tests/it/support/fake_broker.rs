@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use floodgate::broker::{
     Acknowledger, BrokerStatus, Delivery, Error, Headers, Message, PublishChannel, PublishOutcome,
-    Publisher, QueueDepth, Route, Source, Subscriber, Subscription,
+    Publisher, QueueDepth, Route, Subscriber, Subscription,
 };
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -183,7 +183,7 @@ struct FakeSubscription {
 
 #[async_trait]
 impl Subscriber for FakeBroker {
-    async fn subscribe(&self, _: Source, prefetch: u16) -> Result<Box<dyn Subscription>, Error> {
+    async fn subscribe(&self, _: Route, prefetch: u16) -> Result<Box<dyn Subscription>, Error> {
         let mut state = self.state.lock();
         if state.is_away {
             return Err(Error::Unavailable { reason: "down on purpose".to_owned() });
@@ -195,6 +195,10 @@ impl Subscriber for FakeBroker {
         state.last_tag = 0;
         let (broker, number) = (self.clone(), state.subscription);
         Ok(Box::new(FakeSubscription { broker, number, prefetch: prefetch.into() }))
+    }
+
+    async fn depth(&self, _: Route) -> Result<QueueDepth, Error> {
+        Ok(self.depths().await?.remove(0))
     }
 
     async fn depths(&self) -> Result<Vec<QueueDepth>, Error> {

@@ -5,8 +5,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use floodgate::broker::rabbit::health::{self, SelfTest};
 use floodgate::broker::{
-    Headers, Message, PublishOutcome, Publisher, RabbitBroker, RabbitOptions, Route, Source,
-    Subscriber, Topology,
+    Headers, Message, PublishOutcome, Publisher, RabbitBroker, RabbitOptions, Route, Subscriber,
+    Topology,
 };
 use floodgate::net::Trust;
 
@@ -49,7 +49,7 @@ fn a_broker_is_trusted_by_its_authority_and_name() {
         let mut channel = broker.open_channel(64);
         let outcomes = channel.publish((0..MESSAGES).map(message).collect()).await;
         assert_eq!(outcomes, vec![PublishOutcome::Confirmed; MESSAGES]);
-        let mut deliveries = broker.subscribe(Source::Orders(0), 100).await.unwrap();
+        let mut deliveries = broker.subscribe(Route::Orders(0), 100).await.unwrap();
         let acks = deliveries.acks();
         for number in 0..MESSAGES {
             let next = tokio::time::timeout(Duration::from_secs(30), deliveries.next()).await;

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use floodgate::broker::{Error, Route, Source, Subscription};
+use floodgate::broker::{Error, Route, Subscription};
 
 use super::{Backend, expected_ids, ids, messages, take};
 use crate::support::wait::until;
 
-const ORDERS: Source = Source::Orders(0);
+const ORDERS: Route = Route::Orders(0);
 
 /// Waits 50 ms and returns whether no delivery arrived. On a slow machine a late delivery can go
 /// unnoticed: a false pass is possible, a false failure is not.

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use floodgate::broker::{
     Delivery, Headers, Message, PublishChannel, PublishOutcome, Publisher, RabbitBroker, Route,
-    Source, Subscriber, Subscription, Topology,
+    Subscriber, Subscription, Topology,
 };
 
 use crate::support::memory_broker::MemoryBroker;
@@ -117,12 +117,12 @@ impl Process {
         );
     }
 
-    async fn subscribe(&self, source: Source, prefetch: u16) -> Box<dyn Subscription> {
+    async fn subscribe(&self, source: Route, prefetch: u16) -> Box<dyn Subscription> {
         self.subscriber.subscribe(source, prefetch).await.unwrap()
     }
 
     /// Receives and acknowledges `count` messages of a queue.
-    async fn drain(&self, source: Source, count: usize) -> Vec<Delivery> {
+    async fn drain(&self, source: Route, count: usize) -> Vec<Delivery> {
         let mut subscription = self.subscribe(source, 100).await;
         let acks = subscription.acks();
         let mut deliveries = Vec::new();

@@ -1,7 +1,7 @@
 //! Publishing: confirms, windows, refusals and closing.
 
 use bytes::Bytes;
-use floodgate::broker::{BrokerStatus, Error, Headers, Message, PublishOutcome, Route, Source};
+use floodgate::broker::{BrokerStatus, Error, Headers, Message, PublishOutcome, Route};
 use futures_util::future::join_all;
 
 use super::{Backend, QUEUES, expected_ids, ids, message, messages};
@@ -27,7 +27,7 @@ pub async fn confirmed_messages_are_delivered_in_order_with_their_headers(backen
     let route = Route::Orders(1);
     let full = Message { route, headers: headers.clone(), body: Bytes::from_static(b"body") };
     process.publish_confirmed(vec![full, message(route, 1), message(route, 2)]).await;
-    let deliveries = process.drain(Source::Orders(1), 3).await;
+    let deliveries = process.drain(Route::Orders(1), 3).await;
     assert_eq!(deliveries[0].headers, headers);
     assert_eq!(deliveries[0].body, "body");
     assert_eq!(ids(&deliveries[1..]), expected_ids(1..3));
@@ -45,7 +45,7 @@ pub async fn every_window_keeps_the_order(backend: &dyn Backend) {
         let mut outgoing = process.open_channel(window);
         let outcomes = outgoing.publish(messages(Route::Orders(0), from..from + count)).await;
         assert_eq!(outcomes, vec![PublishOutcome::Confirmed; count], "window {window}");
-        let deliveries = process.drain(Source::Orders(0), count).await;
+        let deliveries = process.drain(Route::Orders(0), count).await;
         assert_eq!(ids(&deliveries), expected_ids(from..from + count), "window {window}");
         from += count;
     }
@@ -68,7 +68,7 @@ pub async fn many_publish_at_once(backend: &dyn Backend) {
     join_all(publishing).await;
     let mut seen = Vec::new();
     for (queue, count) in [(0, 300), (1, 300), (2, 200)] {
-        seen.extend(ids(&process.drain(Source::Orders(queue), count).await));
+        seen.extend(ids(&process.drain(Route::Orders(queue), count).await));
     }
     seen.sort_unstable();
     let mut all = expected_ids(0..800);
@@ -82,7 +82,7 @@ pub async fn large_and_empty_bodies_arrive(backend: &dyn Backend) {
     let body = |size: usize| Bytes::from(vec![b'x'; size]);
     let sized = sizes.map(|size| Message { body: body(size), ..message(Route::Orders(0), size) });
     process.publish_confirmed(sized.to_vec()).await;
-    let deliveries = process.drain(Source::Orders(0), sizes.len()).await;
+    let deliveries = process.drain(Route::Orders(0), sizes.len()).await;
     let seen: Vec<_> = deliveries.iter().map(|delivery| delivery.body.clone()).collect();
     assert_eq!(seen, sizes.map(body));
 }
@@ -97,8 +97,8 @@ pub async fn messages_without_a_queue_are_refused(backend: &dyn Backend) {
         assert!(matches!(outcome, PublishOutcome::Refused { .. }), "{outcomes:?}");
     }
     assert_eq!(outcomes[3], PublishOutcome::Confirmed);
-    assert_eq!(ids(&process.drain(Source::Orders(0), 1).await), ["m1"]);
-    let error = process.subscriber.subscribe(Source::Orders(QUEUES), 1).await.err().unwrap();
+    assert_eq!(ids(&process.drain(Route::Orders(0), 1).await), ["m1"]);
+    let error = process.subscriber.subscribe(Route::Orders(QUEUES), 1).await.err().unwrap();
     assert!(matches!(error, Error::Topology { .. }), "{error}");
 }
 
@@ -119,5 +119,5 @@ pub async fn a_closed_process_sends_nothing(backend: &dyn Backend) {
     assert!(matches!(process.publisher.declare().await, Err(Error::Unavailable { .. })));
     assert!(matches!(process.subscriber.depths().await, Err(Error::Unavailable { .. })));
     let other = backend.open();
-    assert_eq!(ids(&other.drain(Source::Orders(0), 1).await), ["m0"]);
+    assert_eq!(ids(&other.drain(Route::Orders(0), 1).await), ["m0"]);
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use floodgate::broker::{Error, Headers, Message, PublishOutcome, Route, Source, Topology};
+use floodgate::broker::{Error, Headers, Message, PublishOutcome, Route, Topology};
 use floodgate::domain::DeadLetterOrigin;
 use floodgate::services::dead_letters::headers;
 use lapin::types::{AMQPValue, FieldTable};
@@ -17,7 +17,7 @@ pub async fn dead_letters_wait_with_their_reason(backend: &dyn Backend) {
     dead_letter.headers.reason = Some("poison".into());
     dead_letter.headers.origin = Some("orders.1".into());
     process.publish_confirmed(vec![dead_letter.clone()]).await;
-    let found = process.drain(Source::Dead, 1).await;
+    let found = process.drain(Route::Dead, 1).await;
     assert_eq!(found[0].headers, dead_letter.headers);
     assert_eq!(
         headers::from_delivery(&found[0], &reader("0badcafe"), 1).origin,
@@ -29,9 +29,9 @@ pub async fn dead_letters_wait_with_their_reason(backend: &dyn Backend) {
 pub async fn a_message_delivered_too_often_is_a_dead_letter(backend: &dyn Backend) {
     let process = backend.open();
     process.publish_confirmed(messages(Route::Orders(0), 0..1)).await;
-    let mut dead_letters = process.subscribe(Source::Dead, 1).await;
+    let mut dead_letters = process.subscribe(Route::Dead, 1).await;
     for num_previous in 0..=DELIVERIES_MAX {
-        let mut subscription = process.subscribe(Source::Orders(0), 1).await;
+        let mut subscription = process.subscribe(Route::Orders(0), 1).await;
         let delivery = take(subscription.as_mut(), 1).await.remove(0);
         assert_eq!(delivery.num_previous, num_previous);
     }
@@ -70,7 +70,7 @@ pub async fn a_message_that_no_queue_wants_is_refused_and_the_next_one_is_not(
             }
         }
     }
-    let kept = process.drain(Source::Orders(0), 721).await;
+    let kept = process.drain(Route::Orders(0), 721).await;
     let expected = numbers.filter(|number| queue(*number) == 0).map(|number| format!("m{number}"));
     assert_eq!(ids(&kept)[1..], expected.collect::<Vec<_>>());
     // The missing queue is declared again before the next window.
@@ -78,15 +78,15 @@ pub async fn a_message_that_no_queue_wants_is_refused_and_the_next_one_is_not(
         outgoing.publish(messages(Route::Orders(1), 900..901)).await,
         [PublishOutcome::Confirmed]
     );
-    assert_eq!(ids(&process.drain(Source::Orders(1), 1).await), ["m900"]);
+    assert_eq!(ids(&process.drain(Route::Orders(1), 1).await), ["m900"]);
 }
 
 pub async fn a_deleted_queue_ends_its_subscription_and_the_next_one_declares_it(
     backend: &dyn Backend,
 ) {
     let process = backend.open();
-    let mut subscription = process.subscribe(Source::Orders(1), 10).await;
-    let mut other = process.subscribe(Source::Orders(2), 10).await;
+    let mut subscription = process.subscribe(Route::Orders(1), 10).await;
+    let mut other = process.subscribe(Route::Orders(2), 10).await;
     process.publish_confirmed(messages(Route::Orders(1), 0..3)).await;
     take(subscription.as_mut(), 1).await;
     backend.delete_queue("orders.1");
@@ -102,7 +102,7 @@ pub async fn a_deleted_queue_ends_its_subscription_and_the_next_one_declares_it(
     subscription.acks().up_to(1).await;
     drop(subscription);
 
-    let mut subscription = process.subscribe(Source::Orders(1), 10).await;
+    let mut subscription = process.subscribe(Route::Orders(1), 10).await;
     process
         .publish_confirmed(vec![message(Route::Orders(1), 7), message(Route::Orders(2), 8)])
         .await;
@@ -120,17 +120,17 @@ pub async fn declaring_brings_back_what_is_missing(backend: &dyn Backend) {
     process.publisher.declare().await.unwrap();
     let routes = [Route::Orders(2), Route::Dead];
     process.publish_confirmed(routes.map(|route| message(route, 5)).to_vec()).await;
-    assert_eq!(ids(&process.drain(Source::Orders(2), 1).await), ["m5"]);
-    assert_eq!(ids(&process.drain(Source::Dead, 1).await), ["m5"]);
+    assert_eq!(ids(&process.drain(Route::Orders(2), 1).await), ["m5"]);
+    assert_eq!(ids(&process.drain(Route::Dead, 1).await), ["m5"]);
 }
 
 pub async fn depths_count_messages_and_consumers(backend: &dyn Backend) {
     let process = backend.open();
     let batch = [Route::Orders(0), Route::Orders(0), Route::Dead];
     process.publish_confirmed(batch.map(|route| message(route, 0)).to_vec()).await;
-    let mut subscription = process.subscribe(Source::Orders(0), 1).await;
+    let mut subscription = process.subscribe(Route::Orders(0), 1).await;
     take(subscription.as_mut(), 1).await;
-    let _idle = process.subscribe(Source::Orders(1), 1).await;
+    let _idle = process.subscribe(Route::Orders(1), 1).await;
     backend.delete_queue("orders.2");
     let expected = [("dead", 1, 0), ("orders.0", 1, 1), ("orders.1", 0, 1), ("orders.2", 0, 0)];
     let expected = expected.map(|(queue, ready, consumers)| (queue.to_owned(), ready, consumers));
@@ -140,6 +140,10 @@ pub async fn depths_count_messages_and_consumers(backend: &dyn Backend) {
         depths.eq(expected.clone()).then_some(())
     })
     .await;
+    for (route, ready, consumers) in [(Route::Dead, 1, 0), (Route::Orders(1), 0, 1)] {
+        let depth = process.subscriber.depth(route).await.unwrap();
+        assert_eq!((depth.num_ready, depth.num_consumers), (ready, consumers), "{depth:?}");
+    }
     // Publishing still works after a missing queue.
     let extra = Message { headers: Headers::default(), ..message(Route::Orders(1), 0) };
     process.publish_confirmed(vec![extra]).await;
@@ -181,20 +185,18 @@ fn every_queue_is_replicated_and_dead_letters_at_least_once() {
     let exchanges = with_events.exchanges();
     assert_eq!(exchanges.last().unwrap().name, "shop.events");
     assert_eq!(with_events.address(Route::Events).unwrap().exchange, "shop.events");
-    assert_eq!((with_events.queues(), with_events.queue(Source::Events)), (queues, None));
-    assert_eq!(topology.queue(Source::Orders(2)), None);
+    assert_eq!((with_events.queues(), with_events.queue(Route::Events).is_err()), (queues, true));
+    assert!(topology.queue(Route::Orders(2)).is_err());
 }
 
-/// A consumer finds the depth of its queue by this name.
 #[test]
 fn every_queue_with_a_consumer_is_live() {
     let topology = Topology::new("shop", 1, 100).with_payments(true).with_delays(vec![60]);
     let live: Vec<_> = topology.live_queues().into_iter().map(|queue| queue.name).collect();
-    let sources =
-        [Source::Dead, Source::Orders(0), Source::Payments, Source::Due, Source::Delay(60)];
+    let sources = [Route::Dead, Route::Orders(0), Route::Payments, Route::Due, Route::Delay(60)];
     let expected = sources.map(|source| format!("shop.{}", source.queue().unwrap()));
     assert_eq!(live, expected);
-    assert_eq!(sources.map(|source| topology.queue(source).unwrap()), expected);
+    assert_eq!(sources.map(|source| topology.queue(source).unwrap().name), expected);
 }
 
 #[test]

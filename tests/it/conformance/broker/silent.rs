@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use floodgate::broker::{Error, Publisher, RabbitBroker, RabbitOptions, Route, Source, Subscriber};
+use floodgate::broker::{Error, Publisher, RabbitBroker, RabbitOptions, Route, Subscriber};
 use tokio::time::timeout;
 
 use super::{Process, message, take, topology};
@@ -27,7 +27,7 @@ fn a_subscription_that_is_not_had_in_time_ends_its_connection() {
         broker.depths().await.unwrap();
 
         proxy.set(Mode::Hold(None));
-        let subscribing = broker.subscribe(Source::Orders(0), 1);
+        let subscribing = broker.subscribe(Route::Orders(0), 1);
         let result = timeout(Duration::from_mins(1), subscribing).await.expect("an error in time");
         let error = result.err().unwrap();
         assert!(
@@ -35,7 +35,7 @@ fn a_subscription_that_is_not_had_in_time_ends_its_connection() {
         );
         proxy.heal();
         let mut subscription = loop {
-            if let Ok(subscription) = broker.subscribe(Source::Orders(0), 1).await {
+            if let Ok(subscription) = broker.subscribe(Route::Orders(0), 1).await {
                 break subscription;
             }
         };

@@ -7,7 +7,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
 use floodgate::broker::{
-    Error, Headers, Message, PublishOutcome, Publisher, RabbitBroker, RabbitOptions, Route, Source,
+    Error, Headers, Message, PublishOutcome, Publisher, RabbitBroker, RabbitOptions, Route,
     Subscriber, Topology,
 };
 
@@ -60,7 +60,7 @@ async fn publish_unreadable(server: &RabbitMq, route: Route) {
 
 /// Acknowledges messages of a queue until `count` different ones have arrived, and reconnects as
 /// often as necessary. Returns the highest number of earlier deliveries of one message.
-async fn drain(broker: &RabbitBroker, source: Source, count: usize) -> u32 {
+async fn drain(broker: &RabbitBroker, source: Route, count: usize) -> u32 {
     let (mut num_before_max, mut seen) = (0, BTreeSet::new());
     while seen.len() < count {
         let mut subscription = match broker.subscribe(source, 8).await {
@@ -101,18 +101,18 @@ fn an_unreadable_message_is_quarantined_without_its_neighbours() {
 
         // After three failed deliveries an order becomes a dead letter. The unreadable message
         // breaks more connections than that, and must not count against the orders.
-        let num_before_max = drain(&broker, Source::Orders(0), 25).await;
+        let num_before_max = drain(&broker, Route::Orders(0), 25).await;
         assert!(num_before_max <= 2, "a message had {num_before_max} earlier deliveries");
         assert_eq!(outgoing.publish(messages(orders, 25..26)).await, [PublishOutcome::Confirmed]);
-        drain(&broker, Source::Orders(0), 1).await;
+        drain(&broker, Route::Orders(0), 1).await;
 
         // The unreadable message also breaks consumers of `dead`, then moves to `unreadable`.
         let dead_letter = message(Route::Dead, 99);
         assert_eq!(outgoing.publish(vec![dead_letter]).await, [PublishOutcome::Confirmed]);
-        drain(&broker, Source::Dead, 1).await;
+        drain(&broker, Route::Dead, 1).await;
         let name = format!("{NAMESPACE}.unreadable");
         while server.num_ready(&name) != Some(1) {
-            let Ok(mut dead_letters) = broker.subscribe(Source::Dead, 8).await else { continue };
+            let Ok(mut dead_letters) = broker.subscribe(Route::Dead, 8).await else { continue };
             let next =
                 tokio::time::timeout(std::time::Duration::from_millis(200), dead_letters.next());
             assert!(!matches!(next.await, Ok(Ok(_))), "received a message that was not published");
@@ -133,7 +133,7 @@ fn a_message_redelivered_often_is_taken_alone() {
         let mut outgoing = broker.open_channel(64);
         let orders = Route::Orders(0);
         assert_eq!(outgoing.publish(messages(orders, 0..1)).await, [PublishOutcome::Confirmed]);
-        let mut prefetching = broker.subscribe(Source::Orders(0), 8).await.unwrap();
+        let mut prefetching = broker.subscribe(Route::Orders(0), 8).await.unwrap();
         let acks = prefetching.acks();
         for num_previous in 0..10 {
             let delivery = prefetching.next().await.unwrap();
@@ -148,7 +148,7 @@ fn a_message_redelivered_often_is_taken_alone() {
             outgoing.publish(messages(orders, 1..4)).await,
             vec![PublishOutcome::Confirmed; 3]
         );
-        let mut isolated = broker.subscribe(Source::Orders(0), 8).await.unwrap();
+        let mut isolated = broker.subscribe(Route::Orders(0), 8).await.unwrap();
         isolated.next().await.unwrap();
         let name = format!("{NAMESPACE}.orders.0");
         until("the other messages to stay in their queue", async || {

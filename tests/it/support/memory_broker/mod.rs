@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use floodgate::broker::topology::Topology;
 use floodgate::broker::{
     Acknowledger, BrokerStatus, Delivery, Error, Headers, Message, PublishChannel, PublishOutcome,
-    Publisher, QueueDepth, Source, Subscriber, Subscription,
+    Publisher, QueueDepth, Route, Subscriber, Subscription,
 };
 
 mod state;
@@ -199,19 +199,24 @@ impl PublishChannel for MemoryOutgoing {
 impl Subscriber for MemoryBroker {
     async fn subscribe(
         &self,
-        source: Source,
+        source: Route,
         prefetch: u16,
     ) -> Result<Box<dyn Subscription>, Error> {
-        let queue = self.shared.topology.queue(source);
-        let queue = queue.ok_or_else(|| Error::Topology {
-            what: format!("there is no queue for {source:?}; see amqp.queues"),
-        })?;
+        let queue = self.shared.topology.queue(source)?.name;
         self.check()?;
         let id = self.shared.change(|state| {
             state.declare();
             state.subscribe(self.owner, queue, prefetch)
         });
         Ok(Box::new(MemorySubscription { shared: self.shared.clone(), id }))
+    }
+
+    async fn depth(&self, source: Route) -> Result<QueueDepth, Error> {
+        let queue = self.shared.topology.queue(source)?;
+        let name = self.shared.topology.short(&queue.name);
+        let mut depths = self.depths().await?;
+        depths.retain(|depth| depth.queue == name);
+        Ok(depths.remove(0))
     }
 
     async fn depths(&self) -> Result<Vec<QueueDepth>, Error> {

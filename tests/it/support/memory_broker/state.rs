@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use floodgate::broker::topology::Topology;
 use floodgate::broker::{
-    BrokerStatus, Delivery, Headers, Message, PublishOutcome, QueueDepth, Route, Source,
+    BrokerStatus, Delivery, Headers, Message, PublishOutcome, QueueDepth, Route,
 };
 
 #[derive(Debug, Clone)]
@@ -95,7 +95,7 @@ impl State {
         if message.route == Route::Events {
             return PublishOutcome::Confirmed;
         }
-        let queue = self.topology.queue(message.route);
+        let queue = self.topology.queue(message.route).ok().map(|queue| queue.name);
         let Message { headers, body, .. } = message;
         if !self.enqueue(queue, Stored { headers, key: address.key, body, num_previous: 0 }) {
             return PublishOutcome::Refused { reason: "no queue is bound to the route".to_owned() };
@@ -209,7 +209,7 @@ impl State {
                 stored.headers.origin = Some(queue.to_owned());
                 stored.headers.by_broker = true;
                 stored.num_previous = 0;
-                let dead = self.topology.queue(Source::Dead);
+                let dead = self.topology.queue(Route::Dead).ok().map(|queue| queue.name);
                 self.enqueue(dead, stored);
             } else if let Some(queue) = self.queues.get_mut(queue) {
                 queue.push_front(stored);
