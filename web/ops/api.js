@@ -18,13 +18,16 @@ export const token = {
   set: (text) => (text ? sessionStorage.setItem(TOKEN, text) : sessionStorage.removeItem(TOKEN)),
 };
 
-/** What the token permits, as the server says; the server refuses the rest by itself. */
-export const access = { scope: "read" };
+/**
+ * What the token permits, and whether this process can publish messages, as the server says; the
+ * server refuses the rest by itself.
+ */
+export const access = { scope: "read", hasBroker: false };
 
 let ahead = 0;
 
 /** The server's time, to the second: the clock of this machine may be wrong. */
-export const serverNow = () => Date.now() - ahead;
+export const serverNow = (now = Date.now()) => now - ahead;
 
 function compareClocks(response) {
   const time = Date.parse(response.headers.get("date") ?? "");

@@ -2,7 +2,7 @@
 
 import { html, useState } from "./htm-preact.min.js";
 import { access, post } from "./api.js";
-import { Fault, State, Table, Time, Verb, count, since } from "./parts.js";
+import { Fault, State, Table, Time, Verbs, count, since } from "./parts.js";
 import { usePath } from "./state.js";
 
 function Report({ report }) {
@@ -107,23 +107,37 @@ function Repairs() {
 }
 
 export function Audit({ sales }) {
-  const [state, setState] = useState({});
-  const [sale, setSale] = useState("");
+  const [state, setState] = useState({ sale: "" });
+  const { sale, report, busy } = state;
   const scope = sale ? { sale_id: sale } : {};
+  // A report that comes late must not stand under another sale.
+  const show = (news) => setState((now) => (now.sale === sale ? { sale, ...news } : now));
   const run = async (body) => {
+    if (busy) return;
     setState({ ...state, busy: true });
     try {
-      setState({ report: await post("audit", { ...scope, ...body }) });
+      show({ report: await post("audit", { ...scope, ...body }) });
     } catch (error) {
-      setState({ ...state, busy: false, error });
+      show({ report, error });
     }
   };
   const repair = async (reason) => {
-    const report = await post("audit", { ...scope, repair: true, reason });
-    setState({ report });
-    return { says: `${count(report.repairs.length)} repairs`, trace: report.trace };
+    const repaired = await post("audit", { ...scope, repair: true, reason });
+    show({ report: repaired });
+    return { says: `${count(repaired.repairs.length)} repairs`, trace: repaired.trace };
   };
-  const violated = (state.report?.num_violations ?? 0) > 0;
+  const verb = {
+    isOffered: (report?.num_violations ?? 0) > 0,
+    name: "Repair",
+    tone: "bad",
+    title: `Repair ${sale || "all sales"}?`,
+    effect:
+      "What can be repaired is, while the sale goes on; every repair is recorded. " +
+      "Look first what a repair would do.",
+    phrase: sale || "all sales",
+    withReason: true,
+    run: repair,
+  };
   return html`<form
       class="search"
       onSubmit=${(event) => {
@@ -133,7 +147,7 @@ export function Audit({ sales }) {
     >
       <label
         >Sale
-        <select value=${sale} onChange=${(event) => setSale(event.target.value)}>
+        <select value=${sale} onChange=${(event) => setState({ sale: event.target.value })}>
           <option value="">all</option>
           ${sales.map(
             ({ sale_id: id }) => html`<option key=${id} value=${id}>${id}</option>`,
@@ -142,8 +156,8 @@ export function Audit({ sales }) {
       >
       ${
         access.scope === "operate" &&
-        html`<button class="primary" aria-disabled=${state.busy === true}>
-            ${state.busy ? "Auditing" : "Audit now"}
+        html`<button class="primary" aria-disabled=${busy === true}>
+            ${busy ? "Auditing" : "Audit now"}
           </button>
           <button type="button" class="plain" onClick=${() => run({ dry_run: true })}>
             What would a repair do?
@@ -154,19 +168,7 @@ export function Audit({ sales }) {
       An audit reads the whole ledger and the gates, and changes nothing; nor does the look at
       what a repair would do.
     </p>
-    <${Verb}
-      isOffered=${violated}
-      name="Repair"
-      tone="bad"
-      title=${`Repair ${sale || "all sales"}?`}
-      effect=${
-        "What can be repaired is, while the sale goes on; every repair is recorded. " +
-        "Look first what a repair would do."
-      }
-      phrase=${sale || "all sales"}
-      withReason=${true}
-      run=${repair}
-    />
-    <${Fault} error=${state.error} />${state.report && html`<${Report} report=${state.report} />`}
+    <${Verbs} key=${`repair ${sale}`} verbs=${[verb]} />
+    <${Fault} error=${state.error} />${report && html`<${Report} report=${report} />`}
     <${Repairs} />`;
 }

@@ -1,8 +1,8 @@
 // One verb on every dead letter that the filter matches, in steps of the server.
 
 import { html } from "./htm-preact.min.js";
-import { CallError, post } from "./api.js";
-import { Verb, count } from "./parts.js";
+import { CallError, access, post } from "./api.js";
+import { Verbs, count } from "./parts.js";
 
 const STEP = 50;
 
@@ -41,22 +41,21 @@ const words = (query) =>
 
 /** Stays while nothing is offered: so does the answer of the last verb. */
 export function Bulk({ query, matching, isOffered, reload }) {
-  const offered = { open: ["replay", "park", "discard"], parked: ["replay", "discard"] };
+  const replay = access.hasBroker ? ["replay"] : [];
+  const offered = { open: [...replay, "park", "discard"], parked: [...replay, "discard"] };
   const names = isOffered && matching > 0 ? (offered[query.state] ?? []) : [];
   const verbs = ["replay", "park", "discard"].map((verb) => {
     const name = `${verb[0].toUpperCase()}${verb.slice(1)} all ${count(matching)}`;
-    return html`<${Verb}
-      key=${verb}
-      isOffered=${names.includes(verb)}
-      name=${name}
-      tone=${verb === "discard" ? "bad" : null}
-      title=${`${name}?`}
-      effect=${`All dead letters with ${words(query)}. ${EFFECTS[verb]}`}
-      phrase=${`${verb} ${matching}`}
-      withReason=${true}
-      onDone=${reload}
-      run=${(reason) => steps(verb, query, matching, reason)}
-    />`;
+    return {
+      isOffered: names.includes(verb),
+      name,
+      tone: verb === "discard" ? "bad" : null,
+      title: `${name}?`,
+      effect: `All dead letters with ${words(query)}. ${EFFECTS[verb]}`,
+      phrase: `${verb} ${matching}`,
+      withReason: true,
+      run: (reason) => steps(verb, query, matching, reason),
+    };
   });
-  return html`<p class="verbs">${verbs}</p>`;
+  return html`<${Verbs} verbs=${verbs} onDone=${reload} />`;
 }

@@ -2,7 +2,7 @@
 
 import { html, useEffect, useRef, useState } from "./htm-preact.min.js";
 import { get } from "./api.js";
-import { count } from "./parts.js";
+import { clock, count } from "./parts.js";
 import { usePolled } from "./state.js";
 
 const CHARTS = [
@@ -73,8 +73,8 @@ function draw(place, names, history) {
     width: 1.5,
     spanGaps: false,
   }));
-  const clock = (at) => new Date(at * 1000).toLocaleTimeString("en-GB");
-  const times = { ...axis, size: 30, space: 80, values: (_, ats) => ats.map(clock) };
+  const values = (_, ats) => ats.map((at) => clock(at * 1000));
+  const times = { ...axis, size: 30, space: 80, values };
   const options = {
     width: place.clientWidth,
     height: 180,
@@ -123,8 +123,16 @@ function Chart({ title, series: names, history, at }) {
   </figure>`;
 }
 
+const dark = matchMedia("(prefers-color-scheme: dark)");
+
 export function Charts() {
   const [isShown, setShown] = useState(true);
+  const [isDark, setDark] = useState(dark.matches);
+  useEffect(() => {
+    const change = () => setDark(dark.matches);
+    dark.addEventListener("change", change);
+    return () => dark.removeEventListener("change", change);
+  }, []);
   const { answer: history, at } = useHistory();
   const hide = html`<button
     class="plain"
@@ -137,10 +145,17 @@ export function Charts() {
     isShown &&
     history &&
     CHARTS.map(
-      (chart) => html`<${Chart} key=${chart.title} ...${chart} history=${history} at=${at} />`,
+      (chart) =>
+        // A drawn chart keeps its colours.
+        html`<${Chart}
+          key=${`${chart.title} ${isDark}`}
+          ...${chart}
+          history=${history}
+          at=${at}
+        />`,
     );
   return html`<section>
-    <h2>The last hour of this process ${hide}</h2>
+    <h2>The last hour of this process <span class="quiet">times in UTC</span> ${hide}</h2>
     <div class="charts">${charts}</div>
   </section>`;
 }

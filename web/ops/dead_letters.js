@@ -4,7 +4,7 @@ import { html } from "./htm-preact.min.js";
 import { get, post, serverNow, withQuery } from "./api.js";
 import { Bulk } from "./bulk.js";
 import { History } from "./history.js";
-import { Fault, Link, State, Table, Time, Verb, count, since } from "./parts.js";
+import { Fault, Link, State, Table, Time, Verbs, count, money, since } from "./parts.js";
 import { go, usePolled } from "./state.js";
 
 const STATES = ["", "open", "parked", "replayed", "discarded"];
@@ -134,56 +134,57 @@ function List({ values, sales }) {
     </p>`;
 }
 
-function Verbs({ deadLetter, reload }) {
+function Decide({ deadLetter, reload }) {
   const isWaiting = deadLetter.state === "open" || deadLetter.state === "parked";
   const path = `dead-letters/${deadLetter.id}`;
   const says = ({ done, trace }) => ({ says: done, trace });
   const num = deadLetter.requests.length;
   const requests = `${num} accepted ${num === 1 ? "request" : "requests"}`;
-  return html`<p class="verbs">
-    <${Verb}
-      isOffered=${isWaiting && deadLetter.replayable}
-      name="Replay"
-      title=${`Replay dead letter ${deadLetter.id}?`}
-      onDone=${reload}
-      effect=${
+  const verbs = [
+    {
+      isOffered: isWaiting && deadLetter.replayable,
+      name: "Replay",
+      title: `Replay dead letter ${deadLetter.id}?`,
+      effect:
         `Its message with ${requests} is published once more. ` +
-        "A request that is an order already stays as it is."
-      }
-      run=${() => post(`${path}/replay`).then(says)}
-    />
-    <${Verb}
-      isOffered=${deadLetter.state === "open"}
-      name="Park"
-      title=${`Park dead letter ${deadLetter.id}?`}
-      withReason=${true}
-      effect="It stays as it is and no longer counts as open."
-      onDone=${reload}
-      run=${(note) => post(`${path}/park`, { note }).then(says)}
-    />
-    <${Verb}
-      isOffered=${isWaiting}
-      name="Discard"
-      tone="bad"
-      title=${`Discard dead letter ${deadLetter.id}?`}
-      phrase=${deadLetter.id}
-      withReason=${true}
-      effect=${
+        "A request that is an order already stays as it is.",
+      run: () => post(`${path}/replay`).then(says),
+    },
+    {
+      isOffered: deadLetter.state === "open",
+      name: "Park",
+      title: `Park dead letter ${deadLetter.id}?`,
+      withReason: true,
+      effect: "It stays as it is and no longer counts as open.",
+      run: (note) => post(`${path}/park`, { note }).then(says),
+    },
+    {
+      isOffered: isWaiting,
+      name: "Discard",
+      tone: "bad",
+      title: `Discard dead letter ${deadLetter.id}?`,
+      phrase: deadLetter.id,
+      withReason: true,
+      effect:
         `Its ${requests} fail for good: the buyers read failed, ` +
-        "and the units are on sale again."
-      }
-      onDone=${reload}
-      run=${(reason) => post(`${path}/discard`, { reason }).then(says)}
-    />
-  </p>`;
+        "and the units are on sale again.",
+      run: (reason) => post(`${path}/discard`, { reason }).then(says),
+    },
+  ];
+  return html`<${Verbs} verbs=${verbs} onDone=${reload} />`;
 }
 
-function One({ id }) {
+function One({ id, sales }) {
   const read = (signal) => get(`dead-letters/${encodeURIComponent(id)}`, signal);
   const { answer: deadLetter, error, reload } = usePolled(read, `dead letter ${id}`);
   const back = html`<p><${Link} to=${{ view: "dead-letters" }}>all dead letters<//></p>`;
   if (!deadLetter) return html`${back}<${Fault} error=${error} />`;
   const { preview, body_bytes: length } = deadLetter;
+  const amount = (intent) => {
+    const sale = sales.find((one) => one.sale_id === intent.sale_id);
+    if (sale) return money(intent.amount, sale.currency);
+    return `${count(intent.amount)}, currency not known`;
+  };
   const rows = deadLetter.intents.map(
     (intent) =>
       html`<tr key=${intent.request}>
@@ -194,7 +195,7 @@ function One({ id }) {
         <td>${intent.sku_id ?? intent.sku_no}</td>
         <td>${intent.buyer_id}</td>
         <td class="number">${intent.quantity}</td>
-        <td class="number">${count(intent.amount)}</td>
+        <td class="number">${amount(intent)}</td>
         <td><${Time} at=${intent.placed_at} /></td>
       </tr>`,
   );
@@ -214,12 +215,12 @@ function One({ id }) {
         ${deadLetter.note && html`<p>${deadLetter.note}</p>`}
         ${deadLetter.why_not && html`<p>It cannot be replayed: ${deadLetter.why_not}</p>`}
       </header>
-      <${Verbs} deadLetter=${deadLetter} reload=${reload} />
+      <${Decide} deadLetter=${deadLetter} reload=${reload} />
       <${Table}
         caption="requests in the message"
         rows=${rows}
         empty="No readable request is in the message."
-        head=${["Request", "Sale", "SKU", "Buyer", "#Quantity", "#Amount", "Placed"]}
+        head=${["Request", "Sale", "SKU", "Buyer", "#Quantity", "#Amount", "Placed (UTC)"]}
       />
       <h3>Who decided</h3>
       <${History} subject=${`letter:${deadLetter.id}`} />
@@ -234,5 +235,5 @@ ${preview}${length > 64 ? " ..." : ""} (${count(length)} bytes)</pre>
 
 export const DeadLetters = ({ values, sales }) =>
   values.id
-    ? html`<${One} key=${values.id} id=${values.id} />`
+    ? html`<${One} key=${values.id} id=${values.id} sales=${sales} />`
     : html`<${List} values=${values} sales=${sales} />`;

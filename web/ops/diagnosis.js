@@ -18,16 +18,23 @@ const STORE = {
 const queues = (num) =>
   num === 1 ? "1 queue of orders has" : `${count(num)} queues of orders have`;
 
+/** The phase, and of an open sale whether its window says otherwise. */
+export function phaseOf({ phase, starts_at: start, ends_at: end }, now) {
+  if (phase !== "open") return phase;
+  if (now < Date.parse(start)) return "open, not begun";
+  return now < Date.parse(end) ? "open" : "open, over";
+}
+
 function ofSale(sale, now) {
-  const to = { view: "sales", sale: sale.sale_id };
-  if (sale.phase === "draft") return [{ text: "The sale was never opened.", to }];
-  if (sale.phase === "paused") return [{ text: "The sale is paused: it accepts nothing.", to }];
-  if (sale.phase === "closed") return [{ text: "The sale is closed: it accepts nothing.", to }];
-  if (Date.parse(sale.starts_at) > now) {
-    return [{ text: `The sale starts in ${age(Date.parse(sale.starts_at) - now)}.`, to }];
-  }
-  if (Date.parse(sale.ends_at) <= now) return [{ text: "The sale has ended.", to }];
-  return [];
+  const words = {
+    draft: "The sale was never opened.",
+    paused: "The sale is paused: it accepts nothing.",
+    closed: "The sale is closed: it accepts nothing.",
+    "open, not begun": `The sale starts in ${age(Date.parse(sale.starts_at) - now)}.`,
+    "open, over": "The sale has ended.",
+  };
+  const text = words[phaseOf(sale, now)];
+  return text ? [{ text, to: { view: "sales", sale: sale.sale_id } }] : [];
 }
 
 function ofStages(stages, growing) {
@@ -85,6 +92,12 @@ function ofChecks(checks) {
   }));
 }
 
+/** What could not be read is not known to be well. */
+const ofUnread = (read) =>
+  Object.entries(read)
+    .filter(([, answer]) => !answer)
+    .map(([what]) => ({ text: `${what} could not be read.`, tone: "bad" }));
+
 /** What stands between a click and its order: `[{text, to?, tone?}]`, the gravest first. */
 export function obstacles({ sale, stages, growing, actors, counts, checks, now }) {
   const all = [
@@ -92,6 +105,7 @@ export function obstacles({ sale, stages, growing, actors, counts, checks, now }
     ...ofStages(stages ?? [], growing ?? []),
     ...ofActors(actors),
     ...ofLetters(counts),
+    ...ofUnread({ Readiness: checks, "The list of actors": actors, "Dead letters": counts }),
     ...(sale ? ofSale(sale, now) : []),
   ];
   const grave = (one) => Number(one.tone === "bad");

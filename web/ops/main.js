@@ -1,15 +1,15 @@
 // The operators' page: header, navigation, and the view that the query names.
 
-import { html, render, useEffect, useState } from "./htm-preact.min.js";
-import { access, get, getAll, token } from "./api.js";
+import { html, render, useEffect, useRef, useState } from "./htm-preact.min.js";
+import { access, get, getAll, serverNow, token } from "./api.js";
 import { Actors } from "./actors.js";
 import { Audit } from "./audit.js";
 import { DeadLetters } from "./dead_letters.js";
 import { Overview } from "./overview.js";
-import { Fault, Link, age } from "./parts.js";
+import { Fault, Link, age, clock } from "./parts.js";
 import { Log, Payments } from "./payments.js";
 import { Sales } from "./sales.js";
-import { INTERVALS, go, interval, usePolled, useParameters } from "./state.js";
+import { INTERVALS, focusMain, interval, usePolled, useParameters, visit } from "./state.js";
 import { Trace } from "./trace.js";
 
 const VIEWS = [
@@ -23,19 +23,27 @@ const VIEWS = [
   ["log", "Verbs"],
 ];
 
-function LogIn({ reload }) {
+/** What the refusal of the page's first calls means. */
+const REFUSALS = {
+  401: "This token is wrong.",
+  403: "Without tokens the server answers only this machine, and nothing that a proxy forwarded.",
+};
+
+function LogIn({ logIn }) {
   const [typed, setTyped] = useState("");
+  const field = useRef(null);
+  useEffect(() => field.current.focus(), []);
   const send = (event) => {
     event.preventDefault();
-    token.set(typed.trim());
-    reload();
+    if (typed.trim()) logIn(typed.trim());
   };
   return html`<form class="card login" onSubmit=${send}>
-    <h2>Operators only</h2>
+    <h1>Operators only</h1>
     <input hidden autocomplete="username" value="operator" />
     <label
-      >Token (<code>admin.token</code> of this installation)
+      ><span>Token (<code>admin.token</code>, or yours in <code>admin.tokens_file</code>)</span>
       <input
+        ref=${field}
         type="password"
         autocomplete="current-password"
         value=${typed}
@@ -59,7 +67,7 @@ function Refresh({ at }) {
         (s) => html`<option key=${s} value=${s}>${s === 0 ? "off" : `${s} s`}</option>`,
       )}
     </select>
-    <span class="quiet">${at ? new Date(at).toLocaleTimeString("en-GB") : ""}</span></label
+    <span class="quiet">${at && `read at ${clock(serverNow(at))} UTC`}</span></label
   >`;
 }
 
@@ -68,7 +76,7 @@ function Find() {
   const look = (event) => {
     event.preventDefault();
     const id = new FormData(event.target).get("id").trim();
-    if (id) go({ view: "trace", id });
+    if (id) visit({ view: "trace", id });
     event.target.reset();
   };
   return html`<form class="find" role="search" onSubmit=${look}>
@@ -78,14 +86,19 @@ function Find() {
   </form>`;
 }
 
-function Header({ view, stats, at }) {
+function Header({ view, stats, at, logOut }) {
+  const nav = useRef(null);
+  useEffect(() => {
+    const current = nav.current.querySelector("[aria-current]");
+    if (current) nav.current.scrollLeft = current.offsetLeft - nav.current.clientWidth / 3;
+  }, [view]);
   const about =
     stats &&
     [
       `tier ${stats.tier}`,
       `role ${stats.role}`,
       stats.version,
-      `up ${age(stats.uptime_s * 1000)}`,
+      stats.ready ? `up ${age(stats.uptime_s * 1000)}` : "stopping",
       stats.scope === "read" ? `${stats.operator}, read only` : stats.operator,
     ].join(", ");
   const links = VIEWS.map(
@@ -96,11 +109,13 @@ function Header({ view, stats, at }) {
   );
   return html`<header class="bar">
     <p class="where">
-      <b>Floodgate</b> <span class="place">${stats?.namespace ?? ""} · ${location.host}</span>
+      <b>Floodgate</b>
+      <span class="place">${stats && `${stats.namespace} · `}${location.host}</span>
       <span class="quiet">${about ?? ""}</span>
     </p>
     <${Find} />
-    <nav aria-label="views">${links}</nav>
+    ${stats && token.get() && html`<button class="plain" onClick=${logOut}>Log out</button>`}
+    <nav ref=${nav} aria-label="views">${links}</nav>
     <${Refresh} at=${at} />
   </header>`;
 }
@@ -127,21 +142,36 @@ function View({ view, values, sales }) {
 function App() {
   const values = useParameters();
   const view = values.view ?? "overview";
-  const { answer, error, at, reload } = usePolled(async (signal) => {
+  const [session, setSession] = useState(0);
+  const { answer, error, at } = usePolled(async (signal) => {
     const [stats, sales] = await Promise.all([
       get("stats", signal),
       getAll("sales", "sales", signal),
     ]);
-    access.scope = stats.scope;
+    Object.assign(access, { scope: stats.scope, hasBroker: stats.tier === "pipeline" });
     return { stats, sales };
-  }, "frame");
-  const isRefused = error && (error.status === 401 || error.status === 403);
-  return html`<${Header} view=${view} stats=${answer?.stats} at=${at} />
+  }, `session ${session}`);
+  const isRefused = error?.status === 401;
+  const change = (text) => {
+    token.set(text);
+    setSession(session + 1);
+    focusMain();
+  };
+  const stale = answer && at ? ` The page shows what it read at ${clock(serverNow(at))} UTC.` : "";
+  const message = REFUSALS[error?.status] ?? `${error?.message}${stale}`;
+  // Before a token was sent, its absence is no fault.
+  const fault = error && (!isRefused || token.get()) && { ...error, message };
+  return html`<${Header}
+      view=${view}
+      stats=${!isRefused && answer?.stats}
+      at=${at}
+      logOut=${() => change("")}
+    />
     <main id="main" tabindex="-1">
-      <${Fault} error=${error} />
+      <${Fault} error=${fault} />
       ${
         isRefused
-          ? html`<${LogIn} reload=${reload} />`
+          ? html`<${LogIn} logIn=${change} />`
           : answer &&
             html`<${View} key=${view} view=${view} values=${values} sales=${answer.sales} />`
       }

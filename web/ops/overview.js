@@ -4,7 +4,7 @@
 import { html, useRef } from "./htm-preact.min.js";
 import { get, probe, serverNow } from "./api.js";
 import { Charts } from "./charts.js";
-import { obstacles } from "./diagnosis.js";
+import { obstacles, phaseOf } from "./diagnosis.js";
 import { Fault, Link, age, count } from "./parts.js";
 import { usePolled } from "./state.js";
 
@@ -70,7 +70,7 @@ function rates(seen) {
 function Rates({ rate }) {
   const shown = Object.entries(rate ?? {}).filter(([, value]) => Number.isFinite(value));
   if (shown.length === 0) return null;
-  const text = ([way, value]) => `${count(Math.max(0, Math.round(value)))}/s ${way}`;
+  const text = ([way, value]) => `${count(Math.max(0, Math.round(value * 10) / 10))}/s ${way}`;
   return html`<span class="stage-note">${shown.map(text).join(", ")}</span>`;
 }
 
@@ -154,14 +154,17 @@ function Flow({ sale }) {
         ${stages}
       </ol>
     </section>
-    ${answer && html`<${Attention} found=${found} />`}`;
+    ${answer && !error && html`<${Attention} found=${found} />`}`;
 }
 
 export function Overview({ sales, sale }) {
+  // A sale that ends stays shown.
+  const shown = useRef(null);
   const chosen =
-    sales.find((one) => one.sale_id === sale) ??
-    sales.find((one) => one.phase === "open") ??
+    sales.find((one) => one.sale_id === (sale ?? shown.current)) ??
+    sales.find((one) => phaseOf(one, serverNow()) === "open") ??
     sales.at(-1);
+  shown.current = chosen?.sale_id;
   if (sale && chosen?.sale_id !== sale) return html`<p>There is no sale <code>${sale}</code>.</p>`;
   if (!chosen)
     return html`<p>No sale yet. <code>floodgate sale create FILE</code> creates one.</p>`;
@@ -172,7 +175,7 @@ export function Overview({ sales, sale }) {
           to=${{ view: "overview", sale: one.sale_id }}
           aria-current=${one === chosen ? "true" : null}
         >
-          ${one.sale_id} <span class="quiet">${one.phase}</span><//
+          ${one.sale_id} <span class="quiet">${phaseOf(one, serverNow())}</span><//
         >
       </li>`,
   );

@@ -2,7 +2,7 @@
 
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./htm-preact.min.js";
 import { access, serverNow } from "./api.js";
-import { go } from "./state.js";
+import { visit } from "./state.js";
 
 const NUMBER = new Intl.NumberFormat("en");
 
@@ -21,6 +21,9 @@ export function age(ms) {
   return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
 }
 
+/** The time of day in UTC. */
+export const clock = (ms) => new Date(ms).toISOString().slice(11, 19);
+
 export const since = (iso) => (iso ? age(Math.max(0, serverNow() - Date.parse(iso))) : "");
 
 /** Money from the currency's smallest unit. */
@@ -38,7 +41,7 @@ export function Link({ to, children, ...rest }) {
   const follow = (event) => {
     if (event.ctrlKey || event.metaKey || event.shiftKey || event.button > 0) return;
     event.preventDefault();
-    go(to);
+    visit(to);
   };
   return html`<a href=${href} onClick=${follow} ...${rest}>${children}</a>`;
 }
@@ -78,52 +81,54 @@ export function Table({ caption, head, rows, empty }) {
 }
 
 /**
- * Asks before a verb. `phrase` is what has to be typed before an irreversible one, `withReason`
- * asks for a reason. The answer stays until it is dismissed.
+ * The verbs of one subject, and the answer of the last one until it is dismissed. Each is asked
+ * before: `phrase` is what has to be typed before an irreversible one, `withReason` asks for a
+ * reason. Its key is the subject: an answer never stands under another one.
  */
-export function Verb(verb) {
-  const { isOffered = true, onDone, ...asked } = verb;
-  const [isOpen, setOpen] = useState(false);
+export function Verbs({ verbs, onDone }) {
+  const [asked, setAsked] = useState(null);
   const [said, setSaid] = useState(null);
   if (access.scope !== "operate") return null;
-  return html`<span class="verb">
-    ${
-      isOffered &&
-      html`<button class="plain" data-tone=${asked.tone} onClick=${() => setOpen(true)}>
-        ${asked.name}
-      </button>`
-    }
-    ${
-      isOpen &&
-      html`<${Confirm}
-        ...${asked}
-        close=${(outcome) => {
-          setOpen(false);
-          if (outcome) setSaid(outcome);
-          if (outcome) onDone?.();
-        }}
-      />`
-    }
+  const buttons = verbs.map(
+    (verb, no) =>
+      verb.isOffered &&
+      html`<button
+        class="plain"
+        key=${no}
+        data-tone=${verb.tone}
+        onClick=${() => setAsked(verb)}
+      >
+        ${verb.name}
+      </button>`,
+  );
+  const say = (text, tone) => {
+    setSaid({ text, tone });
+    onDone?.();
+  };
+  return html`<div class="verbs">
+    ${buttons}
+    ${asked && html`<${Confirm} ...${asked} say=${say} close=${() => setAsked(null)} />`}
     ${
       said &&
-      html`<span class="said" role="status"
-        >${said} <button class="plain" onClick=${() => setSaid(null)}>dismiss</button></span
+      html`<span class="said" data-tone=${said.tone} role="status"
+        >${said.text} <button class="plain" onClick=${() => setSaid(null)}>dismiss</button></span
       >`
     }
-  </span>`;
+  </div>`;
 }
 
-function Confirm({ name, title, effect, phrase, withReason, run, tone, close }) {
+function Confirm({ name, title, effect, phrase, withReason, run, tone, say, close }) {
   const box = useRef(null);
-  const before = useRef(document.activeElement);
   const [typed, setTyped] = useState("");
   const [reason, setReason] = useState("");
   const [state, setState] = useState({});
   // Before anything can be typed: a space would press the button.
   useLayoutEffect(() => {
-    box.current.showModal();
-    box.current.querySelector("button").focus();
-    return () => before.current?.focus();
+    const dialog = box.current;
+    dialog.showModal();
+    dialog.querySelector("button").focus();
+    // Only a dialog that is closed gives the focus back.
+    return () => dialog.close();
   }, []);
   const isReady = (!phrase || typed === phrase) && (!withReason || reason.trim() !== "");
   const send = async (event) => {
@@ -132,12 +137,14 @@ function Confirm({ name, title, effect, phrase, withReason, run, tone, close }) 
     setState({ busy: true });
     try {
       const answer = await run(reason.trim());
-      close(`${answer.says ?? "done"}${answer.trace ? `, trace ${answer.trace}` : ""}`);
+      say(`${answer.says ?? "done"}${answer.trace ? `, trace ${answer.trace}` : ""}`);
+      if (box.current) close();
     } catch (error) {
-      setState({ error });
+      if (box.current) setState({ error });
+      else say(`${name}: ${error.message} (${error.code})`, "bad");
     }
   };
-  return html`<dialog ref=${box} aria-labelledby="confirm-title" onClose=${() => close(null)}>
+  return html`<dialog ref=${box} aria-labelledby="confirm-title" onClose=${close}>
     <form onSubmit=${send}>
       <h2 id="confirm-title">${title}</h2>
       <p>${effect}</p>
@@ -157,7 +164,9 @@ function Confirm({ name, title, effect, phrase, withReason, run, tone, close }) 
       }
       <${Fault} error=${state.error} />
       <p class="acts">
-        <button type="button" class="plain" onClick=${() => close(null)}>Cancel</button>
+        <button type="button" class="plain" onClick=${close}>
+          ${state.busy ? "Hide" : "Cancel"}
+        </button>
         <button class="primary" data-tone=${tone} aria-disabled=${!isReady || state.busy === true}>
           ${state.busy ? "Working" : name}
         </button>

@@ -3,7 +3,7 @@
 import { html } from "./htm-preact.min.js";
 import { post, withQuery } from "./api.js";
 import { History } from "./history.js";
-import { Fault, Link, State, Table, Time, Verb, money } from "./parts.js";
+import { Fault, Link, State, Table, Time, Verbs, money } from "./parts.js";
 import { usePath } from "./state.js";
 
 const STATES = {
@@ -14,40 +14,36 @@ const STATES = {
   refund_due: ["Refund due", "Tried again by themselves."],
 };
 
-function Verbs({ payment, state, reload }) {
-  const id = payment.id;
+function Settle({ payment: { id }, state, reload }) {
   const call = (verb, body) =>
     post(`payments/${encodeURIComponent(id)}/${verb}`, body).then(({ done, trace }) => ({
       says: done.replace("_", " "),
       trace,
     }));
-  if (state === "resolved") return null;
-  return html`<span class="verbs">
-    <${Verb}
-      name="Try now"
-      title="Try it now?"
-      effect=${
+  const verbs = [
+    {
+      isOffered: state !== "resolved",
+      name: "Try now",
+      title: "Try it now?",
+      effect:
         "The refund is made, the provider is asked, " +
-        "or the payment of the report is looked for."
-      }
-      onDone=${reload}
-      run=${() => call("retry", {})}
-    />
-    <${Verb}
-      isOffered=${state === "unmatched"}
-      name="Resolve"
-      tone="bad"
-      title="Resolve this report?"
-      effect=${
+        "or the payment of the report is looked for.",
+      run: () => call("retry", {}),
+    },
+    {
+      isOffered: state === "unmatched",
+      name: "Resolve",
+      tone: "bad",
+      title: "Resolve this report?",
+      effect:
         "It no longer waits, and no payment that becomes known takes its money. " +
-        "Say how the money was settled."
-      }
-      phrase=${id}
-      withReason=${true}
-      onDone=${reload}
-      run=${(reason) => call("resolve", { reason })}
-    />
-  </span>`;
+        "Say how the money was settled.",
+      phrase: id,
+      withReason: true,
+      run: (reason) => call("resolve", { reason }),
+    },
+  ];
+  return html`<${Verbs} verbs=${verbs} onDone=${reload} />`;
 }
 
 export function Payments({ values }) {
@@ -83,7 +79,7 @@ export function Payments({ values }) {
         </td>
         <td class="words">${payment.payment_id ?? ""}${payment.reason && ` ${payment.reason}`}</td>
         <td><${Time} at=${payment.refund_at ?? payment.recorded_at} /></td>
-        <td><${Verbs} payment=${payment} state=${state} reload=${reload} /></td>
+        <td><${Settle} payment=${payment} state=${state} reload=${reload} /></td>
       </tr>`,
   );
   const older = answer?.next_cursor;

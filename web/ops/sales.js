@@ -2,8 +2,9 @@
 
 import { html } from "./htm-preact.min.js";
 import { get, getAll, post, serverNow } from "./api.js";
+import { phaseOf } from "./diagnosis.js";
 import { History, Last } from "./history.js";
-import { Fault, Link, State, Table, Time, Verb, count, money } from "./parts.js";
+import { Fault, Link, State, Table, Time, Verbs, count, money } from "./parts.js";
 import { usePolled } from "./state.js";
 
 const HEAD = [
@@ -16,65 +17,59 @@ const HEAD = [
   "#Buckets",
   "#To pay within",
 ];
-const TONES = { open: "good", paused: "warn", closed: "", draft: "" };
+const TONES = { open: "good", paused: "warn", "open, not begun": "warn", "open, over": "warn" };
 const path = (sale, verb) => `sales/${encodeURIComponent(sale)}/${verb}`;
 
-function PhaseVerbs({ sale, reload }) {
-  const id = sale.sale_id;
-  const verb = (name) => (reason) =>
-    post(path(id, name), { reason }).then(({ phase, trace }) => ({
-      says: `the sale is ${phase}`,
-      trace,
+function PhaseVerbs({ sale: { sale_id: id, phase }, reload }) {
+  const change = (name) => (reason) =>
+    post(path(id, name), { reason }).then((sale) => ({
+      says: `the sale is ${sale.phase}`,
+      trace: sale.trace,
     }));
-  const shared = { onDone: reload, withReason: true };
-  return html`<p class="verbs">
-    <${Verb}
-      isOffered=${sale.phase !== "open" && sale.phase !== "closed"}
-      name="Open"
-      title=${`Open ${id}?`}
-      effect="The sale sells inside its window. It can be paused again."
-      run=${verb("open")}
-      ...${shared}
-    />
-    <${Verb}
-      isOffered=${sale.phase === "open"}
-      name="Pause"
-      title=${`Pause ${id}?`}
-      effect=${
+  const verbs = [
+    {
+      isOffered: phase !== "open" && phase !== "closed",
+      name: "Open",
+      title: `Open ${id}?`,
+      effect: "The sale sells inside its window. It can be paused again.",
+      run: change("open"),
+    },
+    {
+      isOffered: phase === "open",
+      name: "Pause",
+      title: `Pause ${id}?`,
+      effect:
         "Buyers are told that the sale is paused. " +
-        "Accepted requests still become orders. It can be opened again."
-      }
-      run=${verb("pause")}
-      ...${shared}
-    />
-    <${Verb}
-      isOffered=${sale.phase !== "closed"}
-      name="Close"
-      tone="bad"
-      title=${`Close ${id} for good?`}
-      effect="A closed sale never opens again. Accepted requests still become orders."
-      phrase=${id}
-      run=${verb("close")}
-      ...${shared}
-    />
-    <${Verb}
-      isOffered=${sale.phase !== "draft"}
-      name="Rebuild"
-      tone="bad"
-      title=${`Rebuild the buckets of ${id}?`}
-      effect=${
+        "Accepted requests still become orders. It can be opened again.",
+      run: change("pause"),
+    },
+    {
+      isOffered: phase !== "closed",
+      name: "Close",
+      tone: "bad",
+      title: `Close ${id} for good?`,
+      effect: "A closed sale never opens again. Accepted requests still become orders.",
+      phrase: id,
+      run: change("close"),
+    },
+    {
+      isOffered: phase !== "draft",
+      name: "Rebuild",
+      tone: "bad",
+      title: `Rebuild the buckets of ${id}?`,
+      effect:
         "Its buckets are loaded from the ledger. " +
-        "Purchases are answered busy meanwhile; accepted requests stay accepted."
-      }
-      phrase=${id}
-      run=${(reason) =>
+        "Purchases are answered busy meanwhile; accepted requests stay accepted.",
+      phrase: id,
+      run: (reason) =>
         post(path(id, "rebuild"), { reason }).then(({ skus, trace }) => ({
           says: `rebuilt: ${skus.join(", ")}`,
           trace,
-        }))}
-      ...${shared}
-    />
-  </p>`;
+        })),
+    },
+  ];
+  const withReason = verbs.map((verb) => ({ ...verb, withReason: true }));
+  return html`<${Verbs} verbs=${withReason} onDone=${reload} />`;
 }
 
 function policyText({ kind, limit, max_quantity: max }) {
@@ -128,16 +123,8 @@ function Buckets({ sale }) {
   }`;
 }
 
-/** The phase, and whether its window says otherwise. */
-function phaseOf({ phase, starts_at: start, ends_at: end }) {
-  const now = serverNow();
-  if (phase !== "open") return { name: phase, tone: TONES[phase] };
-  if (now < Date.parse(start)) return { name: "open, not begun", tone: "warn" };
-  if (now >= Date.parse(end)) return { name: "open, over", tone: "warn" };
-  return { name: phase, tone: TONES[phase] };
-}
-
 function One({ sale, reload, last, isAlone }) {
+  const phase = phaseOf(sale, serverNow());
   const rows = sale.skus.map(
     (sku) =>
       html`<tr key=${sku.sku_id}>
@@ -153,7 +140,7 @@ function One({ sale, reload, last, isAlone }) {
   );
   return html`<article class="card">
     <header>
-      <h2>${sale.sale_id} <${State} ...${phaseOf(sale)} /></h2>
+      <h2>${sale.sale_id} <${State} name=${phase} tone=${TONES[phase]} /></h2>
       <p>${sale.title}</p>
       <p class="quiet">
         <${Time} at=${sale.starts_at} />${" to "}<${Time} at=${sale.ends_at} />

@@ -8,11 +8,23 @@ const changed = "floodgate-location";
 
 export const parameters = () => Object.fromEntries(new URLSearchParams(location.search));
 
-/** Shows another view. Empty values leave the query. */
+/** Shows other values of this view. Empty values leave the query. */
 export function go(values) {
   const set = Object.entries(values).filter(([, value]) => value);
   history.pushState(null, "", `?${new URLSearchParams(set)}`);
   dispatchEvent(new Event(changed));
+}
+
+/** Puts keyboard and screen reader at the beginning of the view. */
+export function focusMain() {
+  document.getElementById("main").focus();
+  scrollTo(0, 0);
+}
+
+/** Shows another view. */
+export function visit(values) {
+  go(values);
+  focusMain();
 }
 
 export function useParameters() {
@@ -46,7 +58,7 @@ const isPaused = () =>
 
 /**
  * The answer of `read`, read again one interval after the last answer: polls never pile up.
- * `{answer, error, at, reload}`; a failed poll keeps the last answer.
+ * `{answer, error, at, reload}`; a failed poll keeps the last answer. Another key begins anew.
  */
 export function usePolled(read, key) {
   const [shown, setShown] = useState({});
@@ -61,6 +73,7 @@ export function usePolled(read, key) {
         // The answer to another question must not stand under this one.
         const known = (last) => (last.key === key ? last : {});
         if (error.name !== "AbortError") setShown((last) => ({ ...known(last), key, error }));
+        return error.status;
       }
     },
     [key],
@@ -68,20 +81,23 @@ export function usePolled(read, key) {
   useEffect(() => {
     const stop = new AbortController();
     let timer = 0;
-    const next = async (isFirst) => {
-      if (isFirst || !isPaused()) await run(stop.signal);
+    const schedule = () => {
+      clearTimeout(timer);
       if (!stop.signal.aborted) timer = setTimeout(next, (interval.seconds || 1) * 1000);
     };
-    const restart = () => {
-      clearTimeout(timer);
-      timer = setTimeout(next, (interval.seconds || 1) * 1000);
+    const next = async (isFirst) => {
+      const status = isFirst === true || !isPaused() ? await run(stop.signal) : 0;
+      // A refused token stays refused.
+      if (status === 401) stop.abort();
+      schedule();
     };
     next(true);
-    addEventListener("floodgate-interval", restart);
+    addEventListener("floodgate-interval", schedule, { signal: stop.signal });
+    // What a tab shows that comes back may be hours old.
+    document.addEventListener("visibilitychange", next, { signal: stop.signal });
     return () => {
       stop.abort();
       clearTimeout(timer);
-      removeEventListener("floodgate-interval", restart);
     };
   }, [key, run]);
   const isCurrent = shown.key === key;

@@ -3,7 +3,7 @@
 import { html, useEffect, useState } from "./htm-preact.min.js";
 import { get } from "./api.js";
 import { Fault, Link, State, Time, age } from "./parts.js";
-import { go, usePolled } from "./state.js";
+import { usePolled, visit } from "./state.js";
 
 const TONES = {
   queued: "warn",
@@ -29,7 +29,7 @@ function Stages({ trace }) {
           ? html` <${Link} to=${{ view: "dead-letters", id: deadLetter[1] }}>${stage.holder}<//>`
           : stage.holder && html`<span class="quiet"> ${stage.holder}</span>`
       }
-      <span class="quiet"> <${Time} at=${stage.at} /></span>
+      ${stage.at && html`<span class="quiet"> <${Time} at=${stage.at} /> UTC</span>`}
     </li>`;
   });
   return html`<ol class="steps">
@@ -63,7 +63,7 @@ export function Trace({ values }) {
   useEffect(() => setTyped(values.id ?? ""), [values.id]);
   const look = (event) => {
     event.preventDefault();
-    go({ view: "trace", id: typed.trim() });
+    visit({ view: "trace", id: typed.trim() });
   };
   return html`<form class="search" onSubmit=${look}>
       <label for="request">Request id or number</label>

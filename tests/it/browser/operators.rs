@@ -114,7 +114,7 @@ async fn a_token_for_reading_shows_everything_and_offers_no_verb() {
     browser.click(".login .primary").await;
     browser.expect(".card", "spring").await;
     browser.expect(".where", "wall, read only").await;
-    let verbs = "return document.querySelectorAll('.verb button').length";
+    let verbs = "return document.querySelectorAll('.verbs button').length";
     assert_eq!(browser.run(verbs).await, 0);
     let url = format!("http://{}/admin/v1/sales/spring/open", app.internal);
     let refused = client.post(url).bearer_auth("a token for a screen").send().await.unwrap();

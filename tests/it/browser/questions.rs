@@ -80,7 +80,8 @@ async fn dead_letters_are_searched_and_parked_together() {
     browser.click(".filters button").await;
     browser.expect("main", "1 match").await;
 
-    browser.run("document.querySelectorAll('.verbs button')[1].click()").await;
+    // A tier without broker offers no replay.
+    browser.click(".verbs button").await;
     browser.expect("dialog", "Park all 1?").await;
     browser.picture("ops_bulk").await;
     // Neither without the typed phrase nor without a reason is anything sent.
