@@ -15,11 +15,10 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::periodic::Task;
-use crate::broker::{
-    self, Delivery, Headers, Inbox, Message, PublishOutcome, Publisher, Route, Subscriber,
-};
+use crate::broker::{self, Delivery, Inbox, Message, PublishOutcome, Publisher, Route, Subscriber};
 use crate::db::{self, ErrorClass};
 use crate::domain::PaymentRecorded;
+use crate::messages::envelope;
 use crate::observe::metrics::{Metrics, OutcomeLabel};
 use crate::payment::WebhookReader;
 use crate::runtime::clock::SharedClock;
@@ -189,12 +188,7 @@ impl PaymentConsumer {
     async fn dead_letter(&self, delivery: &Delivery, reason: String) -> Result<(), ConsumeError> {
         let message_id = &delivery.headers.message_id;
         tracing::error!(message_id, reason, "payment event dead-lettered");
-        let headers = Headers {
-            reason: Some(reason),
-            origin: Some(PAYMENTS.to_owned()),
-            by_broker: false,
-            ..delivery.headers.clone()
-        };
+        let headers = envelope::dead_letter_headers(delivery, PAYMENTS.to_owned(), &reason);
         let message = Message { route: Route::Dead, headers, body: delivery.body.clone() };
         let mut channel = self.publisher.open_channel(1);
         match channel.publish(vec![message]).await.pop() {

@@ -239,12 +239,13 @@ impl RecordReader<'_> {
     ) -> anyhow::Result<()> {
         let mut after = DeadLetterNo(0);
         loop {
-            let dead_letters = self.ledger.final_dead_letters(after, DEAD_LETTERS_PER_READ).await?;
+            let dead_letters =
+                self.ledger.holding_dead_letters(after, DEAD_LETTERS_PER_READ).await?;
             let Some((last, _)) = dead_letters.last() else { return Ok(()) };
             after = last.no;
             let reader = tier::envelope_reader(self.ledger, settings).await?;
             for (dead_letter, body) in dead_letters {
-                for intent in replay::intents_ending_in(&dead_letter, body, &reader) {
+                for intent in replay::intents_held_by(&dead_letter, body, &reader) {
                     let has_sku = |sale: &&Sale| sale.skus.iter().any(|sku| sku.no == intent.sku);
                     let Some(sale) = sales.iter().find(has_sku) else { continue };
                     let buyers = self.buyers.get(sale.id.as_str());

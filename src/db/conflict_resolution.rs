@@ -1,4 +1,5 @@
-//! Conflict resolution: one exact outcome for each intent of a batch, independent of the others.
+//! Writes a batch, and resolves conflicts: one exact outcome for each intent, independent of the
+//! others.
 //!
 //! 1. Write the whole batch blindly; nearly always this succeeds.
 //! 2. On a conflict, examine the batch: leave out repeats and refusals, and write the remaining
@@ -34,7 +35,7 @@ struct Segment {
 /// # Errors
 /// The ledger's error of the segment that failed. Intents with an outcome are committed or refused;
 /// unless the error's class is `Unknown`, those without one were certainly not written.
-pub async fn resolve(
+pub async fn place_each(
     ledger: &dyn OrderWriter,
     batch: &[OrderIntent],
     outcomes: &mut [Option<PlaceOutcome>],

@@ -39,7 +39,7 @@ pub trait DeadLetterStore: Send + Sync {
 
     /// Open and parked dead letters with their bodies, in ascending order of their number, after
     /// `after`, at most `limit`.
-    async fn final_dead_letters(
+    async fn holding_dead_letters(
         &self,
         after: DeadLetterNo,
         limit: u32,

@@ -1,13 +1,13 @@
 //! Dead letters: undeliverable messages, stored with their bytes until an operator decides.
 //!
-//! Only an open or parked dead letter is the final state of its requests. The requests of a
-//! replayed one are in progress again: they become orders, failures, or the same dead letter.
-//! The requests of a discarded one are recorded failures.
+//! An open or parked dead letter holds its requests. Those of a replayed one are in progress again:
+//! they become orders, failures, or the same dead letter. Those of a discarded one are recorded
+//! failures.
 //!
-//! A dead letter is built in these places: `messages/envelope.rs` (what an order consumer refuses;
-//! `order_consumer/dead_letter.rs` publishes it), `actors/payment_consumer.rs` (payment events),
-//! `outbox/scripts/dead_letter.rs` (the bytes of those of a relay), and
-//! `services/dead_letters/headers.rs` (the row in the ledger).
+//! Its reason is given in `outbox_relay/round_outcome.rs` (refused by the broker),
+//! `messages/envelope.rs` (unreadable), `order_consumer/deliveries.rs` (contradicts the sale),
+//! `order_consumer/submission.rs` (failed at the ledger), `actors/payment_consumer.rs`, and
+//! `broker/headers.rs` (given up by the broker). `services/dead_letters/headers.rs` builds the row.
 
 use std::fmt;
 
@@ -73,8 +73,8 @@ named_enum! {
 }
 
 impl DeadLetterState {
-    /// Whether a dead letter in this state is the final state of its requests.
-    pub fn is_end(self) -> bool {
+    /// Whether the requests of a dead letter in this state wait in it for an operator.
+    pub fn holds_requests(self) -> bool {
         matches!(self, Self::Open | Self::Parked)
     }
 }

@@ -205,7 +205,7 @@ impl SaleDraft {
 pub fn window_fault(window: &Range<i64>, placed_at_ms: i64) -> Option<String> {
     let Range { start, end } = window;
     (!window.contains(&placed_at_ms))
-        .then(|| format!("accepted at {placed_at_ms}, the window is {start} to {end}"))
+        .then(|| format!("arrived at {placed_at_ms}, the window is {start} to {end}"))
 }
 
 /// The faults of a sale's own columns.

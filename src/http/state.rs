@@ -74,8 +74,6 @@ pub struct HttpState {
     pub settings: Settings,
     pub dead_letters: DeadLetterService,
     pub audits: AuditService,
-    pub signer: Signer,
-    pub request_ids: Arc<RequestIds>,
     pub challenges: Challenges,
     pub admission: Admission,
     pub buyer_auth: ArcSwap<BuyerAuth>,
@@ -109,9 +107,7 @@ impl HttpState {
         Self {
             dead_letters,
             audits,
-            request_ids: Arc::clone(&deps.request_ids),
             challenges: Challenges::new(deps.signer.clone(), settings.tickets.clone()),
-            signer: deps.signer.clone(),
             admission: Admission::new(
                 settings,
                 deps.shared_limits.clone(),

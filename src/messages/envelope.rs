@@ -1,7 +1,7 @@
 //! The message format between outbox and consumers: a versioned envelope of order intents.
 //!
-//! The body equals the outbox entry: packed intents, one after the other, each with the code that
-//! proves its origin. All other data is in the headers, so that a message can be checked, traced
+//! The body equals the outbox entry: packed intents, one after the other, each with the
+//! signature that proves its origin. All other data is in the headers, so that a message can be checked, traced
 //! and replayed without decoding its body. Golden files in `tests/it/wire/` hold the bytes of every
 //! version. The version of a message is that of its intents.
 
@@ -13,24 +13,22 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::broker::{Delivery, Headers, Message, Route};
 use crate::domain::named::named_enum;
-use crate::domain::{OrderIntent, RequestId};
+use crate::domain::{self, OrderIntent, RequestId};
 use crate::redis::scripts::intent;
 use crate::redis::scripts::intent::{IntentKey, IntentOrigin};
 
 /// The version that this release writes; it reads the one before, too.
 pub const VERSION: i64 = intent::VERSION as i64;
 
-/// The version without codes.
+/// The version without signatures.
 const UNSIGNED: i64 = intent::UNSIGNED as i64;
 
 /// The content type of every envelope.
 pub const CONTENT_TYPE: &str = "application/vnd.floodgate.intents";
 
-/// The longest body that is decoded; more than ten times the configurable size.
-pub const BODY_BYTES_MAX: usize = 1 << 20;
-
-/// The longest reason in the headers of a dead letter; longer ones are cut.
-const REASON_BYTES_MAX: usize = 1000;
+/// The longest body that is decoded; more than ten times the configurable size. A dead letter keeps
+/// it whole.
+pub const BODY_BYTES_MAX: usize = domain::dead_letter::BODY_BYTES_MAX;
 
 named_enum! {
     /// Why a message, or one intent of it, cannot be used; with its label value in metrics.
@@ -83,7 +81,7 @@ pub struct EnvelopeReader {
     /// Messages of other installations are refused.
     pub installation: Arc<str>,
     pub key: IntentKey,
-    /// Whether intents without a code are accepted.
+    /// Whether unsigned intents are accepted.
     pub accepts_unsigned: bool,
 }
 
@@ -185,7 +183,7 @@ impl EnvelopeReader {
             }
             Ok(intent)
         };
-        Ok(intents_of(headers, body).map(decoded).collect())
+        Ok(packed_intents(headers, body).map(decoded).collect())
     }
 
     /// Why a whole message cannot be used; `None`: its intents can be decoded.
@@ -232,14 +230,14 @@ impl EnvelopeReader {
 }
 
 /// The packed intents of a message; the last one may be cut.
-fn intents_of<'b>(headers: &Headers, body: &'b [u8]) -> Chunks<'b, u8> {
+fn packed_intents<'b>(headers: &Headers, body: &'b [u8]) -> Chunks<'b, u8> {
     body.chunks(intent::bytes_of(headers.version.unwrap_or(VERSION)))
 }
 
 /// The dead letter of a whole message: its body and headers. A missing message id is replaced by a
 /// hash of the body.
 pub fn dead_letter(delivery: &Delivery, queue: u16, reason: &str) -> Message {
-    let mut headers = dead_letter_headers(delivery, queue, reason);
+    let mut headers = dead_letter_headers(delivery, origin(queue, delivery), reason);
     if headers.message_id.is_empty() {
         headers.message_id = format!("nameless-{:016x}", xxh3_64(&delivery.body));
     }
@@ -255,10 +253,10 @@ pub fn dead_letter_of_intent(
     attempts: u32,
     reason: &str,
 ) -> Message {
-    let mut intents = intents_of(&delivery.headers, &delivery.body);
+    let mut intents = packed_intents(&delivery.headers, &delivery.body);
     let bytes = intents.nth(position).unwrap_or_default();
     let bytes = delivery.body.slice_ref(bytes);
-    let mut headers = dead_letter_headers(delivery, queue, reason);
+    let mut headers = dead_letter_headers(delivery, origin(queue, delivery), reason);
     headers.attempts = attempts;
     if let Ok(intent) = intent::unpack(&bytes) {
         headers.message_id = format!("{}-1", intent.request);
@@ -272,18 +270,15 @@ pub fn dead_letter_of_intent(
     Message { route: Route::Dead, headers, body: bytes }
 }
 
-fn dead_letter_headers(delivery: &Delivery, queue: u16, reason: &str) -> Headers {
-    let (reason, _) = reason.split_at(reason.floor_char_boundary(REASON_BYTES_MAX));
-    Headers {
-        reason: Some(reason.to_owned()),
-        origin: Some(origin(queue, &delivery.routing_key)),
-        by_broker: false,
-        ..delivery.headers.clone()
-    }
+/// The headers of a delivery that was consumed from `origin`, and cannot be used.
+pub fn dead_letter_headers(delivery: &Delivery, origin: String, reason: &str) -> Headers {
+    let (origin, reason) = (Some(origin), Some(reason.to_owned()));
+    Headers { reason, origin, ..delivery.headers.clone() }
 }
 
 /// The origin of a dead letter: its order queue, and the routing key if it differs.
-fn origin(queue: u16, routing_key: &str) -> String {
+fn origin(queue: u16, delivery: &Delivery) -> String {
+    let routing_key = &delivery.routing_key;
     if *routing_key == queue.to_string() {
         format!("orders.{queue}")
     } else {

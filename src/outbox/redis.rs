@@ -18,10 +18,8 @@ use super::{
 use crate::config::OutboxKind;
 use crate::domain::{BucketKey, RequestId, TraceId};
 use crate::messages::envelope::intents_in;
-use crate::outbox::scripts::{
-    acknowledge, claim, collect, count_entries, dead_letter, read_list, read_stream, reclaim,
-    take_over,
-};
+use crate::outbox::scripts;
+use crate::outbox::scripts::{count_entries, dead_letter, read_list, read_stream};
 use crate::redis::executor::ScriptExecutor;
 use crate::redis::scripts::{BucketKeys, Installation, ScriptCall};
 use crate::redis::transport::{ConnectionPool, ConnectionPurpose};
@@ -201,7 +199,8 @@ impl Outbox for RedisOutbox {
         predecessors: &[String],
         buckets: &[BucketKey],
     ) -> PerBucket<Vec<OutboxEntry>> {
-        let call = |keys: &BucketKeys, ()| take_over(keys, self.kind, worker, predecessors);
+        let call =
+            |keys: &BucketKeys, ()| scripts::take_over(keys, self.kind, worker, predecessors);
         self.call_each(buckets.iter().map(|bucket| (*bucket, ())), call, "taking over").await
     }
 
@@ -211,7 +210,7 @@ impl Outbox for RedisOutbox {
         buckets: &[(BucketKey, usize)],
     ) -> PerBucket<Vec<OutboxEntry>> {
         let requested = buckets.iter().copied().filter(|(_, max)| *max > 0);
-        let call = |keys: &BucketKeys, max| claim(keys, self.kind, worker, max);
+        let call = |keys: &BucketKeys, max| scripts::claim(keys, self.kind, worker, max);
         let mut claimed = self.call_each(requested, call, "claiming").await;
         claimed.retain(|(_, entries)| !matches!(entries, Ok(entries) if entries.is_empty()));
         claimed
@@ -224,8 +223,9 @@ impl Outbox for RedisOutbox {
     ) -> PerBucket<()> {
         let now_ms = self.clock.wall_ms();
         let non_empty = || ended.iter().filter(|(_, ended)| !ended.is_empty());
-        let call =
-            |keys: &BucketKeys, ended: &Vec<_>| acknowledge(keys, self.kind, worker, ended, now_ms);
+        let call = |keys: &BucketKeys, ended: &Vec<_>| {
+            scripts::acknowledge(keys, self.kind, worker, ended, now_ms)
+        };
         let inputs = non_empty().map(|(bucket, ended)| (*bucket, ended));
         let removed = self.call_each(inputs, call, "acknowledging").await;
         for ((bucket, removed), (_, ended)) in removed.iter().zip(non_empty()) {
@@ -247,7 +247,7 @@ impl Outbox for RedisOutbox {
         if workers.is_empty() {
             return Ok(0);
         }
-        self.call(reclaim(&self.keys(bucket), self.kind, workers), "reclaiming").await
+        self.call(scripts::reclaim(&self.keys(bucket), self.kind, workers), "reclaiming").await
     }
 
     async fn dead(&self, bucket: BucketKey, max: usize) -> Result<Vec<OutboxDeadLetter>, Error> {
@@ -263,7 +263,7 @@ impl Outbox for RedisOutbox {
         if dead.is_empty() {
             return Ok(());
         }
-        let call = collect(&self.keys(bucket), dead);
+        let call = scripts::collect(&self.keys(bucket), dead);
         // The count is ignored: missing dead letters were collected before.
         self.call(call, "collecting dead letters").await.map(drop)
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use crate::db::conflict_resolution::resolve;
+use crate::db::conflict_resolution::place_each;
 use crate::db::{self, ErrorClass, Ledger};
 use crate::domain::{
     BucketKey, BucketNo, Counting, Failure, Order, OrderIntent, PlaceOutcome, Refusal,
@@ -243,7 +243,7 @@ async fn place_watched(
     intents: &[OrderIntent],
     outcomes: &mut [Option<PlaceOutcome>],
 ) -> Result<(), db::Error> {
-    let placing = resolve(deps.ledger.as_ref(), intents, outcomes);
+    let placing = place_each(deps.ledger.as_ref(), intents, outcomes);
     tokio::pin!(placing);
     match tokio::time::timeout(SLOW_AFTER, &mut placing).await {
         Ok(placed) => placed,

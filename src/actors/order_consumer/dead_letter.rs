@@ -34,11 +34,11 @@ impl OrderConsumer {
         if subscription.is_running(Operation::Publish) || subscription.dead_letters.is_empty() {
             return;
         }
-        let window = self.deps.confirm_window.max(1);
+        let batch_max = self.deps.confirm_window.max(1);
         let publisher = &self.deps.publisher;
         let mut channel =
-            self.publish_channel.take().unwrap_or_else(|| publisher.open_channel(window));
-        let size = subscription.dead_letters.len().min(window);
+            self.publish_channel.take().unwrap_or_else(|| publisher.open_channel(batch_max));
+        let size = subscription.dead_letters.len().min(batch_max);
         let batch: Vec<(u64, Message)> = subscription.dead_letters.drain(..size).collect();
         let messages = batch.iter().map(|(_, message)| message.clone()).collect();
         let metrics = Arc::clone(&self.deps.metrics);
@@ -73,9 +73,9 @@ impl OrderConsumer {
         for (index, (tag, message)) in batch.into_iter().enumerate().rev() {
             let outcome = outcomes.get(index);
             if outcome == Some(&PublishOutcome::Confirmed) {
-                subscription.window.complete_part(tag);
+                subscription.unacked.complete_part(tag);
             } else {
-                subscription.window.mark_stuck(tag);
+                subscription.unacked.mark_stuck(tag);
                 subscription.dead_letters.push_front((tag, message));
                 unconfirmed.push(outcome);
             }

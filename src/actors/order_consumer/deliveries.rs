@@ -18,7 +18,7 @@ const READ_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// How far outside its sale's window an accepted request is still written, milliseconds, and left
 /// to the audit: a process that does not read the ledger for a while sells by the old window.
-const DRAIN_MAX_MS: i64 = 60_000;
+const WINDOW_SLACK_MS: i64 = 60_000;
 
 /// Earlier deliveries of a message after which it is suspected of crashing consumers, and submitted
 /// exclusively.
@@ -68,7 +68,7 @@ impl OrderConsumer {
     }
 
     fn read(&mut self, ctx: &mut Context<Self>, mut inbox: Inbox) {
-        let num_held = self.subscription.window.len();
+        let num_held = self.subscription.unacked.len();
         let work = async move {
             let deliveries = inbox.next_batch(READ_TIMEOUT, num_held).await;
             (inbox, deliveries)
@@ -95,7 +95,7 @@ impl OrderConsumer {
         let mut batch = Vec::new();
         for delivery in deliveries {
             self.deps.metrics.consumer_delivery(delivery.num_previous > 0);
-            self.subscription.window.add(delivery.tag, delivery.headers.sent_at_ms);
+            self.subscription.unacked.add(delivery.tag, delivery.headers.sent_at_ms);
             self.admit(ctx, Arc::new(delivery), false, &mut batch);
         }
         self.report_unacknowledged();
@@ -126,7 +126,7 @@ impl OrderConsumer {
             }
             Ok(None) => self.subscription.awaiting_catalog.push(delivery),
             Ok(Some(intents)) => {
-                self.subscription.window.split(delivery.tag, intents.len());
+                self.subscription.unacked.split(delivery.tag, intents.len());
                 let mut items = Vec::with_capacity(intents.len());
                 for (position, decoded) in intents.into_iter().enumerate() {
                     match decoded {
@@ -180,7 +180,7 @@ impl OrderConsumer {
                 tracing::warn!(queue, error, "catalog not refreshed, deliveries wait");
             }
             for delivery in deliveries {
-                subscription.window.mark_stuck(delivery.tag);
+                subscription.unacked.mark_stuck(delivery.tag);
                 subscription.awaiting_catalog.push(delivery);
             }
             let wait = subscription.refresh_backoff.next_wait(fastrand::f64());
@@ -235,12 +235,14 @@ pub fn validate(
         let flaw = match found {
             None => Some((EnvelopeFlaw::Sku, format!("no sale has sku {}", intent.sku))),
             Some(KnownSku { sku, latest, window }) => {
-                let drained = window.start.saturating_sub(DRAIN_MAX_MS)
-                    ..window.end.saturating_add(DRAIN_MAX_MS);
+                let tolerated = window.start.saturating_sub(WINDOW_SLACK_MS)
+                    ..window.end.saturating_add(WINDOW_SLACK_MS);
+                let placed_at_ms = intent.placed_at_ms;
                 let contradiction = intent.contradiction(&sku, latest);
                 contradiction.map(|what| (EnvelopeFlaw::Content, what)).or_else(|| {
-                    let late = window_fault(&drained, intent.placed_at_ms);
-                    late.map(|what| (EnvelopeFlaw::Window, what))
+                    let fault = window_fault(&window, placed_at_ms);
+                    let is_tolerated = tolerated.contains(&placed_at_ms);
+                    fault.filter(|_| !is_tolerated).map(|what| (EnvelopeFlaw::Window, what))
                 })
             }
         };

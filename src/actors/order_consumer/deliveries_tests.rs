@@ -127,14 +127,14 @@ fn an_intent_outside_the_window_is_poison_after_a_catalog_refresh_and_a_drain() 
         (STARTS_MS, false),
         (ENDS_MS - 1, false),
         (ENDS_MS, true),
-        (ENDS_MS + DRAIN_MAX_MS - 1, true),
-        (STARTS_MS - DRAIN_MAX_MS, true),
+        (ENDS_MS + WINDOW_SLACK_MS - 1, true),
+        (STARTS_MS - WINDOW_SLACK_MS, true),
     ] {
         let delivery = delivery(&[at(inside)]);
         assert_eq!(validated(&sku, &delivery, false).is_none(), is_read_again, "{inside}");
         assert!(validated(&sku, &delivery, true).unwrap()[0].is_ok(), "{inside}");
     }
-    for outside in [ENDS_MS + DRAIN_MAX_MS, STARTS_MS - DRAIN_MAX_MS - 1, 0] {
+    for outside in [ENDS_MS + WINDOW_SLACK_MS, STARTS_MS - WINDOW_SLACK_MS - 1, 0] {
         let malformed = flaw(&sku, &at(outside));
         assert_eq!(malformed.flaw, EnvelopeFlaw::Window, "{malformed}");
         assert!(malformed.what.contains("the window is"), "{malformed}");

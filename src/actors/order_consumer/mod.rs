@@ -142,7 +142,7 @@ struct SubscriptionState {
     running: BTreeSet<Operation>,
     /// Submissions inside the ledger writer.
     num_submissions: usize,
-    window: AckWindow,
+    unacked: AckWindow,
     /// Deliveries with a SKU or an epoch that the catalog lacks.
     awaiting_catalog: Vec<Arc<Delivery>>,
     refresh_backoff: Backoff,
@@ -161,7 +161,7 @@ impl SubscriptionState {
             closed: watch::Sender::new(()),
             running: BTreeSet::new(),
             num_submissions: 0,
-            window: AckWindow::default(),
+            unacked: AckWindow::default(),
             awaiting_catalog: Vec::new(),
             refresh_backoff: deps.retry_backoff(),
             retries: RetryQueue::new(deps.retry_backoff()),

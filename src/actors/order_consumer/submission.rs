@@ -135,7 +135,8 @@ impl OrderConsumer {
                 }
             }
         }
-        let mut is_held = false;
+        // Whether the ledger itself may be failing: then the retries slow down.
+        let mut lacks_evidence = false;
         if let Some(last_error) = last_error {
             let num_commits = self.deps.breaker.num_commits();
             let decision = decide(&FailedAttempt {
@@ -147,7 +148,7 @@ impl OrderConsumer {
                 attempts: failed.first().map_or(0, |item| item.attempts),
                 attempts_max: self.deps.settings.attempts_max,
             });
-            is_held = matches!(decision, RetryDecision::Hold | RetryDecision::Probe);
+            lacks_evidence = matches!(decision, RetryDecision::Hold | RetryDecision::Probe);
             // The commit count of the first failure is kept: evidence is a commit after it.
             let may_be_cause =
                 !matches!(cause, NoOutcome::NotTried | NoOutcome::Ledger(ErrorClass::Down));
@@ -156,7 +157,7 @@ impl OrderConsumer {
             self.apply(ctx, decision, failed, &last_error);
         }
         if is_retry {
-            self.subscription.retries.complete(!is_held);
+            self.subscription.retries.complete(!lacks_evidence);
         }
         self.schedule_retry(ctx);
         self.publish_dead_letters(ctx);
@@ -221,7 +222,7 @@ impl OrderConsumer {
             ?outcome,
             "committed"
         );
-        self.subscription.window.complete_part(delivery.tag);
+        self.subscription.unacked.complete_part(delivery.tag);
     }
 
     /// Counts a failure against an order, and retries it after `consumer.retry_backoff_max_ms`
@@ -235,7 +236,7 @@ impl OrderConsumer {
         item.attempts = item.attempts.saturating_add(1);
         let attempts = item.attempts;
         self.deps.metrics.consumer_retries.inc();
-        self.subscription.window.mark_stuck(item.delivery.tag);
+        self.subscription.unacked.mark_stuck(item.delivery.tag);
         tracing::warn!(
             queue = self.deps.queue,
             request = %item.intent.request,
@@ -258,7 +259,7 @@ impl OrderConsumer {
     /// Holds a submission for a retry in a transaction of its own.
     fn hold(&mut self, submission: Submission) {
         for item in &submission.items {
-            self.subscription.window.mark_stuck(item.delivery.tag);
+            self.subscription.unacked.mark_stuck(item.delivery.tag);
         }
         let held = Submission { is_exclusive: true, is_retry: true, ..submission };
         self.subscription.retries.push(held);
@@ -285,7 +286,7 @@ impl OrderConsumer {
             return;
         }
         let Some(acknowledger) = self.subscription.acknowledger.clone() else { return };
-        let (up_to, singly) = self.subscription.window.take_acks();
+        let (up_to, singly) = self.subscription.unacked.take_acks();
         if up_to.is_none() && singly.is_empty() {
             return;
         }
@@ -307,7 +308,7 @@ impl OrderConsumer {
 
     /// Sets the gauge of unacknowledged deliveries.
     pub(super) fn report_unacknowledged(&self) {
-        self.deps.metrics.consumer_in_flight(self.deps.queue, self.subscription.window.len());
+        self.deps.metrics.consumer_in_flight(self.deps.queue, self.subscription.unacked.len());
     }
 }
 

@@ -16,7 +16,7 @@ impl OrderConsumer {
             return;
         }
         let now_ms = self.deps.clock.wall_ms();
-        let is_idle = subscription.window.is_empty();
+        let is_idle = subscription.unacked.is_empty();
         let (subscriber, queue) = (Arc::clone(&self.deps.subscriber), self.deps.queue);
         let work = async move {
             // A failed query proves nothing about the queue and this subscription.
@@ -24,9 +24,9 @@ impl OrderConsumer {
         };
         self.spawn(ctx, Operation::Announce, work, move |consumer, ctx, depth| {
             let subscription = &consumer.subscription;
-            let is_drained = subscription.window.is_empty()
+            let is_drained = subscription.unacked.is_empty()
                 && depth.is_some_and(|depth| depth.is_certainly_empty());
-            let consumed_ms = subscription.window.watermark();
+            let consumed_ms = subscription.unacked.watermark();
             if let Some(watermark_ms) = if is_drained { Some(now_ms) } else { consumed_ms } {
                 consumer.write_watermark(ctx, watermark_ms);
             }

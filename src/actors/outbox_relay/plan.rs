@@ -59,8 +59,8 @@ impl InFlight {
         Self { entry, due, backoff, attempts: 0, confirmed_before: None, unreadable: None }
     }
 
-    /// Ends an entry whose readable intents are published.
-    pub(super) fn published(self) -> EndedEntry {
+    /// Ends an entry: its readable intents, if any, are published.
+    pub(super) fn ended(self) -> EndedEntry {
         EndedEntry { id: self.entry.id, dead_letter: self.unreadable }
     }
 }

@@ -42,7 +42,7 @@ impl RelayPlan {
                     attempts: 0,
                 });
                 let Some((headers, body)) = message else {
-                    bucket.ended.push(in_flight.published());
+                    bucket.ended.push(in_flight.ended());
                     continue;
                 };
                 in_flight.confirmed_before.get_or_insert(confirmed);
@@ -84,7 +84,7 @@ impl RelayPlan {
             let Some(bucket) = self.buckets.get_mut(&key) else { continue };
             match outcome {
                 PublishOutcome::Confirmed => {
-                    bucket.ended.push(in_flight.published());
+                    bucket.ended.push(in_flight.ended());
                     continue;
                 }
                 PublishOutcome::Refused { reason } => {

@@ -261,7 +261,7 @@ impl RelayWorker {
         self.outbox_errors.insert(bucket, text);
     }
 
-    /// Counts the dead letters of a round, updates the broker state and logs its changes.
+    /// Counts the entries given up after refusals, updates the broker state and logs its changes.
     fn record_broker(&mut self, round: RoundOutcome, now: Instant) {
         let worker = &*self.name;
         let RoundOutcome { num_dead, unavailable, stalled_queue } = round;

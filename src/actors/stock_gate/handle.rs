@@ -1,7 +1,7 @@
-//! The gates of this process, and the handle that sends a purchase from the buy handler to its
-//! gate: refuses locally what needs no gate, finds the buyer's home bucket, takes a permit, sends,
-//! and awaits the answer up to a deadline. If the gate crashes, the request is sent again with the
-//! same request id. A request without an answer at the deadline is `unknown`.
+//! The gates of this process, and the handle that sends a purchase from the buy handler to the gate
+//! of its bucket: refuses locally what needs no gate, takes a permit, sends, and awaits the answer
+//! up to a deadline. If the gate crashes, the request is sent again with the same request id. A
+//! request without an answer at the deadline is `unknown`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -96,7 +96,7 @@ pub struct GateHandle {
     stock: Arc<dyn Stock>,
     /// After this the answer is [`BuyAnswer::Unknown`].
     deadline: Duration,
-    /// Attempts, each after the gate crashed with the request.
+    /// Sends of one request: again after a crash of its gate, or with a later epoch.
     attempts_max: u32,
 }
 

@@ -183,7 +183,8 @@ impl StockGate {
             match verdict {
                 Verdict::Reserved => self.dispatch(purchase, false, &mut intents),
                 // Accepted by an earlier call whose answer was lost, or by another process, which
-                // may have crashed: it is submitted again, and a second submission is a repeat.
+                // may have crashed. With an outbox it is only answered; without one it is submitted
+                // again, and a second submission is a repeat.
                 Verdict::Queued { .. } if is_repeat_only(&purchase) => {
                     answer(purchase, submission::pending_answer(self.deps.counting, true));
                 }

@@ -77,9 +77,9 @@ impl TryFrom<DeadLetterRow> for DeadLetter {
     }
 }
 
-/// The numbers of the states for which [`DeadLetterState::is_end`] holds.
-fn final_states() -> impl Iterator<Item = i16> {
-    let states = DeadLetterState::ALL.into_iter().filter(|state| state.is_end());
+/// The numbers of the states for which [`DeadLetterState::holds_requests`] holds.
+fn holding_states() -> impl Iterator<Item = i16> {
+    let states = DeadLetterState::ALL.into_iter().filter(|state| state.holds_requests());
     states.map(DeadLetterState::to_db)
 }
 
@@ -203,11 +203,11 @@ trait DeadLetterQueries {
     }
 
     /// Open and parked dead letters with their bodies, in ascending order of their number.
-    fn final_dead_letters(
+    fn holding_dead_letters(
         &mut self, after: i64, limit: u32
     ) -> QueryResult<Vec<(DeadLetterRow, Vec<u8>)>> {
         dead_letters::table
-            .filter(dead_letters::state.eq_any(final_states()))
+            .filter(dead_letters::state.eq_any(holding_states()))
             .filter(dead_letters::letter_no.gt(after))
             .order(dead_letters::letter_no)
             .limit(i64::from(limit))
@@ -258,7 +258,7 @@ trait DeadLetterQueries {
         dead_requests::table
             .inner_join(dead_letters::table.on(same_no))
             .filter(dead_requests::request_id.eq_any(requests))
-            .filter(dead_letters::state.eq_any(final_states()).or(is_replayed.and(is_recent)))
+            .filter(dead_letters::state.eq_any(holding_states()).or(is_replayed.and(is_recent)))
             .select(dead_requests::request_id)
             .load(self)
     }

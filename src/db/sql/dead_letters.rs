@@ -81,13 +81,13 @@ impl<D: Database> DeadLetterStore for SqlLedger<D> {
         .await
     }
 
-    async fn final_dead_letters(
+    async fn holding_dead_letters(
         &self,
         after: DeadLetterNo,
         limit: u32,
     ) -> Result<Vec<(DeadLetter, Vec<u8>)>, Error> {
         self.read("reading dead letters", move |conn| {
-            let rows = conn.final_dead_letters(after.0, limit)?;
+            let rows = conn.holding_dead_letters(after.0, limit)?;
             rows.into_iter().map(|(row, body)| Ok((row.try_into()?, body))).collect()
         })
         .await

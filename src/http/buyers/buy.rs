@@ -146,7 +146,7 @@ async fn decide(
     }
     let id = match sent_id {
         Some(sent_id) => sent_id.to_owned(),
-        None => state.request_ids.sign(number, &listed.sale.id, sku.no, buyer),
+        None => state.deps.request_ids.sign(number, &listed.sale.id, sku.no, buyer),
     };
     let (mut view, replayed) = match answer {
         BuyAnswer::Known { status, replayed } => {
@@ -181,7 +181,7 @@ fn sale_of_path(
     }
     let sent = UnverifiedTicket::read(path_id).ok_or(ProblemCode::TicketInvalid)?;
     let listed = catalog.of_no(sent.sale_no()).ok_or(ProblemCode::TicketInvalid)?;
-    let ticket = sent.verified(&state.signer, &listed.sale.id, buyer);
+    let ticket = sent.verified(&state.deps.signer, &listed.sale.id, buyer);
     Ok((listed, Some(ticket.ok_or(ProblemCode::TicketInvalid)?)))
 }
 
@@ -242,18 +242,18 @@ async fn identify(
     let derives = sku.policy.derives_request_id();
     let Some(sent_id) = sent_id else {
         if derives {
-            return Ok(state.request_ids.derive(sale, sku.no, buyer));
+            return Ok(state.deps.request_ids.derive(sale, sku.no, buyer));
         }
         let path = "POST /v1/sales/{sale_id}/request-ids";
         return Err(Problem::invalid(format!("request_id is missing; get one from {path}")));
     };
     let id = RequestIds::read(sent_id).ok_or(ProblemCode::RequestIdInvalid)?;
-    if !state.request_ids.verify(&id, sale, sku.no, buyer) {
+    if !state.deps.request_ids.verify(&id, sale, sku.no, buyer) {
         return Err(ProblemCode::RequestIdInvalid.into());
     }
     // A derived number is signed only for a buyer who may use it, and never expires.
     let is_valid = derives
-        || now_ms < state.request_ids.expires_at_ms(id.number)
+        || now_ms < state.deps.request_ids.expires_at_ms(id.number)
         || deps.gates.record(sku, id.number, buyer).await?.is_some();
     if is_valid { Ok(id.number) } else { Err(ProblemCode::RequestIdInvalid.into()) }
 }
@@ -287,7 +287,7 @@ fn refused(
     state: &HttpState,
 ) -> Problem {
     let (Reservation { request, buyer, placed_at_ms, .. }, ids) =
-        (*reservation, &state.request_ids);
+        (*reservation, &state.deps.request_ids);
     let again = again.or_else(|| ids.again(request, refusal, &sale.id, sku, buyer));
     let problem = Problem::from(ProblemCode::from(refusal));
     let problem = again.into_iter().fold(problem, |problem, id| problem.with("again", id));

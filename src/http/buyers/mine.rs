@@ -80,7 +80,7 @@ async fn of_sku(
         return Ok(none);
     }
     let (number, record) = present_request(state, &listed.sale.id, sku, buyer).await?;
-    let id = state.request_ids.sign(number, &listed.sale.id, sku.no, buyer);
+    let id = state.deps.request_ids.sign(number, &listed.sale.id, sku.no, buyer);
     let request_id = Some(id.clone());
     let Some(record) = record else {
         return Ok(MySkuView { owned: Some(0), request_id, ..none });
@@ -98,7 +98,7 @@ async fn present_request(
     sku: &Arc<Sku>,
     buyer: BuyerId,
 ) -> Result<(RequestId, Option<RequestRecord>), stock::Error> {
-    let mut number = state.request_ids.derive(sale, sku.no, buyer);
+    let mut number = state.deps.request_ids.derive(sale, sku.no, buyer);
     let (mut num_ended, mut num_failed) = (0, 0);
     loop {
         let Some(record) = state.deps.gates.record(sku, number, buyer).await? else {
@@ -114,7 +114,7 @@ async fn present_request(
             _ => return Ok((number, Some(record))),
         };
         *followed += 1;
-        number = state.request_ids.next(number, sale, sku.no, buyer);
+        number = state.deps.request_ids.next(number, sale, sku.no, buyer);
     }
 }
 
@@ -140,7 +140,7 @@ pub async fn refusal_of_second(
     Ok(match record.map(|record| record.status()) {
         Some(RequestStatus::Failed(reason)) => (reason, None),
         _ if is_free => {
-            let again = state.request_ids.sign(present, sale, sku.no, buyer);
+            let again = state.deps.request_ids.sign(present, sale, sku.no, buyer);
             (Refusal::AlreadyPurchased { first }, Some(again))
         }
         _ => (Refusal::AlreadyPurchased { first: present }, None),

@@ -68,20 +68,20 @@ pub async fn views_of(state: &HttpState, orders: &[Order]) -> Result<Vec<OrderVi
 /// The order that buys a timed-out one again.
 fn successor(state: &HttpState, order: &Order) -> Option<OrderKey> {
     let (listed, sku) = state.deps.catalog.of_sku(order.sku)?;
-    let request = state.request_ids.next(order.request, &listed.sale.id, sku.no, order.buyer);
+    let request = state.deps.request_ids.next(order.request, &listed.sale.id, sku.no, order.buyer);
     (order.state == OrderState::TimedOut).then_some(OrderKey { request, ..order.key() })
 }
 
 fn view_of(state: &HttpState, order: &Order, replaced_by: Option<OrderKey>) -> Option<OrderView> {
     let (listed, sku) = state.deps.catalog.of_sku(order.sku)?;
-    let sign = |request| state.request_ids.sign(request, &listed.sale.id, sku.no, order.buyer);
+    let sign = |request| state.deps.request_ids.sign(request, &listed.sale.id, sku.no, order.buyer);
     let mut view = OrderView::from_ledger(&sign(order.request), &listed, &sku, order);
     view.replaced_by = replaced_by.map(|successor| sign(successor.request));
     let is_barred = order.state == OrderState::TimedOut && sku.bar_lapsed;
     // Where ids are issued, a new one buys again.
     let buys_again = sku.policy.derives_request_id() && !order.counts_for_limit && !is_barred;
     if buys_again && replaced_by.is_none() {
-        let next = state.request_ids.next(order.request, &listed.sale.id, sku.no, order.buyer);
+        let next = state.deps.request_ids.next(order.request, &listed.sale.id, sku.no, order.buyer);
         view.again = Some(sign(next));
     }
     Some(view)

@@ -66,13 +66,13 @@ pub async fn create(
     state.admit_shared(&request, LimitedCall::RequestId, buyer, skus).await?;
     let sale = &listed.sale;
     let (number, expires_at_ms) = if sku.policy.derives_request_id() {
-        (state.request_ids.derive(&sale.id, sku.no, buyer), sale.ends_at_ms)
+        (state.deps.request_ids.derive(&sale.id, sku.no, buyer), sale.ends_at_ms)
     } else {
-        let number = state.request_ids.issue(now_ms);
-        (number, state.request_ids.expires_at_ms(number))
+        let number = state.deps.request_ids.issue(now_ms);
+        (number, state.deps.request_ids.expires_at_ms(number))
     };
     Ok(no_store_json(RequestIdView {
-        request_id: state.request_ids.sign(number, &sale.id, sku.no, buyer),
+        request_id: state.deps.request_ids.sign(number, &sale.id, sku.no, buyer),
         expires_at: rfc3339(expires_at_ms),
     }))
 }
@@ -100,7 +100,7 @@ impl BuyerRequest {
         let found = || {
             let id = RequestIds::read(sent_id)?;
             let (listed, sku) = deps.catalog.of_sku(id.sku_no)?;
-            let ours = state.request_ids.verify(&id, &listed.sale.id, sku.no, buyer);
+            let ours = state.deps.request_ids.verify(&id, &listed.sale.id, sku.no, buyer);
             ours.then(|| Self { id: sent_id.to_owned(), number: id.number, listed, sku, buyer })
         };
         found().ok_or_else(|| not_found(sent_id))
@@ -123,7 +123,7 @@ impl BuyerRequest {
         let Self { id, number, listed, sku, buyer } = self;
         let again = match &status {
             RequestStatus::Failed(reason) => {
-                state.request_ids.again(*number, reason, &listed.sale.id, sku, *buyer)
+                state.deps.request_ids.again(*number, reason, &listed.sale.id, sku, *buyer)
             }
             RequestStatus::Queued | RequestStatus::Ordered { .. } => None,
         };

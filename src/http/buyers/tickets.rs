@@ -126,7 +126,7 @@ pub async fn ticket(
     let ticket = state.challenges.redeem(id, &answer, sale, buyer, now_ms, may_answer);
     let ticket = ticket.ok_or(ProblemCode::ChallengeFailed)?;
     Ok(no_store_json(TicketView {
-        path_id: ticket.path_id(&state.signer, &sale.id, buyer),
+        path_id: ticket.path_id(&state.deps.signer, &sale.id, buyer),
         expires_at: rfc3339(i64::from(ticket.expires_s) * 1000),
     }))
 }

@@ -108,7 +108,7 @@ codes! {
     DeadLetterConflict => 409, "dead-letter-conflict", "Dead letter changed",
         "The dead letter was replayed, or changed meanwhile. Show it again.";
     DeadLetterOrdered => 409, "dead-letter-ordered", "Requests are orders",
-        "Every request of the dead letter is an order. Replay marks it as resolved.";
+        "Every request of the dead letter is an order. Replay closes it.";
     OtherCount => 409, "other-count", "Another number of dead letters",
         "The filter matches another number of dead letters than expected. Nothing was changed.";
     NoBroker => 409, "no-broker", "No broker",

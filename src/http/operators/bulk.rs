@@ -146,7 +146,7 @@ async fn step(
     by: Option<ByOperator>,
 ) -> Result<BulkView, Problem> {
     let (query, reason) = (&body.filter.0, body.reason.as_deref());
-    if !query.state.is_some_and(DeadLetterState::is_end) {
+    if !query.state.is_some_and(DeadLetterState::holds_requests) {
         return Err(Problem::invalid("state must be open or parked"));
     }
     let (limit, filter) = (query.limit()?, query.filter(state)?);

@@ -68,7 +68,7 @@ pub struct DeadLettersView {
     pub(super) counts: DeadLetterCounts,
     /// Dead letters that the filter matches from the cursor on.
     pub(super) num_matching: u64,
-    /// Newest first.
+    /// In the order of the query.
     pub(super) dead_letters: Vec<DeadLetterView>,
     /// Cursor of the next page; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]

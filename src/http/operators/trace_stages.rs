@@ -141,7 +141,7 @@ impl TraceFindings {
 
     /// Adds the dead letters of the request. `dead_letters` is sorted newest first.
     pub(super) fn add_dead_letters(&mut self, dead_letters: &[DeadLetter]) {
-        if dead_letters.iter().any(|dead_letter| dead_letter.state.is_end()) {
+        if dead_letters.iter().any(|dead_letter| dead_letter.state.holds_requests()) {
             // The request ends in a dead letter, so it is in no queue.
             self.pipeline.retain(|stage| stage.stage != "broker");
         }

@@ -1,4 +1,4 @@
-//! The binary format of an order intent: its record, then the other fields, then a code that only
+//! The binary format of an order intent: its record, then the other fields, then a signature that only
 //! a process of the installation can compute; 79 bytes in all.
 //!
 //! | bytes | holds |
@@ -19,7 +19,7 @@
 //! with the overhead of Redis stay below 5 KiB; a larger value would take 6. A number that does not
 //! fit its bytes is beyond every limit of a sale, and stored as the largest one.
 //!
-//! Version 1 has no code, takes [`UNSIGNED_BYTES`], and is read only.
+//! Version 1 has no signature, takes [`UNSIGNED_BYTES`], and is read only.
 
 use std::fmt;
 use std::slice::Chunks;
@@ -38,7 +38,7 @@ pub const INTENT_BYTES: usize = 79;
 /// Bytes of one intent of version 1.
 pub const UNSIGNED_BYTES: usize = 75;
 
-/// Version 1, without a code.
+/// Version 1, without a signature.
 pub const UNSIGNED: u8 = 1;
 
 /// The version that is written.
@@ -89,7 +89,7 @@ pub enum IntentOrigin {
     Signed,
     /// Version 1: anyone who can write to Redis or the broker may have packed it.
     Unsigned,
-    /// The code is of another key, or of other bytes.
+    /// The signature is of another key, or of other bytes.
     Forged,
 }
 
@@ -203,17 +203,6 @@ fn unpack_unsigned(rest: &mut Cursor<'_>, intent: &mut OrderIntent) -> Result<()
 
 fn of_three_bytes([high, middle, low]: [u8; 3]) -> i32 {
     i32::from_be_bytes([0, high, middle, low])
-}
-
-/// Decodes the intents of an outbox entry.
-///
-/// # Errors
-/// Names the first invalid part; then none of the intents is returned.
-pub fn unpack_entry(bytes: &[u8]) -> Result<Vec<OrderIntent>, BrokenRecord> {
-    if bytes.is_empty() {
-        return Err(BrokenRecord("empty"));
-    }
-    split(bytes).map(unpack).collect()
 }
 
 #[cfg(test)]

@@ -198,7 +198,7 @@ impl Repairer<'_> {
         intents: &[OrderIntent],
     ) -> Result<Vec<Repair>, Error> {
         let mut outcomes = vec![None; intents.len()];
-        conflict_resolution::resolve(self.sources.ledger, intents, &mut outcomes).await?;
+        conflict_resolution::place_each(self.sources.ledger, intents, &mut outcomes).await?;
         let mut repairs = Vec::new();
         for (intent, outcome) in intents.iter().zip(outcomes) {
             let (outcome, result) = match outcome {

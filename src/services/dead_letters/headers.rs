@@ -102,14 +102,12 @@ impl DeadLetterHeaders {
     }
 }
 
-/// A dead letter from the queue `dead`. A consumer states its order queue in the headers, such as
-/// `orders.3`, and so does the broker. Without such a header the origin is the broker.
+/// A dead letter from the queue `dead`. A consumer names its queue in the headers, such as
+/// `orders.3`; without such a header, or with that of the broker, its origin is the broker.
 #[must_use]
 pub fn from_delivery(delivery: &Delivery, reader: &EnvelopeReader, now_ms: i64) -> NewDeadLetter {
     let origin = match delivery.headers.origin.as_deref() {
-        Some(origin) if !delivery.headers.by_broker => {
-            DeadLetterOrigin::from_name(origin).unwrap_or(DeadLetterOrigin::Consumer)
-        }
+        Some(_) if !delivery.headers.by_broker => DeadLetterOrigin::Consumer,
         _ => DeadLetterOrigin::Broker,
     };
     let headers = &delivery.headers;
@@ -120,7 +118,7 @@ pub fn from_delivery(delivery: &Delivery, reader: &EnvelopeReader, now_ms: i64) 
     };
     let reason = headers.reason.as_deref().unwrap_or(no_reason);
     let stored = DeadLetterHeaders::of(headers, Some(&delivery.routing_key));
-    let requests = requests_in(headers, &delivery.body, reader);
+    let requests = verified_requests(headers, &delivery.body, reader);
     new_dead_letter(origin, now_ms, headers, &stored, reason, &delivery.body, requests)
 }
 
@@ -155,7 +153,7 @@ pub fn from_outbox(found: &OutboxDeadLetter, reader: &EnvelopeReader) -> NewDead
     let headers = Headers { attempts: found.attempts, ..of_relay };
     let stored = DeadLetterHeaders { sent_at_ms: None, ..DeadLetterHeaders::of(&headers, None) };
     let (origin, reason) = (DeadLetterOrigin::Relay, &found.reason);
-    let requests = requests_in(&headers, &found.bytes, reader);
+    let requests = verified_requests(&headers, &found.bytes, reader);
     new_dead_letter(origin, dead_at_ms, &headers, &stored, reason, &found.bytes, requests)
 }
 
@@ -191,8 +189,8 @@ fn new_dead_letter(
 /// The requests whose end state is this dead letter: all requests of the message if it can be
 /// replayed, otherwise none. A request must not end where it cannot be replayed: the reconciler
 /// publishes it again.
-fn requests_in(headers: &Headers, body: &Bytes, reader: &EnvelopeReader) -> Vec<DeadRequest> {
-    let intents = replay::intents_of(headers, body, reader).unwrap_or_default();
+fn verified_requests(headers: &Headers, body: &Bytes, reader: &EnvelopeReader) -> Vec<DeadRequest> {
+    let intents = replay::verified_intents(headers, body, reader).unwrap_or_default();
     let dead = |intent: &OrderIntent| DeadRequest {
         request: intent.request,
         sku: intent.sku,

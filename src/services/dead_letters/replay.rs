@@ -41,7 +41,7 @@ pub fn prepare(
         let message = Message { route: Route::Payments, headers, body };
         return Ok(ReplayableDeadLetter { message, intents: Vec::new() });
     }
-    let intents = intents_of(&headers, &body, reader)?;
+    let intents = verified_intents(&headers, &body, reader)?;
     let first = intents
         .first()
         .ok_or_else(|| MalformedEnvelope::new(EnvelopeFlaw::Body, "nothing is in it"))?;
@@ -50,11 +50,11 @@ pub fn prepare(
     Ok(ReplayableDeadLetter { message: Message { route, headers, body }, intents })
 }
 
-/// All intents of a message.
+/// All intents of a message, their signatures verified.
 ///
 /// # Errors
 /// The first malformed intent, with the number of all.
-pub fn intents_of(
+pub fn verified_intents(
     headers: &Headers,
     body: &Bytes,
     reader: &EnvelopeReader,
@@ -68,13 +68,13 @@ pub fn intents_of(
     })
 }
 
-/// The intents whose end state is a stored dead letter: all intents, or none if one is malformed.
+/// The intents that a stored dead letter holds: all of its intents, or none if one is malformed.
 #[must_use]
-pub fn intents_ending_in(
+pub fn intents_held_by(
     dead_letter: &DeadLetter,
     body: Vec<u8>,
     reader: &EnvelopeReader,
 ) -> Vec<OrderIntent> {
     let headers = DeadLetterHeaders::read(&dead_letter.headers).headers();
-    intents_of(&headers, &body.into(), reader).unwrap_or_default()
+    verified_intents(&headers, &body.into(), reader).unwrap_or_default()
 }

@@ -51,7 +51,7 @@ pub enum DeadLetterError {
     #[error("the broker did not confirm it: {reason}")]
     NotConfirmed { reason: String },
     /// Discard: every request is an order.
-    #[error("every request in it is an order; replay marks it as resolved")]
+    #[error("every request in it is an order; replay closes it")]
     Ordered,
     /// Discard: its requests cannot be read.
     #[error("it cannot be discarded: its requests cannot be read")]
@@ -180,7 +180,7 @@ impl DeadLetterService {
         Ok((outcome, self.show(no).await?.dead_letter))
     }
 
-    /// Parks a dead letter: its requests count as ended. It can still be replayed or discarded.
+    /// Parks a dead letter: its requests stay in it. It can still be replayed or discarded.
     ///
     /// # Errors
     /// [`DeadLetterError`]; the dead letter is unchanged.
@@ -212,7 +212,7 @@ impl DeadLetterService {
         if content.dead_letter.state == DeadLetterState::Replayed {
             return Err(DeadLetterError::Replayed);
         }
-        let intents = intents_of(&content)?;
+        let intents = stored_intents(&content)?;
         let ended = self.requests.end(&intents, Refusal::Discarded).await?;
         let is_failed = |intent: &&OrderIntent| ended.failures.contains_key(&intent.request);
         let requests = intents.iter().filter(is_failed).count();
@@ -247,11 +247,11 @@ impl DeadLetterService {
     }
 }
 
-/// The intents of the requests whose end state is this dead letter.
+/// The intents of the requests that this dead letter holds; they were verified when it was stored.
 ///
 /// # Errors
 /// [`DeadLetterError::Unreadable`] if an intent cannot be read.
-fn intents_of(content: &DeadLetterContent) -> Result<Vec<OrderIntent>, DeadLetterError> {
+fn stored_intents(content: &DeadLetterContent) -> Result<Vec<OrderIntent>, DeadLetterError> {
     let mut intents = envelope::intents_in(&content.body);
     intents.retain(|intent| content.requests.contains(&intent.request));
     let is_readable = |request: &RequestId| intents.iter().any(|intent| intent.request == *request);

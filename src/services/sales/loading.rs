@@ -112,11 +112,11 @@ impl SalesService {
         let (mut queued, mut after) = (Vec::new(), DeadLetterNo(0));
         loop {
             let dead_letters =
-                self.backends.ledger.final_dead_letters(after, DEAD_LETTERS_PER_READ).await?;
+                self.backends.ledger.holding_dead_letters(after, DEAD_LETTERS_PER_READ).await?;
             let Some((last, _)) = dead_letters.last() else { return Ok(queued) };
             after = last.no;
             for (dead_letter, body) in dead_letters {
-                let intents = replay::intents_ending_in(&dead_letter, body, &pipeline.reader);
+                let intents = replay::intents_held_by(&dead_letter, body, &pipeline.reader);
                 queued.extend(intents.into_iter().filter(|intent| intent.sku == sku.no));
             }
         }

@@ -23,7 +23,7 @@ use crate::domain::{
     StockChange, Verdict, Withdrawal,
 };
 use crate::redis::executor::ScriptExecutor;
-use crate::redis::scripts::decisions::{SettleOutcome, release, reserve, settle};
+use crate::redis::scripts::decisions::{self, SettleOutcome};
 use crate::redis::scripts::intent::IntentKey;
 use crate::redis::scripts::{Installation, Leveled, OutboxArgs, ScriptCall, codes, load, moves};
 use crate::redis::transport::{ConnectionPool, ConnectionPurpose};
@@ -112,7 +112,8 @@ impl RedisStock {
     ) -> Result<Vec<Verdict>, Error> {
         let keys = buckets.keys(bucket)?;
         let RedisStockOptions { replicated, intents, .. } = &self.options;
-        let call = reserve(keys, &buckets.sku, buckets.outbox, *replicated, batch, intents);
+        let call =
+            decisions::reserve(keys, &buckets.sku, buckets.outbox, *replicated, batch, intents);
         let decided = self.reserve_executor.run(&call, "reserving").await;
         let (verdicts, level) = decided.map_err(|error| buckets.error(error))?;
         buckets.record_level(bucket, level);
@@ -248,7 +249,7 @@ impl Stock for RedisStock {
             Some(async move {
                 let buckets = self.buckets(first.sku)?;
                 for orders in orders.chunks(codes::ITEMS_MAX_USIZE) {
-                    let call = settle(buckets.keys(bucket)?, &buckets.sku, orders);
+                    let call = decisions::settle(buckets.keys(bucket)?, &buckets.sku, orders);
                     let requests = orders.iter().map(|order| order.request);
                     record_decisions(&buckets, bucket, requests, call, "recording orders").await?;
                 }
@@ -262,7 +263,7 @@ impl Stock for RedisStock {
     async fn release(&self, bucket: BucketKey, refused: Vec<Failure>) -> Result<(), Error> {
         let buckets = self.buckets(bucket.sku)?;
         for refused in refused.chunks(codes::ITEMS_MAX_USIZE) {
-            let call = release(buckets.keys(bucket.bucket)?, &buckets.sku, refused);
+            let call = decisions::release(buckets.keys(bucket.bucket)?, &buckets.sku, refused);
             let requests = refused.iter().map(|failure| failure.request);
             record_decisions(&buckets, bucket.bucket, requests, call, "recording refusals").await?;
         }

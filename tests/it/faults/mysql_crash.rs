@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use floodgate::db::conflict_resolution::resolve;
+use floodgate::db::conflict_resolution::place_each;
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
 use floodgate::db::{ErrorClass, Ledger, OrderWriter, SaleStore};
 use floodgate::domain::{OrderIntent, PlaceOutcome, Sku};
@@ -58,7 +58,7 @@ impl Store {
     async fn assert_resolved(&self, expected: fn(&OrderIntent) -> PlaceOutcome) {
         let batch = self.batch();
         let mut outcomes = vec![None; batch.len()];
-        resolve(&self.ledger, &batch, &mut outcomes).await.unwrap();
+        place_each(&self.ledger, &batch, &mut outcomes).await.unwrap();
         let expected: Vec<_> = batch.iter().map(|intent| Some(expected(intent))).collect();
         assert_eq!(outcomes, expected);
         assert_eq!(self.num_orders().await, batch.len());

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use floodgate::db::conflict_resolution::resolve;
+use floodgate::db::conflict_resolution::place_each;
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
 use floodgate::db::{Error, ErrorClass, Ledger, OrderReader, SaleStore};
 use floodgate::domain::{OrderIntent, PlaceOutcome, Sku};
@@ -103,7 +103,7 @@ impl Store {
     async fn try_once(&self, number: u64) -> Result<(), Error> {
         let batch = self.batch(number);
         let mut outcomes = vec![None; batch.len()];
-        resolve(&*self.ledger, &batch, &mut outcomes).await
+        place_each(&*self.ledger, &batch, &mut outcomes).await
     }
 
     /// Retries like a consumer, until every outcome is known.
@@ -111,7 +111,7 @@ impl Store {
         let batch = self.batch(number);
         let outcomes = until("all outcomes", || async {
             let mut outcomes = vec![None; batch.len()];
-            resolve(&*self.ledger, &batch, &mut outcomes).await.ok()?;
+            place_each(&*self.ledger, &batch, &mut outcomes).await.ok()?;
             outcomes.into_iter().collect::<Option<Vec<_>>>()
         });
         outcomes.await
@@ -291,7 +291,7 @@ fn row_locks_of_a_lost_client_are_released() {
         let batch = store.batch(0);
         until("the stock's row", || async {
             let mut outcomes = vec![None; batch.len()];
-            resolve(&other, &batch, &mut outcomes).await.ok()
+            place_each(&other, &batch, &mut outcomes).await.ok()
         })
         .await;
         assert_eq!(orders(&other, store.sku.no).await.len(), batch.len());

@@ -3,8 +3,8 @@
 
 use bytes::Bytes;
 use floodgate::domain::OrderIntent;
-use floodgate::messages::envelope;
-use floodgate::redis::scripts::intent::{IntentKey, pack, unpack_entry};
+use floodgate::messages::envelope::{self, intents_in};
+use floodgate::redis::scripts::intent::{IntentKey, pack};
 
 use crate::support::gate::metric;
 use crate::support::intents::pack_unsigned;
@@ -88,7 +88,7 @@ fn upgraded(accept_unsigned: &str) -> usize {
             let entries: Vec<Vec<u8>> = redis::from_redis_value(entries).unwrap();
             fixture.redis.cmd(&["DEL", &key]);
             for entry in entries {
-                let intents = unpack_entry(&entry).unwrap();
+                let intents = intents_in(&entry);
                 let older: Vec<u8> = intents.iter().flat_map(pack_unsigned).collect();
                 intruder.write(&fixture, "list", bucket, &older);
                 num_rewritten += intents.len();

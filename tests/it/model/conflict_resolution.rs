@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use async_trait::async_trait;
-use floodgate::db::conflict_resolution::resolve;
+use floodgate::db::conflict_resolution::place_each;
 use floodgate::db::{Error, OrderWriter};
 use floodgate::domain::{
     BucketNo, Epoch, Examination, Failure, OrderIntent, PlaceOutcome, Policy, Refusal, SkuNo,
@@ -54,9 +54,9 @@ impl ScriptedLedger {
         }
     }
 
-    fn resolve(&self, batch: &[OrderIntent]) -> Vec<Option<PlaceOutcome>> {
+    fn place_each(&self, batch: &[OrderIntent]) -> Vec<Option<PlaceOutcome>> {
         let mut outcomes = vec![None; batch.len()];
-        run(resolve(self, batch, &mut outcomes)).unwrap();
+        run(place_each(self, batch, &mut outcomes)).unwrap();
         outcomes
     }
 }
@@ -88,7 +88,7 @@ fn a_refusal_caused_by_an_unwritten_intent_is_not_final() {
     let batch = [intent(1, 2), intent(2, 1)];
     let ledger = ScriptedLedger::new(&[CONFLICT, CONFLICT, WRITTEN], &[2, 1, 1]);
     assert_eq!(
-        ledger.resolve(&batch),
+        ledger.place_each(&batch),
         [
             Some(PlaceOutcome::Refused(Refusal::SoldOut)),
             Some(PlaceOutcome::Placed(batch[1].order(NOW_MS)))
@@ -103,7 +103,7 @@ fn a_refusal_caused_by_another_intent_is_final_once_that_one_is_written() {
     let ledger = ScriptedLedger::new(&[CONFLICT, WRITTEN], &[9]);
     let first = batch[0].request;
     assert_eq!(
-        ledger.resolve(&batch),
+        ledger.place_each(&batch),
         [
             Some(PlaceOutcome::Placed(batch[0].order(NOW_MS))),
             Some(PlaceOutcome::Refused(Refusal::AlreadyPurchased { first })),
@@ -117,13 +117,13 @@ fn a_refusal_caused_by_another_intent_is_final_once_that_one_is_written() {
 fn a_refusal_by_the_ledgers_own_rows_is_final_at_once() {
     let batch = [intent(1, 2), intent(2, 1)];
     let ledger = ScriptedLedger::new(&[CONFLICT], &[0]);
-    assert_eq!(ledger.resolve(&batch), [Some(PlaceOutcome::Refused(Refusal::SoldOut)); 2]);
+    assert_eq!(ledger.place_each(&batch), [Some(PlaceOutcome::Refused(Refusal::SoldOut)); 2]);
 }
 
 #[test]
 fn an_unexplained_conflict_is_reported_as_unavailable() {
     let batch = [intent(1, 1)];
     let ledger = ScriptedLedger::new(&[CONFLICT; 4], &[9; 3]);
-    assert_eq!(ledger.resolve(&batch), [Some(PlaceOutcome::Unavailable)]);
+    assert_eq!(ledger.place_each(&batch), [Some(PlaceOutcome::Unavailable)]);
     assert_eq!(ledger.placed.lock().len(), 4);
 }

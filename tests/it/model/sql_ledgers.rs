@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use floodgate::db::conflict_resolution::resolve;
+use floodgate::db::conflict_resolution::place_each;
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::db::{CrossSkuAnomalies, Ledger};
@@ -146,7 +146,7 @@ async fn step(ledgers: &[&dyn Ledger], runs: &mut [Run<'_>], step: usize) {
     }
     for ledger in ledgers {
         let mut outcomes = vec![None; batch.len()];
-        resolve(*ledger, &batch, &mut outcomes).await.unwrap();
+        place_each(*ledger, &batch, &mut outcomes).await.unwrap();
         let answers: Vec<_> = outcomes.into_iter().map(answer_of).collect();
         assert_eq!(answers, expected, "{batch:?}");
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use floodgate::db::conflict_resolution::resolve;
+use floodgate::db::conflict_resolution::place_each;
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
 use floodgate::db::{ErrorClass, Ledger, OrderWriter, SaleStore};
 use floodgate::domain::{
@@ -25,7 +25,7 @@ fn open_two(server: &MariaDb) -> [Arc<MysqlLedger>; 2] {
 /// Retries as a consumer does, also after an error that leaves the result unknown.
 async fn place(ledger: &MysqlLedger, batch: &[OrderIntent]) -> Vec<PlaceOutcome> {
     let mut outcomes = vec![None; batch.len()];
-    while let Err(error) = resolve(ledger, batch, &mut outcomes).await {
+    while let Err(error) = place_each(ledger, batch, &mut outcomes).await {
         assert_eq!(error.class(), ErrorClass::Retry, "{error:?}");
     }
     outcomes.into_iter().map(Option::unwrap).collect()

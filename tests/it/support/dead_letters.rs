@@ -153,7 +153,8 @@ impl MemoryDeadLetters {
     ) -> Vec<RequestId> {
         let ends = |letter: &DeadLetter| {
             let is_replayed = letter.state == DeadLetterState::Replayed;
-            letter.state.is_end() || is_replayed && letter.changed_at_ms >= replayed_since_ms
+            letter.state.holds_requests()
+                || is_replayed && letter.changed_at_ms >= replayed_since_ms
         };
         requests.retain(|request| {
             self.stored.iter().any(|(_, content)| {
@@ -201,7 +202,7 @@ impl DeadLetterStore for DefectiveLedger {
         Ok(self.rows.lock().dead_letters.transition(transition))
     }
 
-    async fn final_dead_letters(
+    async fn holding_dead_letters(
         &self,
         after: DeadLetterNo,
         limit: u32,

@@ -87,7 +87,8 @@ async fn all_orders(ledger: &dyn Ledger, sku: SkuNo) -> Vec<Order> {
 async fn all_dead(ledger: &dyn Ledger) -> Vec<OrderIntent> {
     let dead_letters = ledger.dead_letters(DeadLetterFilter::default(), u32::MAX).await.unwrap();
     let mut dead = Vec::new();
-    for dead_letter in dead_letters.iter().filter(|dead_letter| dead_letter.state.is_end()) {
+    for dead_letter in dead_letters.iter().filter(|dead_letter| dead_letter.state.holds_requests())
+    {
         let content = ledger.dead_letter(dead_letter.no).await.unwrap().expect("a listed one");
         let intents = intents_in(&content.body).into_iter();
         dead.extend(intents.filter(|intent| content.requests.contains(&intent.request)));

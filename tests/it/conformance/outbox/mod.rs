@@ -4,14 +4,15 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use floodgate::config::OutboxKind;
+use floodgate::config::OutboxKind;
 use floodgate::config::{Settings, Tier};
 use floodgate::domain::{BucketKey, BucketNo, BuyerId, Epoch, OrderIntent, SkuNo, TraceId};
+pub use floodgate::messages::envelope::intents_in;
 use floodgate::outbox::{
     EndedEntry, Error, NewOutboxDeadLetter, Outbox, OutboxDeadLetter, OutboxEntry, RedisOutbox,
     RedisOutboxOptions,
 };
-use floodgate::redis::scripts::{BucketKeys, Installation, intent};
+use floodgate::redis::scripts::{BucketKeys, Installation};
 use floodgate::runtime::clock::ManualClock;
 use floodgate::tier::connection_pool;
 use redis::{Cmd, Value};
@@ -308,7 +309,7 @@ pub fn placed_at_ms(request_no: u64) -> i64 {
 
 /// The first request of each entry.
 pub fn requests(entries: &[OutboxEntry]) -> Vec<u64> {
-    entries.iter().map(|one| intent::unpack_entry(&one.bytes).unwrap()[0].request.get()).collect()
+    entries.iter().map(|one| intents_in(&one.bytes)[0].request.get()).collect()
 }
 
 macro_rules! all_cases {

@@ -1,6 +1,7 @@
 //! Random operations of several workers and rescuers, with late calls: every entry is in exactly
 //! one place until it is acknowledged, and only acknowledged entries leave.
 
+use floodgate::messages::envelope::intents_in;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
@@ -107,7 +108,7 @@ impl<'a> Sequence<'a> {
                 let dead = fixture.dead(bucket).await;
                 fixture.outbox.collect(bucket, &dead).await.unwrap();
                 for dead_letter in dead {
-                    let of = intent::unpack_entry(&dead_letter.bytes).unwrap()[0].request.get();
+                    let of = intents_in(&dead_letter.bytes)[0].request.get();
                     assert!(self.collected.insert(of), "request {of} is a dead letter twice");
                 }
             }

@@ -9,6 +9,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use floodgate::domain::{OrderIntent, Policy, RequestId, RequestRecord};
+use floodgate::messages::envelope::intents_in;
 use floodgate::redis::scripts::{EntryLimits, OutboxArgs, intent};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -163,8 +164,7 @@ fn agree_on_intents(
     }
     prop_assert_eq!(kept, []);
     let entries = fixture.entries(client, bucket, fixture.outbox);
-    let entries: Vec<_> =
-        entries.iter().map(|entry| intent::unpack_entry(entry).unwrap()).collect();
+    let entries: Vec<_> = entries.iter().map(|entry| intents_in(entry)).collect();
     prop_assert_eq!(&entries, &play.entries[bucket]);
     Ok(())
 }

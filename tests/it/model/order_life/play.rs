@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use floodgate::db::conflict_resolution::resolve;
+use floodgate::db::conflict_resolution::place_each;
 use floodgate::db::sqlite::SqliteLedger;
 use floodgate::db::{OrderChanges, OrderReader, Refunds, Retakes, SaleStore};
 use floodgate::domain::{
@@ -129,7 +129,7 @@ impl Play<'_> {
         let number = self.base + self.model.orders.len() as u64;
         let batch = [intent(&self.sku, number, buyer, quantity)];
         let mut outcomes = [None];
-        resolve(self.ledger, &batch, &mut outcomes).await.unwrap();
+        place_each(self.ledger, &batch, &mut outcomes).await.unwrap();
         if self.model.sells(buyer, quantity) {
             let placed = PlaceOutcome::Placed(batch[0].order(self.model.now));
             assert_eq!(outcomes, [Some(placed)]);
@@ -205,7 +205,7 @@ impl Play<'_> {
                 self.ledger.exempt_retake(due.key.order, batch[0].request).await.unwrap();
             }
             let mut outcomes = [None];
-            resolve(self.ledger, &batch, &mut outcomes).await.unwrap();
+            place_each(self.ledger, &batch, &mut outcomes).await.unwrap();
             let is_placed = matches!(outcomes, [Some(PlaceOutcome::Placed(_))]);
             assert_eq!(is_placed, self.model.sells_again(at), "{outcomes:?}");
             if is_placed {

@@ -54,13 +54,13 @@ impl DeadLetterStore for FaultyLedger {
         self.end("transition a dead letter").map(|()| done)
     }
 
-    async fn final_dead_letters(
+    async fn holding_dead_letters(
         &self,
         after: DeadLetterNo,
         limit: u32,
     ) -> Result<Vec<(DeadLetter, Vec<u8>)>, Error> {
         self.begin().await?;
-        self.inner.final_dead_letters(after, limit).await
+        self.inner.holding_dead_letters(after, limit).await
     }
 
     async fn count_dead_letters(&self) -> Result<DeadLetterCounts, Error> {
