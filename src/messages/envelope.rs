@@ -1,9 +1,9 @@
 //! The message format between outbox and consumers: a versioned envelope of order intents.
 //!
-//! The body equals the outbox entry: packed intents, one after the other, each with the
-//! signature that proves its origin. All other data is in the headers, so that a message can be checked, traced
-//! and replayed without decoding its body. Golden files in `tests/it/wire/` hold the bytes of every
-//! version. The version of a message is that of its intents.
+//! The body equals the outbox entry: packed intents, one after the other, each with the signature
+//! that proves its origin. All other data is in the headers, so that a message can be checked,
+//! traced and replayed without decoding its body. Golden files in `tests/it/wire/` hold the bytes
+//! of every version. The version of a message is that of its intents.
 
 use std::slice::Chunks;
 use std::sync::Arc;

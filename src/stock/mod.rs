@@ -31,16 +31,16 @@ pub use memory::MemoryStock;
 /// Why a stock could not answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// This process does not know the SKU, or a bucket of it is missing or held by a loader: what was
-    /// accepted cannot be told. Nothing was changed.
+    /// This process does not know the SKU, or a bucket of it is missing or held by a loader: what
+    /// was accepted cannot be told. Nothing was changed.
     #[error("sku {0} is not loaded")]
     NotLoaded(SkuNo),
     /// A panic interrupted a change of the bucket. The bucket must be rebuilt from the ledger.
     #[error("bucket {bucket} of sku {sku} was left half-written by a panic")]
     HalfWritten { sku: SkuNo, bucket: BucketNo },
-    /// The store is not the one that the buckets were opened on, they belong to another installation,
-    /// or another loader has taken them over. They are not used until they are loaded. Nothing was
-    /// changed.
+    /// The store is not the one that the buckets were opened on, they belong to another
+    /// installation, or another loader has taken them over. They are not used until they are
+    /// loaded. Nothing was changed.
     #[error("the buckets of sku {sku} are fenced: {reason}")]
     Fenced { sku: SkuNo, reason: String },
     /// The store could not be reached, or refused the call. Nothing was changed.

@@ -2,8 +2,8 @@
 //!
 //! The checks run in the order of their cost: limits of this process, buyer, ticket or sale, body,
 //! SKU, request id, quantity, refusals that this process can decide from its own memory; only then
-//! the shared limits, the use of the ticket, and the gate. `sold-out`, the most frequent answer, needs
-//! no wait, no log line and no network call.
+//! the shared limits, the use of the ticket, and the gate. `sold-out`, the most frequent answer,
+//! needs no wait, no log line and no network call.
 //!
 //! On crash: a buyer without an answer sends the request again with the same request id. May
 //! repeat: everything; a request that was accepted before gets its first answer again.

@@ -1,5 +1,5 @@
-//! The binary format of an order intent: its record, then the other fields, then a signature that only
-//! a process of the installation can compute; 79 bytes in all.
+//! The binary format of an order intent: its record, then the other fields, then a signature that
+//! only a process of the installation can compute; 79 bytes in all.
 //!
 //! | bytes | holds |
 //! |---|---|

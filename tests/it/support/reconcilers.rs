@@ -143,6 +143,7 @@ pub fn reconciler_with(
         faults: faults.clone(),
     };
     let publisher = FakeBroker { queues: simulation.queues.clone(), faults: faults.clone() };
+    let clock: SharedClock = simulation.clock.clone();
     let lease: Arc<dyn Lease> =
         Arc::new(FakeLease { holders: holders.clone(), clock: simulation.clock.clone(), faults });
     let reconciler = Arc::new(Reconciler {
@@ -172,12 +173,7 @@ pub fn reconciler_with(
             metrics.clone(),
             5_000,
         ),
-        lease: TaskLease::new(
-            &lease,
-            "reconciler",
-            settings.maintenance.lease_ttl_ms,
-            &(simulation.clock.clone() as SharedClock),
-        ),
+        lease: TaskLease::new(&lease, "reconciler", settings.maintenance.lease_ttl_ms, &clock),
         settings: Arc::new(settings.clone()),
         clock: simulation.clock.clone(),
         metrics: metrics.clone(),

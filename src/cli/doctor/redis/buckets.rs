@@ -94,7 +94,7 @@ pub(super) fn missing(servers: &[Server], expected: &Expected<'_>, now_ms: i64) 
     check
         .when(found.iter().all(|it| is_readable(it)))
         .fail(format!(
-            "{count} of {} buckets of SKU {} of the open sale {} are loaded: its buyers read `busy`",
+            "{count} of {} buckets of SKU {} of the open sale {} are loaded: buyers read `busy`",
             sku.buckets, sku.id, sale.id
         ))
         .remedy(
