@@ -12,12 +12,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use actix::{Actor, AsyncContext, Context};
+use actix::{Actor, Context};
 
 use self::outbox_source::OutboxSource;
 use self::queue_source::QueueSource;
 use self::source_collector::{DeadLetterSource, SourceCollector};
-use crate::actors::supervisor::supervised::{Incarnation, spawn_step, step, supervised};
+use crate::actors::supervisor::supervised::{Incarnation, spawn_step, step_later, supervised};
 use crate::config::Settings;
 use crate::db::Ledger;
 use crate::observe::metrics::Metrics;
@@ -91,10 +91,7 @@ impl DeadLetterCollector {
             if pause.is_zero() {
                 return collector.collect(ctx, source);
             }
-            // The pause is outside of a step: it must not count as a stall.
-            ctx.run_later(pause, |collector, ctx| {
-                step(collector, ctx, |collector, ctx| collector.collect(ctx, source));
-            });
+            step_later(ctx, pause, |collector: &mut Self, ctx| collector.collect(ctx, source));
         });
     }
 }

@@ -3,11 +3,11 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use actix::{AsyncContext, Context};
+use actix::Context;
 
 use super::submission::{InFlightIntent, Submission};
 use super::{Arc, Delivery, Inbox, Operation, OrderConsumer, SubscriptionState};
-use crate::actors::supervisor::supervised::spawn_step;
+use crate::actors::supervisor::supervised::{spawn_step, step_later};
 use crate::broker::{Acknowledger, Error, Route};
 use crate::domain::{Epoch, Sale, Sku, SkuNo, window_fault};
 use crate::messages::envelope;
@@ -63,7 +63,7 @@ impl OrderConsumer {
             tracing::warn!(queue, error = error as &dyn std::error::Error, "no orders delivered");
         }
         let wait = self.subscribe_backoff.next_wait(fastrand::f64());
-        ctx.run_later(wait, Self::subscribe);
+        step_later(ctx, wait, Self::subscribe);
         self.report_if_idle();
     }
 
@@ -96,7 +96,7 @@ impl OrderConsumer {
         for delivery in deliveries {
             self.deps.metrics.consumer_delivery(delivery.num_previous > 0);
             self.subscription.unacked.add(delivery.tag, delivery.headers.sent_at_ms);
-            self.admit(ctx, Arc::new(delivery), false, &mut batch);
+            self.check_delivery(ctx, Arc::new(delivery), false, &mut batch);
         }
         self.report_unacknowledged();
         self.submit_batched(ctx, batch);
@@ -106,7 +106,7 @@ impl OrderConsumer {
 
     /// Validates a delivery. Valid intents are added to `batch`, or submitted exclusively if the
     /// delivery is suspect.
-    fn admit(
+    fn check_delivery(
         &mut self,
         ctx: &mut Context<Self>,
         delivery: Arc<Delivery>,
@@ -168,7 +168,7 @@ impl OrderConsumer {
                 consumer.subscription.refresh_backoff = consumer.deps.retry_backoff();
                 let mut batch = Vec::new();
                 for delivery in deliveries {
-                    consumer.admit(ctx, delivery, true, &mut batch);
+                    consumer.check_delivery(ctx, delivery, true, &mut batch);
                 }
                 consumer.submit_batched(ctx, batch);
                 consumer.publish_dead_letters(ctx);

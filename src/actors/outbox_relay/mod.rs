@@ -17,13 +17,13 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use actix::{Actor, AsyncContext, Context, Handler};
+use actix::{Actor, Context, Handler};
 use actix_rt::ArbiterHandle;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
 use crate::actors::supervisor::supervised::{
-    Address, Incarnation, spawn_step, spawn_wait, step, supervised,
+    Address, Incarnation, spawn_step, spawn_wait, step, step_later, supervised,
 };
 use crate::actors::supervisor::{ChildSpec, Supervisor};
 use crate::broker::Publisher;
@@ -200,7 +200,7 @@ impl OutboxRelay {
                 actor.deps.metrics.outbox_error(&error);
             }
             let wait = (ttl / HEARTBEATS_PER_TTL).max(Duration::from_millis(1));
-            ctx.run_later(wait, |actor, ctx| step(actor, ctx, Self::renew_heartbeat));
+            step_later(ctx, wait, Self::renew_heartbeat);
         });
     }
 }

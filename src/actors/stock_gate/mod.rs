@@ -23,7 +23,7 @@ use tokio::sync::oneshot;
 use crate::actors::ledger_writer::LedgerWriterHandle;
 use crate::actors::outbox_relay::RelayHandle;
 use crate::actors::supervisor::supervised::{
-    ExitReason, Incarnation, LastError, end, spawn_step, step, supervised,
+    ExitReason, Incarnation, LastError, end, spawn_step, step, step_later, supervised,
 };
 use crate::config::GateSettings;
 use crate::domain::{
@@ -262,7 +262,7 @@ impl StockGate {
         failed.is_unknown |= !error.is_certain();
         let wait = failed.backoff.next_wait(fastrand::f64());
         if is_transient && failed.backoff.failures() < self.deps.settings.reserve_attempts_max {
-            ctx.run_later(wait, move |gate, ctx| {
+            step_later(ctx, wait, move |gate: &mut Self, ctx| {
                 // As in `decide`: meanwhile a sender may have stopped waiting.
                 batch.retain(|purchase| !purchase.reply.is_closed());
                 if batch.is_empty() {
@@ -351,13 +351,9 @@ impl Actor for StockGate {
 
     /// Takes over the unsettled intents and unfinished transfers of an earlier gate of this bucket.
     fn started(&mut self, ctx: &mut Self::Context) {
-        self.resubmit_unsettled(ctx, i64::MAX);
+        step(self, ctx, |gate, ctx| gate.resubmit_unsettled(ctx, i64::MAX));
         let every = Duration::from_millis(self.deps.settings.resubmit_every_ms);
-        ctx.run_interval(every, |gate, ctx| {
-            let after_ms = i64::try_from(gate.deps.settings.resubmit_after_ms).unwrap_or(i64::MAX);
-            let placed_before_ms = gate.deps.clock.wall_ms().saturating_sub(after_ms);
-            gate.resubmit_unsettled(ctx, placed_before_ms);
-        });
+        ctx.run_interval(every, |gate, ctx| step(gate, ctx, Self::resubmit_old));
     }
 }
 

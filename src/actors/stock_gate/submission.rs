@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use actix::{AsyncContext, Context};
+use actix::Context;
 
 use super::{Dispatch, StockGate, answer};
 use crate::actors::ledger_writer::LedgerWriterHandle;
-use crate::actors::supervisor::supervised::{spawn_step, spawn_wait};
+use crate::actors::supervisor::supervised::{spawn_step, spawn_wait, step_later};
 use crate::domain::{Counting, OrderIntent, PlaceOutcome, RequestId, RequestStatus, Reservation};
 use crate::messages::{BuyAnswer, Reserve};
 use crate::runtime::backoff::Backoff;
@@ -64,7 +64,9 @@ impl StockGate {
                 attempt = backoff.failures(),
                 "order outcome unknown, resubmitting with the same request ids"
             );
-            ctx.run_later(wait, move |gate, ctx| gate.place(ctx, ledger_writer, unknown, backoff));
+            step_later(ctx, wait, move |gate: &mut Self, ctx| {
+                gate.place(ctx, ledger_writer, unknown, backoff);
+            });
         });
     }
 
@@ -81,6 +83,12 @@ impl StockGate {
         for waiter in self.waiting.remove(&request).unwrap_or_default() {
             answer(waiter.purchase, answer_of(outcome, self.deps.counting, waiter.replayed));
         }
+    }
+
+    /// Submits again what has had no outcome for long.
+    pub(super) fn resubmit_old(&mut self, ctx: &mut Context<Self>) {
+        let after_ms = i64::try_from(self.deps.settings.resubmit_after_ms).unwrap_or(i64::MAX);
+        self.resubmit_unsettled(ctx, self.deps.clock.wall_ms().saturating_sub(after_ms));
     }
 
     /// Reads the intents placed before `placed_before_ms` that have no outcome, and submits those

@@ -10,6 +10,7 @@ use std::fmt;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 use actix::{Actor, ActorContext, ActorFutureExt, Addr, AsyncContext, Context, Handler, fut};
 use futures_util::FutureExt;
@@ -116,6 +117,15 @@ pub fn step<A: Supervised>(
     if let Err(panic) = caught {
         end(actor, ctx, ExitReason::Panicked(text_of(panic.as_ref())));
     }
+}
+
+/// Runs a step after a pause, which is never a stall.
+pub fn step_later<A: Supervised>(
+    ctx: &mut Context<A>,
+    pause: Duration,
+    work: impl FnOnce(&mut A, &mut Context<A>) + 'static,
+) {
+    ctx.run_later(pause, |actor, ctx| step(actor, ctx, work));
 }
 
 /// Runs `work` concurrently with the mailbox, then `then` as a step of the actor; a panic in either
