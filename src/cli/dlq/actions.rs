@@ -64,10 +64,10 @@ impl Selection {
             Some(expected) => run.all(client, self, action, expected).await,
             None if self.all => {
                 let remedy = "--dry-run tells how many match; give that number";
-                Err(usage("--all needs --expected", remedy))
+                Err(unclear("--all needs --expected", remedy))
             }
             None if !self.filter.is_empty() => {
-                Err(usage("a filter selects nothing without --all", "give numbers or --all"))
+                Err(unclear("a filter selects nothing without --all", "give numbers or --all"))
             }
             None => {
                 let reason = |reason: &str| json!({ "reason": reason });
@@ -92,7 +92,7 @@ impl Selection {
     }
 }
 
-fn usage(message: &str, remedy: &str) -> CommandFailure {
+fn unclear(message: &str, remedy: &str) -> CommandFailure {
     CommandFailure::new(Exit::Unclear, message.to_owned(), remedy)
 }
 
@@ -149,7 +149,7 @@ impl Run {
         expected: u64,
     ) -> Result<(), CommandFailure> {
         let Some(reason) = action.reason.filter(|reason| !reason.trim().is_empty()) else {
-            return Err(usage("a verb on all that match needs a reason", "give --reason"));
+            return Err(unclear("a verb on all that match needs a reason", "give --reason"));
         };
         self.next_cursor.clone_from(&selection.cursor);
         let (mut expected, mut room) = (expected, selection.max.unwrap_or(u64::MAX));
@@ -171,7 +171,7 @@ impl Run {
             self.results.extend(dead_letters(&step).iter().cloned());
             if let Some(why) = step.get("stopped").and_then(Json::as_str) {
                 let remedy = "`floodgate doctor` checks broker and ledger; then begin again";
-                return Err(usage(&format!("stopped: {why}"), remedy));
+                return Err(unclear(&format!("stopped: {why}"), remedy));
             }
             self.next_cursor = next_cursor(&step).map(str::to_owned);
             if self.next_cursor.is_none() {

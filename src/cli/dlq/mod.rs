@@ -71,8 +71,8 @@ enum Verb {
     Replay {
         #[command(flatten)]
         selection: Selection,
-        /// With --all: why, recorded with who did it
-        #[arg(long, requires = "all")]
+        /// Why, recorded with who did it
+        #[arg(long)]
         reason: Option<String>,
     },
     /// Set dead letters aside; they can still be replayed or discarded

@@ -169,6 +169,6 @@ fn is_json(headers: &HeaderMap) -> bool {
 #[derive(Default, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VerbBody {
-    /// Stands in the log beside who did it.
+    /// Stands in the log beside who did it; of a discarded dead letter, it is the note, too.
     pub reason: Option<String>,
 }

@@ -135,14 +135,6 @@ pub struct ParkBody {
     pub(super) note: Option<String>,
 }
 
-/// Body of `discard`.
-#[derive(Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct DiscardBody {
-    /// Stored as the note; at most 1000 characters.
-    pub(super) reason: Option<String>,
-}
-
 /// The dead letter with its body, and why it cannot be replayed.
 pub(super) fn view_of(state: &HttpState, content: DeadLetterContent) -> DeadLetterContentView {
     let why_not = state.dead_letters.why_not_replayable(&content);

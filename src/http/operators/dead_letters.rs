@@ -4,11 +4,9 @@ use actix_web::{HttpRequest, HttpResponse, web};
 
 use super::dead_letter_filter::{DeadLettersQuery, parse_number};
 use super::dead_letter_views::{
-    DeadLetterContentView, DeadLetterView, DeadLettersView, DiscardBody, DoneView, ParkBody,
-    view_of,
+    DeadLetterContentView, DeadLetterView, DeadLettersView, DoneView, ParkBody, view_of,
 };
 use super::verbs::{by_operator, by_operator_in, record};
-use crate::domain::dead_letter::TEXT_CHARS_MAX;
 use crate::domain::{ByOperator, DeadLetterNo, VerbSubject};
 use crate::http::buyers::views::page_cut;
 use crate::http::middleware::body::{self, VerbBody};
@@ -85,10 +83,9 @@ pub async fn park(
     state: State,
 ) -> Handled {
     let max = state.settings.http.body_max_bytes;
-    let body: ParkBody = body::optional(&request, payload, max).await?;
-    let note = check_length("note", body.note.as_deref())?;
-    let by = by_operator(&request, note.map(str::to_owned))?;
-    let result = state.dead_letters.park(parse_id(&dead_letter_id)?, note).await;
+    let ParkBody { note } = body::optional(&request, payload, max).await?;
+    let by = by_operator(&request, note.clone())?;
+    let result = state.dead_letters.park(parse_id(&dead_letter_id)?, note.as_deref()).await;
     respond(&state, "park", by, result).await
 }
 
@@ -98,7 +95,7 @@ pub async fn park(
     post, path = "/admin/v1/dead-letters/{dead_letter_id}/discard",
     operation_id = "adminDiscardDeadLetter", tag = "operators",
     params(("dead_letter_id" = String, Path, description = "`id` of the list")),
-    request_body = Option<DiscardBody>,
+    request_body = Option<VerbBody>,
     responses((status = 200, description = "what was done", body = DoneView)),
 )]
 pub async fn discard(
@@ -108,19 +105,10 @@ pub async fn discard(
     state: State,
 ) -> Handled {
     let max = state.settings.http.body_max_bytes;
-    let body: DiscardBody = body::optional(&request, payload, max).await?;
-    let reason = check_length("reason", body.reason.as_deref())?;
-    let by = by_operator(&request, reason.map(str::to_owned))?;
-    let result = state.dead_letters.discard(parse_id(&dead_letter_id)?, reason).await;
+    let VerbBody { reason } = body::optional(&request, payload, max).await?;
+    let by = by_operator(&request, reason.clone())?;
+    let result = state.dead_letters.discard(parse_id(&dead_letter_id)?, reason.as_deref()).await;
     respond(&state, "discard", by, result).await
-}
-
-fn check_length<'t>(name: &str, text: Option<&'t str>) -> Result<Option<&'t str>, Problem> {
-    if text.is_some_and(|text| text.chars().count() > TEXT_CHARS_MAX) {
-        let detail = format!("{name} must have at most {TEXT_CHARS_MAX} characters");
-        return Err(Problem::invalid(detail));
-    }
-    Ok(text)
 }
 
 /// Records what was done, and answers.
