@@ -363,6 +363,4 @@ pub struct LedgerSize {
     pub num_orders: u64,
     pub num_failures: u64,
     pub available: u32,
-    /// The latest opening; `None`: never opened.
-    pub epoch: Option<Epoch>,
 }

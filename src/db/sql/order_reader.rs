@@ -18,8 +18,7 @@ use crate::db::{
 use crate::domain::book::gives_back;
 use crate::domain::invariants::{FailureFacts, SkuFacts};
 use crate::domain::{
-    BuyerId, Epoch, Failure, Order, OrderKey, OrderTimeline, Payment, PhaseHistory, RequestId, Sku,
-    SkuNo,
+    BuyerId, Failure, Order, OrderKey, OrderTimeline, Payment, PhaseHistory, RequestId, Sku, SkuNo,
 };
 
 /// The maximum number of anomalies of one kind that are read; an audit lists fewer.
@@ -29,7 +28,7 @@ const ANOMALIES_MAX: i32 = 1000;
 impl<D: Database> OrderReader for SqlLedger<D> {
     async fn ledger_size(&self, sku: SkuNo) -> Result<LedgerSize, Error> {
         self.read_all("counting orders", move |conn| {
-            let Some((row, sale)) = conn.sku_and_sale(sku.0)? else {
+            let Some(available) = conn.available(sku.0)? else {
                 return Ok(LedgerSize::default());
             };
             let num_orders = conn.with_audit_limit(|conn| conn.num_orders(sku.0))?;
@@ -37,8 +36,7 @@ impl<D: Database> OrderReader for SqlLedger<D> {
             Ok(LedgerSize {
                 num_orders: num_orders.unsigned_abs(),
                 num_failures: num_failures.unsigned_abs(),
-                available: units(|| format!("sku {sku}"), "available", row.available)?,
-                epoch: (sale.epoch > 0).then_some(Epoch(sale.epoch)),
+                available: units(|| format!("sku {sku}"), "available", available)?,
             })
         })
         .await

@@ -217,7 +217,6 @@ impl OrderReader for DefectiveLedger {
             num_orders: rows.orders_of_sku(sku).len() as u64,
             num_failures: rows.failures.iter().filter(|f| f.sku == sku).count() as u64,
             available: u32::try_from(rows.available[&sku].max(0)).unwrap(),
-            epoch: rows.sku(sku).map(|(sale, _)| sale.epoch),
         })
     }
 
