@@ -62,7 +62,7 @@ impl SalesService {
         // Crash here [terms_set_not_applied]: the ledger has the new epoch and the buckets sell
         // under the old one, whose intents stay valid; the next sync writes it to them.
         let applied = self.set_bucket_phases(&sale).await;
-        let listed = self.list_changed(id).await;
+        let listed = self.enter_changed(id).await;
         applied.and(listed)
     }
 
@@ -112,7 +112,7 @@ impl SalesService {
         }
         // Crash here [stock_recorded_not_applied]: the ledger has the units and the buckets do not;
         // the next sync adds them, and so does a load.
-        let sale = self.list_changed(&order.sale).await?;
+        let sale = self.enter_changed(&order.sale).await?;
         let sku = sale.sku(order.sku.as_str()).cloned().ok_or(SalesError::Unknown)?;
         self.apply_stock_changes(&Arc::new(sku.clone()), change.no - 1).await?;
         let available = self.backends.ledger.available(sku.no).await?;
@@ -121,7 +121,7 @@ impl SalesService {
     }
 
     /// Reads a sale that was changed from the ledger into the catalog, and returns it.
-    pub(super) async fn list_changed(&self, id: &SaleId) -> Result<Sale, SalesError> {
+    pub(super) async fn enter_changed(&self, id: &SaleId) -> Result<Sale, SalesError> {
         let sales = self.refresh_catalog().await?;
         sales.into_iter().find(|sale| sale.id == *id).ok_or(SalesError::Unknown)
     }

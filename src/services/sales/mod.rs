@@ -180,7 +180,7 @@ impl SalesService {
                 Err(SalesError::LedgerBehind { .. }) => 0,
                 synced => synced?,
             };
-            self.list(&sale);
+            self.enter_in_catalog(&sale);
         }
         Ok(num_orders)
     }
@@ -194,7 +194,7 @@ impl SalesService {
         let _reading = self.reading.lock().await;
         let sales = self.backends.ledger.sales().await?;
         for sale in &sales {
-            self.list(sale);
+            self.enter_in_catalog(sale);
         }
         Ok(sales)
     }
@@ -202,7 +202,7 @@ impl SalesService {
     /// Opens the gates of a sale, then enters it in the catalog: a buyer who finds an open sale
     /// finds its gates. The gates of a bucket that is not loaded answer `busy`. Those of a purged
     /// sale end once the catalog refuses its purchases.
-    fn list(&self, sale: &Sale) {
+    fn enter_in_catalog(&self, sale: &Sale) {
         if self.has_buckets(sale) {
             for sku in sale.skus.iter().cloned().map(Arc::new) {
                 self.backends.stock.register(&sku);
@@ -233,7 +233,7 @@ impl SalesService {
         let _guard = self.operation.lock().await;
         let created = self.backends.ledger.create_sale(draft, self.clock.wall_ms()).await?;
         let sale = created.ok_or(SalesError::Exists)?;
-        self.list(&sale);
+        self.enter_in_catalog(&sale);
         Ok(sale)
     }
 
@@ -261,10 +261,10 @@ impl SalesService {
         };
         if self.backends.is_shared {
             // Another operation may have changed the sale during the sync.
-            let listed = self.list_changed(id).await;
+            let listed = self.enter_changed(id).await;
             return synced.and(listed);
         }
-        self.list(&sale);
+        self.enter_in_catalog(&sale);
         synced.map(|()| sale)
     }
 
@@ -282,7 +282,7 @@ impl SalesService {
                 break;
             }
             if let Some(above) = self.epoch_behind(&sale).await? {
-                sale = self.catch_up(sale, above).await?;
+                sale = self.continue_above(sale, above).await?;
                 continue;
             }
             if next == Phase::Open && sale.phase == Phase::Paused {

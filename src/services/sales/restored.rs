@@ -59,7 +59,11 @@ impl SalesService {
 
     /// Holds the buckets of a sale that is behind them, so that they sell nothing and are loaded
     /// from the ledger again, and pauses the sale under an epoch after `above`.
-    pub(super) async fn catch_up(&self, sale: Sale, above: Epoch) -> Result<Sale, SalesError> {
+    pub(super) async fn continue_above(
+        &self,
+        sale: Sale,
+        above: Epoch,
+    ) -> Result<Sale, SalesError> {
         if self.backends.is_shared {
             for sku in &sale.skus {
                 self.hold_despite_old_tokens(&Arc::new(sku.clone())).await?;

@@ -108,7 +108,6 @@ impl SalesService {
         let mut sale = self.sale_in_ledger(id).await?;
         if !sale.retention.is_purged() {
             sale = self.begin_purge(&sale, digest, archived).await?;
-            self.list(&sale);
             tracing::warn!(sale = %id, %digest, "sale: purge begun");
         } else if sale.retention.digest != Some(digest) {
             return Err(SalesError::ArchiveDiffers("the sale is purged by another".to_owned()));
@@ -162,7 +161,7 @@ impl SalesService {
     /// Keeps a sealed sale again. Changes nothing if another call has begun its purge.
     async fn unseal(&self, id: &SaleId) {
         match self.backends.ledger.set_retention(id.clone(), RetentionChange::Unseal).await {
-            Ok(Some(sale)) => self.catalog.put(&sale),
+            Ok(Some(sale)) => self.enter_in_catalog(&sale),
             Ok(None) => {}
             // The next purge seals it again.
             Err(error) => tracing::warn!(sale = %id, %error, "sale: still sealed"),
@@ -183,7 +182,7 @@ impl SalesService {
             let differs = "the sale has another one, or none, or changed since";
             SalesError::ArchiveDiffers(differs.to_owned())
         })?;
-        self.catalog.put(&sale);
+        self.enter_in_catalog(&sale);
         Ok(sale)
     }
 
