@@ -231,6 +231,9 @@ impl Running {
             tracing::warn!(?unfinished, "actors: not drained in time, the next start continues");
         }
         self.shutdown.begin();
+        if tokio::time::timeout(deadline, self.actors.supervisor.ended()).await.is_err() {
+            tracing::warn!("actors: not ended in time");
+        }
         if tokio::time::timeout(deadline, self.backends.ledger.close()).await.is_err() {
             tracing::warn!("ledger: not closed in time, committed orders are safe");
         }

@@ -14,10 +14,11 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use actix::{Addr, Context, Handler};
+use actix::{Actor, Addr, Context, Handler};
 use actix_rt::ArbiterHandle;
 use parking_lot::Mutex;
 use tokio::sync::watch;
+use tokio_util::task::TaskTracker;
 
 use crate::actors::supervisor::supervised::{Address, ExitReason, Incarnation, Supervised};
 use crate::config::SupervisorSettings;
@@ -89,6 +90,18 @@ pub struct Supervisor {
     /// Last reports of the children that were restarted and have ended with their last address.
     ended: Arc<Mutex<Vec<ChildReport>>>,
     down: watch::Sender<Option<ComponentDown>>,
+    /// The actors that run.
+    running: TaskTracker,
+}
+
+/// Ends an actor when its monitor no longer watches it.
+struct EndOnDrop<A: Actor<Context = Context<A>> + Handler<Stop>>(Addr<A>);
+
+impl<A: Actor<Context = Context<A>> + Handler<Stop>> Drop for EndOnDrop<A> {
+    fn drop(&mut self) {
+        // Its mailbox has room beyond the permits.
+        drop(self.0.try_send(Stop));
+    }
 }
 
 impl Supervisor {
@@ -109,6 +122,7 @@ impl Supervisor {
             children: Arc::default(),
             ended: Arc::default(),
             down,
+            running: TaskTracker::new(),
         }
     }
 
@@ -147,8 +161,8 @@ impl Supervisor {
         let mut spent = VecDeque::new();
         let mut backoff = self.new_backoff();
         while !(spec.ends_with_last_address && address.is_closed()) {
-            let (incarnation, exit) =
-                Incarnation::new(Arc::clone(&child.progress), spec.fault_injector);
+            let (progress, running) = (Arc::clone(&child.progress), self.running.token());
+            let (incarnation, exit) = Incarnation::new(progress, spec.fault_injector, running);
             let (factory, mailbox) = (Arc::clone(&spec.factory), spec.mailbox);
             let addr = A::start_in_arbiter(&spec.arbiter, move |ctx: &mut Context<A>| {
                 ctx.set_mailbox_capacity(mailbox);
@@ -157,19 +171,17 @@ impl Supervisor {
             address.send_replace(Some(addr.clone()));
             child.report.lock().state = ChildState::Up;
             let started_at = self.clock.now();
-            let reason = tokio::select! {
-                exit = exit => exit.unwrap_or(ExitReason::Stopped),
-                () = self.stalled(&child.progress) => ExitReason::Stalled,
-                () = address.closed(), if spec.ends_with_last_address => {
-                    drop(addr.try_send(Stop));
-                    break;
+            let reason = {
+                // An actor whose stalled call ends later must not run beside its successor, and
+                // none runs on after the shutdown has begun.
+                let _ends = EndOnDrop(addr);
+                tokio::select! {
+                    exit = exit => exit.unwrap_or(ExitReason::Stopped),
+                    () = self.stalled(&child.progress) => ExitReason::Stalled,
+                    () = address.closed(), if spec.ends_with_last_address => break,
                 }
             };
             address.send_replace(None);
-            if reason == ExitReason::Stalled {
-                // If the stalled call ends later, the actor must not run beside its successor.
-                drop(addr.try_send(Stop));
-            }
             let now = self.clock.now();
             if now.duration_since(started_at)
                 > Duration::from_millis(self.settings.restart_window_ms)
@@ -258,6 +270,12 @@ impl Supervisor {
         let mut reports = self.report();
         reports.extend(self.ended.lock().iter().cloned());
         reports
+    }
+
+    /// Waits until no actor runs. The shutdown must have begun.
+    pub async fn ended(&self) {
+        self.running.close();
+        self.running.wait().await;
     }
 
     /// Whether every child is up.

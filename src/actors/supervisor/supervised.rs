@@ -15,6 +15,7 @@ use std::time::Duration;
 use actix::{Actor, ActorContext, ActorFutureExt, Addr, AsyncContext, Context, Handler, fut};
 use futures_util::FutureExt;
 use tokio::sync::{oneshot, watch};
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::messages::Quiet;
 use crate::runtime::fault_injection::{FaultInjector, FaultPoint, panic_if_chosen};
@@ -42,17 +43,20 @@ pub struct Incarnation {
     progress: Arc<Progress>,
     fault_injector: FaultInjector,
     exit: Option<oneshot::Sender<ExitReason>>,
+    /// Dropped with the actor.
+    _running: TaskTrackerToken,
 }
 
 impl Incarnation {
-    /// An incarnation, and the receiver of its exit reason.
+    /// An incarnation, and the receiver of its exit reason. `running` is held while it runs.
     #[must_use]
     pub fn new(
         progress: Arc<Progress>,
         fault_injector: FaultInjector,
+        running: TaskTrackerToken,
     ) -> (Self, oneshot::Receiver<ExitReason>) {
         let (exit, receiver) = oneshot::channel();
-        (Self { progress, fault_injector, exit: Some(exit) }, receiver)
+        (Self { progress, fault_injector, exit: Some(exit), _running: running }, receiver)
     }
 
     /// Reports the exit reason; calls after the first one have no effect.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use actix::{Actor, Arbiter, AsyncContext, Context, Handler, Message};
 use floodgate::actors::supervisor::supervised::{
-    ExitReason, Incarnation, Supervised, end, spawn_step, step,
+    ExitReason, Incarnation, Supervised, end, spawn_step, step, step_later,
 };
 use floodgate::actors::supervisor::{ChildSpec, Supervisor};
 use floodgate::config::{Settings, Tier};
@@ -27,7 +27,8 @@ use crate::support::wait::until;
 #[rtype(result = "()")]
 enum Do {
     Panic,
-    PanicLater,
+    PanicInFuture,
+    PanicAfterPause,
     Fail,
     Hang,
     /// Hangs while a timer keeps firing.
@@ -64,8 +65,11 @@ impl Handler<Do> for Victim {
     fn handle(&mut self, message: Do, ctx: &mut Self::Context) {
         step(self, ctx, |victim, ctx| match message {
             Do::Panic => panic!("in a step"),
-            Do::PanicLater => {
+            Do::PanicInFuture => {
                 spawn_step(victim, ctx, async { panic!("in a future") }, |_, _, (): ()| {});
+            }
+            Do::PanicAfterPause => {
+                step_later(ctx, Duration::from_millis(1), |_: &mut Self, _| panic!("later"));
             }
             Do::Fail => end(victim, ctx, ExitReason::Failed("no reason".to_owned())),
             Do::Hang => spawn_step(victim, ctx, std::future::pending::<()>(), |_, _, ()| {}),
@@ -114,13 +118,14 @@ fn however_an_actor_ends_a_fresh_one_follows() {
         let mut settings = settings(Tier::Memory);
         settings.supervisor.heartbeat_ms = 1;
         settings.supervisor.stalled_after_ms = 20;
-        settings.supervisor.restarts_max = 6;
+        settings.supervisor.restarts_max = 7;
         let num_started = Arc::new(AtomicU32::new(0));
         let supervisor = supervisor(&settings);
         let address = supervisor.start(victim(&num_started));
         let exits = [
             (Do::Panic, "panicked: in a step"),
-            (Do::PanicLater, "panicked: in a future"),
+            (Do::PanicInFuture, "panicked: in a future"),
+            (Do::PanicAfterPause, "panicked: later"),
             (Do::Fail, "failed: no reason"),
             (Do::Hang, "stalled: it had work and made no progress"),
             (Do::Fail, "failed: no reason"),
@@ -141,7 +146,7 @@ fn however_an_actor_ends_a_fresh_one_follows() {
         }
         address.wait_up().await;
         let report = supervisor.report().remove(0);
-        assert_eq!((report.restarts, report.panics, report.stalls), (6, 2, 2));
+        assert_eq!((report.restarts, report.panics, report.stalls), (7, 3, 2));
         assert_eq!(report.state, ChildState::Up);
     });
 }

@@ -86,6 +86,19 @@ fn kill_rounds(tier: &str, rounds: u64) {
 }
 
 #[test]
+fn a_server_that_is_stopped_raises_no_alarm() {
+    let folder = tempfile::tempdir().unwrap();
+    // Its periodic actors read the ledger nearly all the time.
+    let often = [("payment.every_ms", "10"), ("maintenance.every_ms", "10")];
+    let mut server = Server::start(folder.path(), &often);
+    server.terminate();
+    assert_eq!(server.wait().code(), Some(0), "{}", server.log());
+    let log = server.log();
+    let (_, end) = log.split_once("server: stopping").expect("a graceful end");
+    assert!(!end.contains(" WARN ") && end.contains("server: stopped"), "{log}");
+}
+
+#[test]
 fn a_server_stopped_under_load_answers_what_it_accepted() {
     let folder = tempfile::tempdir().unwrap();
     let mut server = Server::start(folder.path(), &[]);
@@ -101,8 +114,7 @@ fn a_server_stopped_under_load_answers_what_it_accepted() {
         )
     };
     let report = runtime.block_on(loadgen::run(load)).unwrap();
-    let pid = rustix::process::Pid::from_raw(i32::try_from(server.id()).unwrap()).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    server.terminate();
     assert_eq!(server.wait().code(), Some(0), "{}", server.log());
     let orders = runtime.block_on(orders_in(&settings(folder.path())));
     // Every 200 is an order; besides these only unknown outcomes may be orders.

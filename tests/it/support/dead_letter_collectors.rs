@@ -11,7 +11,6 @@ use floodgate::actors::supervisor::{ChildSpec, Supervisor};
 use floodgate::broker::{Message, PublishOutcome, Publisher, Route, Topology};
 use floodgate::db::DeadLetterStore;
 use floodgate::domain::{Counting, DeadLetter, DeadLetterContent, DeadLetterFilter, OrderIntent};
-use floodgate::messages::Stop;
 use floodgate::messages::envelope;
 use floodgate::observe::metrics::Metrics;
 use floodgate::outbox::OutboxDeadLetter;
@@ -195,7 +194,6 @@ impl CollectorProcess {
     pub async fn kill(self) {
         self.shutdown.begin();
         if let Some(collector) = self.address.get() {
-            collector.try_send(Stop).unwrap();
             let has_ended = || async { (!collector.connected()).then_some(()) };
             until("the end of the collector", has_ended).await;
         }

@@ -83,6 +83,11 @@ impl Server {
         self.signal(Signal::STOP);
     }
 
+    /// `SIGTERM`: a graceful end.
+    pub fn terminate(&self) {
+        self.signal(Signal::TERM);
+    }
+
     /// `SIGHUP`: secrets are read again.
     pub fn hang_up(&self) {
         self.signal(Signal::HUP);
