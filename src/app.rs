@@ -82,21 +82,27 @@ struct Running {
 /// # Errors
 /// The server did not start, or a component exhausted its restart budget.
 pub fn run(settings: Settings, ready: impl FnOnce(BoundAddresses)) -> Result<(), Error> {
-    run_until(settings, ready, terminated())
+    run_until(settings, ready, terminated)
 }
 
-/// Runs the server until `stop` completes or a component is down, which is the error; blocks.
-fn run_until(
+/// Runs the server until the future of `listen` completes or a component is down, which is the
+/// error; blocks.
+fn run_until<S: Future<Output = ()>>(
     settings: Settings,
     ready: impl FnOnce(BoundAddresses),
-    stop: impl Future<Output = Result<(), Error>>,
+    listen: impl FnOnce() -> Result<S, Error>,
 ) -> Result<(), Error> {
     let system = actix_rt::System::new();
     let ended = system.block_on(async move {
-        let running = start(settings).await?;
+        let mut stop = std::pin::pin!(listen()?);
+        let running = tokio::select! {
+            running = start(settings) => running?,
+            // Nothing listens yet, and each step of the start may end half-way.
+            () = &mut stop => return Ok(()),
+        };
         ready(running.listening);
         let ended = tokio::select! {
-            stopped = stop => Ok(stopped?),
+            () = &mut stop => Ok(()),
             down = running.actors.supervisor.component_down() => Err(down.into()),
         };
         running.stop().await;
@@ -108,15 +114,16 @@ fn run_until(
     ended.and(ended_threads)
 }
 
-/// Waits for SIGTERM or SIGINT.
-async fn terminated() -> Result<(), Error> {
+/// Listens for SIGTERM and SIGINT, from now on: one that arrives during the start ends it.
+fn terminated() -> Result<impl Future<Output = ()>, Error> {
     let mut terminate = listen_for(SignalKind::terminate())?;
     let mut interrupt = listen_for(SignalKind::interrupt())?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
-    Ok(())
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
 }
 
 fn listen_for(kind: SignalKind) -> Result<Signal, Error> {
@@ -264,7 +271,7 @@ impl AppThread {
                 let ready = |addresses| {
                     let _caller_gone = ready.send(addresses);
                 };
-                run_until(settings, ready, stop_requested.map(|_| Ok(())))
+                run_until(settings, ready, || Ok(stop_requested.map(drop)))
             })
             .map_err(|source| Error::System { what: "a thread", source })?;
         match listening.recv() {
