@@ -14,7 +14,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use actix::{Actor, Addr, Context, Handler};
+use actix::{Addr, Context, Handler};
 use actix_rt::ArbiterHandle;
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -95,9 +95,9 @@ pub struct Supervisor {
 }
 
 /// Ends an actor when its monitor no longer watches it.
-struct EndOnDrop<A: Actor<Context = Context<A>> + Handler<Stop>>(Addr<A>);
+struct EndOnDrop<A: Supervised + Handler<Stop>>(Addr<A>);
 
-impl<A: Actor<Context = Context<A>> + Handler<Stop>> Drop for EndOnDrop<A> {
+impl<A: Supervised + Handler<Stop>> Drop for EndOnDrop<A> {
     fn drop(&mut self) {
         // Its mailbox has room beyond the permits.
         drop(self.0.try_send(Stop));

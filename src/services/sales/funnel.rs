@@ -15,7 +15,7 @@ use crate::{broker, outbox};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct FunnelStage {
     pub stage: &'static str,
-    /// Count in `unit`; `None` if the store is unavailable, or has lost it.
+    /// Count in `unit`; `None` if the store is unavailable, or has lost its buckets.
     pub count: Option<u64>,
     /// `units`, `requests`, `entries` (of the outbox) or `messages` (of the broker, over all
     /// sales). An entry or message holds up to `outbox.envelope_max` requests.

@@ -3,7 +3,7 @@
 use super::super::{Check, check};
 use super::{Expected, reason};
 use crate::domain::{Epoch, Phase, SkuNo};
-use crate::redis::transport::health::{FoundBuckets, Server, ServerFacts};
+use crate::redis::transport::health::{FoundBuckets, Server, ServerFacts, ServerRole};
 
 pub(super) fn buckets(facts: &ServerFacts, expected: &Expected<'_>, cli: &str) -> Check {
     let check = check("redis buckets");
@@ -72,11 +72,12 @@ pub(super) fn openings(facts: &ServerFacts, expected: &Expected<'_>) -> Check {
 }
 
 /// Fails when buckets of a sale that is open and has begun are on no server: all its buyers, or
-/// those of some buckets, read `busy`. No finding if a server or a bucket could not be read.
+/// those of some buckets, read `busy`. No finding if a master or a bucket could not be read.
 pub(super) fn missing(servers: &[Server], expected: &Expected<'_>, now_ms: i64) -> Check {
     let check = check("redis loads");
     let Ok(Some(ledger)) = &expected.ledger else { return check };
-    let found = servers.iter().map(|server| server.seen.as_ref().ok()?.buckets.as_ref().ok());
+    let masters = servers.iter().filter(|server| server.part != ServerRole::Replica);
+    let found = masters.map(|server| server.seen.as_ref().ok()?.buckets.as_ref().ok());
     let Some(found) = found.collect::<Option<Vec<_>>>() else { return check };
     let loaded = |sku: SkuNo| -> u16 {
         let ours = found.iter().filter_map(|it| it.by_installation.get(&ledger.installation));

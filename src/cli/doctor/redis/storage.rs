@@ -73,6 +73,8 @@ pub(super) fn memory(facts: &ServerFacts, cli: &str) -> [Check; 2] {
     // Without a reported limit there is no percentage to check.
     let is_full = limit > 0 && used.saturating_mul(100) >= limit.saturating_mul(USED_COMFORTABLE);
     let detail = format!("{} of {} MiB used ({of})", used / MIB, limit / MIB);
+    let room =
+        format!("`{cli} CONFIG SET maxmemory ..` to more, or move what else is in it elsewhere");
     let too_small = LISTPACK_MIN.into_iter().filter_map(|(name, least)| {
         let number: u64 = facts.setting(name)?.parse().ok()?;
         (number < least).then(|| (format!("{name} {number}"), format!("{name} {least}")))
@@ -91,16 +93,12 @@ pub(super) fn memory(facts: &ServerFacts, cli: &str) -> [Check; 2] {
             ))
             .when(facts.number("maxmemory") > 0 && used >= limit)
             .fail(format!("{detail}: it refuses every purchase"))
-            .remedy(format!(
-                "`{cli} CONFIG SET maxmemory ..` to more, or move what else is in it elsewhere"
-            ))
+            .remedy(&*room)
             .when(is_full)
             .warn(format!(
                 "{detail}: a full server refuses purchases, one beyond its machine is killed"
             ))
-            .remedy(format!(
-                "`{cli} CONFIG SET maxmemory ..` to more, or move what else is in it elsewhere"
-            ))
+            .remedy(&*room)
             .ok(detail),
         check("redis layout")
             .when(!small.is_empty())
