@@ -86,13 +86,15 @@ impl Subscriber for RabbitBroker {
     }
 
     async fn depth(&self, source: Route) -> Result<QueueDepth, Error> {
-        let queue = self.inner.options.topology.queue(source)?;
-        let mut depths = self.depths_of(&[queue]).await?;
-        depths.pop().ok_or_else(|| Error::unavailable("no depth".to_owned()))
+        self.depth_of(&self.inner.options.topology.queue(source)?).await
     }
 
     async fn depths(&self) -> Result<Vec<QueueDepth>, Error> {
-        self.depths_of(&self.inner.options.topology.live_queues()).await
+        let mut depths = Vec::new();
+        for queue in self.inner.options.topology.live_queues() {
+            depths.push(self.depth_of(&queue).await?);
+        }
+        Ok(depths)
     }
 
     async fn close(&self) {
@@ -106,35 +108,28 @@ impl Subscriber for RabbitBroker {
 
 impl RabbitBroker {
     /// A missing queue counts as empty.
-    async fn depths_of(&self, queues: &[Queue]) -> Result<Vec<QueueDepth>, Error> {
+    async fn depth_of(&self, queue: &Queue) -> Result<QueueDepth, Error> {
         let inner = &self.inner;
+        let name = inner.options.topology.short(&queue.name).to_owned();
         let connection = inner.consuming().await?;
-        let topology = &inner.options.topology;
-        let mut depths = Vec::new();
-        let mut channel = connection.channel().await?;
-        for queue in queues {
-            let name = topology.short(&queue.name).to_owned();
-            let request = declare::queue(&channel, queue, true);
-            let answer = tokio::time::timeout(inner.options.connect_timeout, request).await;
-            let answer = match answer.map_err(|_elapsed| "no answer in time".to_owned()) {
-                Ok(Ok(answer)) => Ok(Some(answer)),
-                Ok(Err(error)) if is_missing(&error) => {
-                    inner.request_verify();
-                    channel = connection.channel().await?;
-                    Ok(None)
-                }
-                Ok(Err(error)) => Err(error_message(&error)),
-                Err(reason) => Err(reason),
+        let channel = connection.channel().await?;
+        let request = declare::queue(&channel, queue, true);
+        let answer = tokio::time::timeout(inner.options.connect_timeout, request).await;
+        let (num_ready, num_consumers) = match answer {
+            Ok(Ok(answer)) => (answer.message_count().into(), answer.consumer_count().into()),
+            Ok(Err(error)) if is_missing(&error) => {
+                inner.request_verify();
+                (0, 0)
             }
-            .map_err(|reason| Error::unavailable(format!("{name}: {reason}")))?;
-            depths.push(QueueDepth {
-                queue: name,
-                num_ready: answer.as_ref().map_or(0, |answer| answer.message_count().into()),
-                num_consumers: answer.map_or(0, |answer| answer.consumer_count().into()),
-            });
-        }
+            Ok(Err(error)) => {
+                return Err(Error::unavailable(format!("{name}: {}", error_message(&error))));
+            }
+            Err(_elapsed) => {
+                return Err(Error::unavailable(format!("{name}: no answer in time")));
+            }
+        };
         connection.mark_proven();
-        Ok(depths)
+        Ok(QueueDepth { queue: name, num_ready, num_consumers })
     }
 }
 
