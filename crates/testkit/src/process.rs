@@ -13,8 +13,8 @@ use anyhow::Context;
 use rustix::process::{Pid, Signal, kill_process};
 
 const POLL_PERIOD: Duration = Duration::from_millis(5);
-/// Two minutes: a start may have to read a large file.
-const POLLS_MAX: usize = 24_000;
+/// Ten minutes at least: a server may start beside a load that takes every core.
+const POLLS_MAX: usize = 120_000;
 
 /// A child process, signalled by its process id only, and killed when dropped.
 #[derive(Debug)]
