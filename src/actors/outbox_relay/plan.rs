@@ -14,11 +14,13 @@ use crate::outbox::{EndedEntry, NewOutboxDeadLetter, OutboxEntry};
 use crate::redis::scripts::codes;
 use crate::runtime::backoff::{Backoff, doubled};
 
-/// Most polls of empty buckets per second, over all workers of a process: the more buckets, the
-/// longer the interval.
+/// Most polls of empty buckets per second by the workers that poll for their process: the more
+/// buckets, the longer the interval.
 const POLLS_PER_S: u32 = 10_000;
 
-/// Poll interval of a bucket whose sale is not open: only reclaimed entries can appear there.
+/// Poll interval of a bucket whose sale is not open, because only reclaimed entries can appear
+/// there; and of a bucket that another worker polls for the process, should that one wait for the
+/// broker.
 const IDLE_POLL_MAX: Duration = Duration::from_secs(1);
 
 /// Poll interval of a bucket whose sale is dormant.
@@ -97,6 +99,8 @@ impl BucketState {
 /// The buckets of one worker.
 pub struct RelayPlan {
     pub(super) settings: RelaySettings,
+    /// Of this worker, below `settings.workers`.
+    worker: usize,
     /// Installation id that messages carry.
     pub(super) installation: Arc<str>,
     /// Number of order queues.
@@ -113,12 +117,22 @@ pub struct RelayPlan {
 impl RelayPlan {
     pub fn new(
         settings: RelaySettings,
+        worker: usize,
         (installation, queues): (Arc<str>, u16),
         backoff: Backoff,
         has_predecessors: bool,
     ) -> Self {
         let (buckets, confirmed) = (HashMap::new(), HashMap::new());
-        Self { settings, installation, queues, backoff, buckets, has_predecessors, confirmed }
+        Self {
+            settings,
+            worker,
+            installation,
+            queues,
+            backoff,
+            buckets,
+            has_predecessors,
+            confirmed,
+        }
     }
 
     fn bucket(
@@ -260,14 +274,15 @@ impl RelayPlan {
         now: Instant,
     ) -> bool {
         let (first, longest) = (self.settings.poll_min_ms, self.longest_wait());
+        let polls_for_process = self.polls_for_process(key);
         let Some(bucket) = self.buckets.get_mut(&key) else { return false };
         let (is_full, is_empty) = (entries.len() >= asked, entries.is_empty());
         let entries = entries.into_iter();
         bucket.in_flight.extend(entries.map(|entry| InFlight::new(entry, now, self.backoff)));
         bucket.backoff = self.backoff;
         let longest = match bucket.interest {
-            PollInterest::Selling => longest,
-            PollInterest::Idle => longest.max(IDLE_POLL_MAX),
+            PollInterest::Selling if polls_for_process => longest,
+            PollInterest::Selling | PollInterest::Idle => longest.max(IDLE_POLL_MAX),
             PollInterest::Dormant => longest.max(DORMANT_POLL_MAX),
         };
         let wait = doubled(Duration::from_millis(first), longest, bucket.empty_claims);
@@ -276,12 +291,18 @@ impl RelayPlan {
         is_full
     }
 
+    /// Whether this worker, of those of its process, polls this bucket while it is empty. When it
+    /// finds more entries than it can claim, it wakes the others.
+    fn polls_for_process(&self, key: BucketKey) -> bool {
+        let spread = key.sku.0.unsigned_abs().wrapping_add(key.bucket.0.into());
+        usize::try_from(spread).is_ok_and(|spread| spread % self.settings.workers == self.worker)
+    }
+
     /// Longest poll interval of a bucket of an open or paused sale.
     fn longest_wait(&self) -> Duration {
         let selling =
             self.buckets.values().filter(|bucket| bucket.interest == PollInterest::Selling);
-        let polls = selling.count().saturating_mul(self.settings.workers);
-        let polls = u32::try_from(polls).unwrap_or(u32::MAX);
+        let polls = u32::try_from(selling.count()).unwrap_or(u32::MAX);
         Duration::from_millis(self.settings.poll_max_ms)
             .max(Duration::from_secs(1).saturating_mul(polls) / POLLS_PER_S)
     }

@@ -38,7 +38,8 @@ fn new_plan(has_predecessors: bool) -> RelayPlan {
         poll_max_ms: 16,
         heartbeat_ttl_ms: 0,
     };
-    RelayPlan::new(settings, ("0badcafe".into(), 2), Backoff::new(10, 40), has_predecessors)
+    // Of two workers, the one that polls the buckets of even numbers.
+    RelayPlan::new(settings, 1, ("0badcafe".into(), 2), Backoff::new(10, 40), has_predecessors)
 }
 
 fn bucket(no: u16) -> BucketKey {
@@ -158,6 +159,19 @@ fn the_poll_interval_of_an_empty_bucket_grows() {
 }
 
 #[test]
+fn one_worker_polls_an_empty_bucket_and_the_others_come_when_they_are_woken() {
+    let now = now_monotonic();
+    let mut plan = empty_plan();
+    plan.watch(bucket(1), PollInterest::Selling, now);
+    for _ in 0..12 {
+        plan.record_claim(bucket(1), 5, Vec::new(), now);
+    }
+    assert_eq!(plan.next_at(None).unwrap().duration_since(now), Duration::from_secs(1));
+    plan.notify(bucket(1), now);
+    assert_eq!(plan.claims_due(now), [(bucket(1), 5)], "at once");
+}
+
+#[test]
 fn busy_buckets_share_one_window_and_idle_ones_another() {
     let now = now_monotonic();
     let mut plan = empty_plan();
@@ -201,8 +215,8 @@ fn the_poll_interval_grows_with_the_number_of_buckets() {
     for (key, max) in (0..20).flat_map(|_| plan.claims_due(now)).collect::<Vec<_>>() {
         plan.record_claim(key, max, Vec::new(), now);
     }
-    // 1000 buckets and 2 workers at 10,000 polls per second.
-    assert_eq!(plan.next_at(None).unwrap().duration_since(now), Duration::from_millis(200));
+    // 1000 buckets at 10,000 polls per second.
+    assert_eq!(plan.next_at(None).unwrap().duration_since(now), Duration::from_millis(100));
 }
 
 #[test]

@@ -48,6 +48,7 @@ impl RelayWorker {
         Self {
             plan: RelayPlan::new(
                 deps.settings.clone(),
+                names.index(),
                 (Arc::clone(&deps.installation), deps.queues),
                 deps.backoff,
                 !names.predecessors().is_empty(),
