@@ -6,15 +6,15 @@
 //!    intents. A refusal that is caused by another intent of the batch becomes final only when that
 //!    intent is written.
 //! 3. If the remaining intents conflict again (another writer was faster), bisect them, down to
-//!    single intents. A single intent that keeps conflicting without a reason in the examination is
-//!    reported as unavailable, never guessed.
+//!    single intents. A single intent that keeps conflicting without a reason in the examination
+//!    stays without an outcome, which is never guessed.
 //!
 //! On crash: each segment is one transaction; a repeat of the whole batch finds the written orders.
 
 use super::{Error, OrderWriter};
 use crate::domain::{OrderIntent, PlaceOutcome};
 
-/// How often a single intent may conflict without a reason before it is reported as unavailable.
+/// How often a single intent may conflict without a reason before it is left without an outcome.
 /// Each further examination may show the rows that another writer committed meanwhile.
 const UNEXPLAINED_CONFLICTS_MAX: u32 = 3;
 
@@ -30,7 +30,8 @@ struct Segment {
 }
 
 /// Writes every intent that has no outcome, and determines its outcome; `outcomes` has one element
-/// per intent of `batch`.
+/// per intent of `batch`. An intent that has none afterwards was certainly not written: it conflicts
+/// for a reason that the ledger does not show.
 ///
 /// # Errors
 /// The ledger's error of the segment that failed. Intents with an outcome are committed or refused;
@@ -79,7 +80,7 @@ async fn try_write(
             set(outcomes, position, outcome);
         }
     } else {
-        split_or_retry(segment, segments, outcomes);
+        split_or_retry(segment, segments);
     }
     Ok(())
 }
@@ -111,12 +112,8 @@ async fn examine(
 }
 
 /// After a conflict, all intents of the segment are examined again: whole for the first time, then
-/// in halves. A single intent without further attempts is unavailable.
-fn split_or_retry(
-    segment: Segment,
-    segments: &mut Vec<Segment>,
-    outcomes: &mut [Option<PlaceOutcome>],
-) {
+/// in halves. A single intent without further attempts is left.
+fn split_or_retry(segment: Segment, segments: &mut Vec<Segment>) {
     let Segment { mut write, then, unexplained_conflicts: conflicts } = segment;
     write.extend(then.into_iter().map(|(position, _)| position));
     write.sort_unstable();
@@ -130,8 +127,6 @@ fn split_or_retry(
         // The first half is pushed last and popped first, so that intents keep their order.
         push(second, conflicts);
         push(write, conflicts);
-    } else if let Some(position) = write.first() {
-        set(outcomes, *position, PlaceOutcome::Unavailable);
     }
 }
 

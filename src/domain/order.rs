@@ -218,8 +218,6 @@ pub enum PlaceOutcome {
     Repeat(Order),
     /// Final.
     Refused(Refusal),
-    /// The order was certainly not written; a retry may succeed.
-    Unavailable,
 }
 
 impl PlaceOutcome {
@@ -227,7 +225,7 @@ impl PlaceOutcome {
     pub fn order(&self) -> Option<&Order> {
         match self {
             Self::Placed(order) | Self::Repeat(order) => Some(order),
-            Self::Refused(_) | Self::Unavailable => None,
+            Self::Refused(_) => None,
         }
     }
 }

@@ -104,6 +104,13 @@ pub struct WriteError {
     pub text: Arc<str>,
 }
 
+impl WriteError {
+    /// Whether the ledger itself did not write the order; a later submission may succeed.
+    pub fn is_unwritten(&self) -> bool {
+        matches!(self.cause, NoOutcome::Ledger(class) if class != ErrorClass::Unknown)
+    }
+}
+
 /// Why an intent, or a submission, has no outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoOutcome {

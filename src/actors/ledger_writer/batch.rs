@@ -167,6 +167,7 @@ async fn place_with_retries(
             if deps.breaker.close() {
                 tracing::info!("ledger recovered, breaker closed");
             }
+            last_error = None;
             break;
         };
         let class = error.class();
@@ -194,7 +195,7 @@ async fn place_with_retries(
         }
         tokio::time::sleep(backoff.next_wait(fastrand::f64())).await;
     }
-    if outcomes.iter().any(Option::is_none) {
+    if last_error.is_some() && outcomes.iter().any(Option::is_none) {
         count_failure(deps, intents);
     }
     Ok(outcomes.into_iter().map(|outcome| result_of(outcome, last_error.as_ref())).collect())
@@ -211,17 +212,14 @@ fn count_failure(deps: &WriterDeps, intents: &[OrderIntent]) {
     }
 }
 
-/// The result of an intent: its outcome, or the last error of the ledger.
+/// The result of an intent: its outcome, or the last error of the ledger; without one, the intent
+/// conflicts for a reason that the ledger does not show.
 fn result_of(outcome: Option<PlaceOutcome>, last_error: Option<&WriteError>) -> WriteResult {
     let unexplained = || {
         let text = "unexplained conflict: the ledger does not say with which row";
         no_outcome(ErrorClass::Bug, text.into())
     };
-    match outcome {
-        Some(PlaceOutcome::Unavailable) => Err(unexplained()),
-        Some(outcome) => Ok(outcome),
-        None => Err(last_error.cloned().unwrap_or_else(unexplained)),
-    }
+    outcome.ok_or_else(|| last_error.cloned().unwrap_or_else(unexplained))
 }
 
 fn no_outcome(class: ErrorClass, text: Arc<str>) -> WriteError {

@@ -24,8 +24,7 @@ use crate::actors::ledger_writer::batch::{WriterDeps, write_batch, write_results
 use crate::actors::supervisor::supervised::{
     Address, ExitReason, Incarnation, end, spawn_step, step, supervised,
 };
-use crate::db::ErrorClass;
-use crate::domain::{OrderIntent, PlaceOutcome};
+use crate::domain::OrderIntent;
 use crate::messages::{NoOutcome, PlaceOrders, Quiet, WriteError, WriteResult, reply};
 use crate::runtime::permits::Permits;
 
@@ -42,18 +41,10 @@ pub struct LedgerWriterHandle {
 }
 
 impl LedgerWriterHandle {
-    /// Submits for a gate, answered when the results are written to the stock. Returns one outcome
-    /// per intent, in order: `Unavailable` if it was certainly not written; `None`: unknown.
-    pub async fn place_and_settle(&self, intents: Vec<OrderIntent>) -> Vec<Option<PlaceOutcome>> {
-        let certain_outcome = |written: WriteResult| match written.map_err(|error| error.cause) {
-            Ok(outcome) => Some(outcome),
-            Err(NoOutcome::Ledger(class)) if class != ErrorClass::Unknown => {
-                Some(PlaceOutcome::Unavailable)
-            }
-            Err(_) => None,
-        };
-        let written = self.submit(intents, false, false).await;
-        written.into_iter().map(certain_outcome).collect()
+    /// Submits for a gate, answered when the results are written to the stock. Returns one result
+    /// per intent, in order.
+    pub async fn place_and_settle(&self, intents: Vec<OrderIntent>) -> Vec<WriteResult> {
+        self.submit(intents, false, false).await
     }
 
     /// Submits for an order consumer, answered at COMMIT. Returns one result per intent, in order.

@@ -8,7 +8,7 @@ use super::{Dispatch, StockGate, answer};
 use crate::actors::ledger_writer::LedgerWriterHandle;
 use crate::actors::supervisor::supervised::{spawn_step, spawn_wait, step_later};
 use crate::domain::{Counting, OrderIntent, PlaceOutcome, RequestId, RequestStatus, Reservation};
-use crate::messages::{BuyAnswer, Reserve};
+use crate::messages::{BuyAnswer, Reserve, WriteResult};
 use crate::runtime::backoff::Backoff;
 use crate::stock;
 
@@ -43,15 +43,16 @@ impl StockGate {
         mut backoff: Backoff,
     ) {
         let work = async move {
-            let outcomes = ledger_writer.place_and_settle(intents.clone()).await;
-            (ledger_writer, intents, outcomes)
+            let written = ledger_writer.place_and_settle(intents.clone()).await;
+            (ledger_writer, intents, written)
         };
-        spawn_wait(self, ctx, work, move |gate, ctx, (ledger_writer, intents, outcomes)| {
+        spawn_wait(self, ctx, work, move |gate, ctx, (ledger_writer, intents, written)| {
             let mut unknown = Vec::new();
-            for (intent, outcome) in intents.into_iter().zip(outcomes) {
-                match outcome {
-                    Some(outcome) => gate.answer_waiters(intent.request, &outcome),
-                    None => unknown.push(intent),
+            for (intent, written) in intents.into_iter().zip(written) {
+                if written.as_ref().is_err_and(|error| !error.is_unwritten()) {
+                    unknown.push(intent);
+                } else {
+                    gate.answer_waiters(intent.request, &written);
                 }
             }
             if unknown.is_empty() {
@@ -78,10 +79,10 @@ impl StockGate {
         (reservation.epoch, reservation.terms) = sku.terms_at(placed_at_ms, reservation.epoch);
     }
 
-    fn answer_waiters(&mut self, request: RequestId, outcome: &PlaceOutcome) {
+    fn answer_waiters(&mut self, request: RequestId, written: &WriteResult) {
         self.submitting.remove(&request);
         for waiter in self.waiting.remove(&request).unwrap_or_default() {
-            answer(waiter.purchase, answer_of(outcome, self.deps.counting, waiter.replayed));
+            answer(waiter.purchase, answer_of(written, self.deps.counting, waiter.replayed));
         }
     }
 
@@ -172,19 +173,19 @@ impl StockGate {
     }
 }
 
-/// The answer to a buyer for an outcome. A ledger that counts does not record its refusals and
+/// The answer to a buyer for a result. A ledger that counts does not record its refusals and
 /// decides each time: its refusal is never a replay.
-fn answer_of(outcome: &PlaceOutcome, counting: Counting, replayed: bool) -> BuyAnswer {
-    match outcome {
-        PlaceOutcome::Placed(order) | PlaceOutcome::Repeat(order) => {
+fn answer_of(written: &WriteResult, counting: Counting, replayed: bool) -> BuyAnswer {
+    match written {
+        Ok(PlaceOutcome::Placed(order) | PlaceOutcome::Repeat(order)) => {
             BuyAnswer::Known { status: RequestStatus::from(order), replayed }
         }
-        PlaceOutcome::Refused(refusal) => {
+        Ok(PlaceOutcome::Refused(refusal)) => {
             let replayed = replayed && counting == Counting::InStock;
             BuyAnswer::Known { status: RequestStatus::Failed(*refusal), replayed }
         }
         // The next resubmission pass submits it again.
-        PlaceOutcome::Unavailable => pending_answer(counting, replayed),
+        Err(_) => pending_answer(counting, replayed),
     }
 }
 

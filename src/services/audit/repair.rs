@@ -221,7 +221,7 @@ impl Repairer<'_> {
                     (RepairOutcome::FailedFinal, reason.code())
                 }
                 // The next audit finds the request again.
-                Some(PlaceOutcome::Unavailable) | None => continue,
+                None => continue,
             };
             repairs.push(Repair {
                 sku: intent.sku,

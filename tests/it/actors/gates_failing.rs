@@ -11,7 +11,7 @@ use floodgate::domain::{
     BucketKey, BucketNo, BuyerId, Phase, PlaceOutcome, Refusal, RequestId, RequestStatus,
     Reservation,
 };
-use floodgate::messages::BuyAnswer;
+use floodgate::messages::{BuyAnswer, WriteError, WriteResult};
 use floodgate::runtime::clock::ManualClock;
 use floodgate::stock::Stock;
 use floodgate::tier::Backends;
@@ -35,6 +35,15 @@ pub fn undecided(tier: Tier, replayed: bool) -> BuyAnswer {
     } else {
         BuyAnswer::Known { status: RequestStatus::Queued, replayed }
     }
+}
+
+fn is_unwritten(written: &WriteResult) -> bool {
+    written.as_ref().is_err_and(WriteError::is_unwritten)
+}
+
+/// Whether the order may have been written.
+fn is_unknown(written: &WriteResult) -> bool {
+    written.is_err() && !is_unwritten(written)
 }
 
 /// A harness whose ledger and stock can be made to fail.
@@ -170,7 +179,7 @@ fn an_unknown_outcome_stays_unknown_whatever_the_ledger_answers_next() {
         fixture.ledger.set(Fault::AnswerLostThenDown);
         let outcomes = fixture.actors.ledger_writer.place_and_settle(vec![intent]).await;
         assert_eq!(fixture.ledger.num_refused(), 1, "the next attempt was certainly not written");
-        assert_eq!(outcomes, [None]);
+        assert!(is_unknown(&outcomes[0]), "{outcomes:?}");
     });
 }
 
@@ -183,9 +192,8 @@ fn an_undecided_request_withholds_no_outcome_of_its_submission() {
         fixture.ledger.set(Fault::RecordsNothing);
         let intents = [1, 2, 3].map(|no| fixture.ask(no, no, 1).intent(&sku));
         let outcomes = fixture.actors.ledger_writer.place_and_settle(intents.to_vec()).await;
-        let is_placed =
-            |outcome: &Option<PlaceOutcome>| matches!(outcome, Some(PlaceOutcome::Placed(_)));
-        assert_eq!(outcomes[0], None, "the refusal is not recorded");
+        let is_placed = |written: &WriteResult| matches!(written, Ok(PlaceOutcome::Placed(_)));
+        assert!(is_unknown(&outcomes[0]), "the refusal is not recorded: {outcomes:?}");
         assert!(outcomes[1..].iter().all(is_placed), "{outcomes:?}");
     });
 }
@@ -200,17 +208,17 @@ fn an_order_that_the_ledger_cannot_write_keeps_no_other_unwritten() {
         let outcomes = fixture.actors.ledger_writer.place_and_settle(intents).await;
         let is_placed = |outcome: &PlaceOutcome| matches!(outcome, PlaceOutcome::Placed(_));
         let placed: Vec<_> =
-            outcomes.iter().map(|outcome| outcome.as_ref().is_some_and(is_placed)).collect();
+            outcomes.iter().map(|written| written.as_ref().is_ok_and(is_placed)).collect();
         let expected: Vec<_> = (0..40).map(|at| at != 16).collect();
         assert_eq!(placed, expected, "{outcomes:?}");
-        assert_eq!(outcomes[16], Some(PlaceOutcome::Unavailable));
+        assert!(is_unwritten(&outcomes[16]), "{outcomes:?}");
 
         // Where it writes nothing at all, nothing is tried in ever smaller parts.
         let intents: Vec<_> = (101..=140).map(|no| fixture.ask(no, no, 1).intent(&sku)).collect();
         fixture.ledger.set(Fault::RefusesAll(ErrorClass::Bug));
         let before = fixture.ledger.num_refused();
         let outcomes = fixture.actors.ledger_writer.place_and_settle(intents).await;
-        assert_eq!(outcomes, vec![Some(PlaceOutcome::Unavailable); 40]);
+        assert!(outcomes.len() == 40 && outcomes.iter().all(is_unwritten), "{outcomes:?}");
         assert_eq!(fixture.ledger.num_refused() - before, 9);
     });
 }
@@ -293,7 +301,7 @@ fn a_counting_ledger_promises_nothing_that_it_did_not_decide() {
         let sku = &fixture.catalog.sale("sale").unwrap().skus[0];
         let last = fixture.ask(9, 9, 1).intent(sku);
         let outcomes = fixture.actors.ledger_writer.place_and_settle(vec![last]).await;
-        assert!(matches!(outcomes[..], [Some(PlaceOutcome::Placed(_))]), "{outcomes:?}");
+        assert!(matches!(outcomes[..], [Ok(PlaceOutcome::Placed(_))]), "{outcomes:?}");
         let refused = BuyAnswer::first(RequestStatus::Failed(Refusal::SoldOut));
         assert_eq!(fixture.buy_as(1, 1, 1).await, refused, "a first answer, not a replayed one");
         assert_eq!(fixture.find(&fixture.ask(1, 1, 1)).await, None);

@@ -73,7 +73,8 @@ fn a_consumer_crash_after_its_commit_is_an_unknown_outcome() {
         let intent = harness.accept(1, 1).await;
         harness.ledger.set(Fault::WritesAndPanics(intent.request));
         let orders = harness.harness.actors.ledger_writer.clone();
-        assert_eq!(orders.place_and_settle(vec![intent]).await, [None]);
+        let written = orders.place_and_settle(vec![intent]).await;
+        assert!(matches!(&written[..], [Err(error)] if !error.is_unwritten()), "{written:?}");
         harness.put(&harness.accept_all(2..=3).await);
         harness.ledger.set(Fault::None);
         harness.put(&[intent]);

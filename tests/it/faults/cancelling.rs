@@ -168,7 +168,7 @@ fn a_queued_request_is_cancelled_once_and_its_buyer_buys_again() {
             // A copy of the request arrives later.
             let late =
                 queue.harness.actors.ledger_writer.place_and_settle(vec![queue.intent(1, 1)]).await;
-            assert_eq!(late, [Some(PlaceOutcome::Refused(Refusal::CancelledByBuyer))]);
+            assert_eq!(late, [Ok(PlaceOutcome::Refused(Refusal::CancelledByBuyer))]);
             let repeated = queue.harness.buy_as(1, 1, 1).await;
             assert_eq!(
                 repeated,
@@ -293,8 +293,8 @@ fn cancellation_and_order_at_once_end_each_request_once() {
                         tokio::join!(placed, queue.cancel(*buyer), queue.cancel(*buyer));
                     (one, other, placed)
                 };
-                let is_order = matches!(placed[0], Some(PlaceOutcome::Placed(_)));
-                let refused = Some(PlaceOutcome::Refused(Refusal::CancelledByBuyer));
+                let is_order = matches!(placed[0], Ok(PlaceOutcome::Placed(_)));
+                let refused = Ok(PlaceOutcome::Refused(Refusal::CancelledByBuyer));
                 assert!(is_order != (placed[0] == refused), "{tier:?} {placed:?}");
                 for answer in [one, other] {
                     let is_same = match answer {

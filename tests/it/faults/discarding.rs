@@ -102,7 +102,7 @@ fn a_discarded_request_is_a_failure_and_its_unit_comes_back_once() {
         // A copy of the message arrives later.
         let late =
             fixture.harness.actors.ledger_writer.place_and_settle(vec![fixture.intent(1)]).await;
-        assert_eq!(late, [Some(PlaceOutcome::Refused(Refusal::Discarded))]);
+        assert_eq!(late, [Ok(PlaceOutcome::Refused(Refusal::Discarded))]);
         assert_eq!((fixture.drained().await, fixture.left().await), (0, 100));
     });
 }
@@ -181,8 +181,8 @@ fn discard_and_order_at_once_end_each_request_once() {
                     .ledger_writer
                     .place_and_settle(vec![fixture.intent(*request)]),
             );
-            let is_order = matches!(placed[0], Some(PlaceOutcome::Placed(_)));
-            let is_refused = placed[0] == Some(PlaceOutcome::Refused(Refusal::Discarded));
+            let is_order = matches!(placed[0], Ok(PlaceOutcome::Placed(_)));
+            let is_refused = placed[0] == Ok(PlaceOutcome::Refused(Refusal::Discarded));
             assert!(is_order != is_refused, "{placed:?}");
             for outcome in [by_one, by_other] {
                 // The second operator may find the dead letter discarded or changed.

@@ -121,9 +121,9 @@ fn a_refusal_by_the_ledgers_own_rows_is_final_at_once() {
 }
 
 #[test]
-fn an_unexplained_conflict_is_reported_as_unavailable() {
+fn an_unexplained_conflict_leaves_no_outcome() {
     let batch = [intent(1, 1)];
     let ledger = ScriptedLedger::new(&[CONFLICT; 4], &[9; 3]);
-    assert_eq!(ledger.place_each(&batch), [Some(PlaceOutcome::Unavailable)]);
+    assert_eq!(ledger.place_each(&batch), [None]);
     assert_eq!(ledger.placed.lock().len(), 4);
 }
