@@ -124,8 +124,8 @@ impl OrderConsumer {
                 let message = envelope::dead_letter(&delivery, queue, &what);
                 self.dead_letter(delivery.tag, message, flaw.name());
             }
-            Ok(None) => self.subscription.awaiting_catalog.push(delivery),
-            Ok(Some(intents)) => {
+            Ok(Validation::NeedsCatalog) => self.subscription.awaiting_catalog.push(delivery),
+            Ok(Validation::Intents(intents)) => {
                 self.subscription.unacked.split(delivery.tag, intents.len());
                 let mut items = Vec::with_capacity(intents.len());
                 for (position, decoded) in intents.into_iter().enumerate() {
@@ -190,6 +190,14 @@ impl OrderConsumer {
     }
 }
 
+/// What [`validate`] found in a readable delivery.
+#[derive(Debug)]
+pub enum Validation {
+    Intents(DecodedIntents),
+    /// The catalog may be older than the delivery: refresh it and validate again.
+    NeedsCatalog,
+}
+
 /// A SKU of the catalog.
 #[derive(Debug, Clone)]
 pub struct KnownSku {
@@ -210,8 +218,7 @@ impl KnownSku {
 /// Validates the intents of one delivery against the catalog, because the ledger trusts the price,
 /// slot and quota of an intent: a lookup for every row would be too expensive. `is_fresh`: the
 /// catalog was read from the ledger after the delivery arrived, so that a SKU or epoch it lacks
-/// does not exist, and its windows are the present ones. `None`: refresh the catalog and validate
-/// again.
+/// does not exist, and its windows are the present ones.
 ///
 /// # Errors
 /// The whole delivery is malformed.
@@ -220,7 +227,7 @@ pub fn validate(
     reader: &EnvelopeReader,
     is_fresh: bool,
     lookup: impl Fn(SkuNo) -> Option<KnownSku>,
-) -> Result<Option<DecodedIntents>, MalformedEnvelope> {
+) -> Result<Validation, MalformedEnvelope> {
     let mut intents = reader.decode(&delivery.headers, &delivery.body)?;
     for decoded in &mut intents {
         let Ok(intent) = decoded else { continue };
@@ -230,7 +237,7 @@ pub fn validate(
             intent.epoch > known.latest || !known.window.contains(&intent.placed_at_ms)
         };
         if !is_fresh && found.as_ref().is_none_or(may_be_newer) {
-            return Ok(None);
+            return Ok(Validation::NeedsCatalog);
         }
         let flaw = match found {
             None => Some((EnvelopeFlaw::Sku, format!("no sale has sku {}", intent.sku))),
@@ -250,7 +257,7 @@ pub fn validate(
             *decoded = Err(MalformedEnvelope::new(flaw, what));
         }
     }
-    Ok(Some(intents))
+    Ok(Validation::Intents(intents))
 }
 
 #[cfg(test)]

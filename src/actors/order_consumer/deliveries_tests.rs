@@ -46,11 +46,14 @@ fn delivery(intents: &[OrderIntent]) -> Delivery {
     Delivery { tag: 1, headers, routing_key: "0".to_owned(), num_previous: 0, body: body.into() }
 }
 
-/// Validates with a catalog that has this SKU, in epoch 3.
+/// Validates with a catalog that has this SKU, in epoch 3; `None`: it needs a fresh catalog.
 fn validated(sku: &Arc<Sku>, delivery: &Delivery, is_fresh: bool) -> Option<DecodedIntents> {
     let known = KnownSku { sku: Arc::clone(sku), latest: Epoch(3), window: STARTS_MS..ENDS_MS };
     let lookup = |no| (no == sku.no).then(|| known.clone());
-    validate(delivery, &reader(), is_fresh, lookup).expect("no intent of it is decoded")
+    match validate(delivery, &reader(), is_fresh, lookup).expect("no intent of it is decoded") {
+        Validation::Intents(intents) => Some(intents),
+        Validation::NeedsCatalog => None,
+    }
 }
 
 /// The flaw of a delivery of this intent alone.

@@ -166,7 +166,7 @@ fn store_one<D: Database>(
         }));
     }
     row.letter_no = conn.raise_token(NUMBER_TOKEN, INCREMENT)?;
-    if !inserted(conn.insert_dead_letter(dead_letter, &row))? {
+    if inserted(conn.insert_dead_letter(dead_letter, &row))?.is_none() {
         return Ok(None);
     }
     let mut requests = dead_letter.requests.clone();

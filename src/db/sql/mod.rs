@@ -274,11 +274,11 @@ fn retry_concurrent<T>(
     Err(Diesel::DatabaseError(DatabaseErrorKind::SerializationFailure, message).into())
 }
 
-/// Whether the rows of an INSERT were written; `false`: unique violation.
-fn inserted(result: QueryResult<()>) -> QueryResult<bool> {
+/// What an INSERT returned; `None`: unique violation, nothing was written.
+fn inserted<T>(result: QueryResult<T>) -> QueryResult<Option<T>> {
     match result {
-        Ok(()) => Ok(true),
-        Err(Diesel::DatabaseError(DatabaseErrorKind::UniqueViolation, _)) => Ok(false),
+        Ok(value) => Ok(Some(value)),
+        Err(Diesel::DatabaseError(DatabaseErrorKind::UniqueViolation, _)) => Ok(None),
         Err(error) => Err(error),
     }
 }

@@ -77,10 +77,10 @@ fn place<D: Database>(
         // Writes orders and then reads failures, whereas `record_failures` writes failures and then
         // reads orders, so that one of two concurrent transactions reads the other's row. The stock
         // is last: its row is the one that every writer waits for.
-        let mut may_be_refused = false;
-        let insert = conn.insert_orders(&orders).map(|found| may_be_refused = found);
-        let is_clean = inserted(insert)?
-            && !(may_be_refused && any_refused(conn, &keys)?)
+        let Some(may_be_refused) = inserted(conn.insert_orders(&orders))? else {
+            return Ok(TransactionEnd::RollBack(false));
+        };
+        let is_clean = !(may_be_refused && any_refused(conn, &keys)?)
             && conn.take_quotas(&claims)?
             && conn.take_stocks(&sums)?;
         Ok(TransactionEnd::commit_if(is_clean))

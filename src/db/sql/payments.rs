@@ -118,7 +118,7 @@ pub(super) fn record<D: Database>(
     }
     let (recorded, order) = apply(conn, event, now_ms)?;
     let row = PaymentEventRow::of(event, order, recorded.outcome(), now_ms)?;
-    Ok(if inserted(conn.insert_payment_event(&row))? {
+    Ok(if inserted(conn.insert_payment_event(&row))?.is_some() {
         TransactionEnd::Commit(recorded)
     } else {
         TransactionEnd::RollBack(PaymentRecorded::Known)

@@ -24,7 +24,7 @@ impl<D: Database> SaleStore for SqlLedger<D> {
             return Err(Error::Unstorable { what });
         }
         self.write_at("creating a sale", move |conn, _| {
-            if !inserted(conn.insert_sale(&draft, now_ms))? {
+            if inserted(conn.insert_sale(&draft, now_ms))?.is_none() {
                 return Ok(TransactionEnd::RollBack(None));
             }
             let sale = conn.sale_row(draft.id.as_str())?;

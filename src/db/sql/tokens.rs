@@ -71,7 +71,8 @@ fn secret<D: Database>(
         what: format!("a secret: no randomness from the operating system ({error})"),
     })?;
     let store = |conn: &mut D| {
-        Ok(TransactionEnd::commit_if(inserted(conn.insert_secret(name, &generated))?))
+        let inserted = inserted(conn.insert_secret(name, &generated))?;
+        Ok(TransactionEnd::commit_if(inserted.is_some()))
     };
     if in_transaction(conn, fence, store)? {
         return Ok(generated);

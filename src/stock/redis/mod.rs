@@ -140,7 +140,7 @@ async fn record_decisions(
     call: ScriptCall<Leveled<Vec<SettleOutcome>>>,
     operation: &'static str,
 ) -> Result<(), Error> {
-    let outcomes = buckets.change(bucket, call, operation).await?;
+    let outcomes = buckets.run_leveled(bucket, call, operation).await?;
     for (request, outcome) in requests.zip(outcomes) {
         if matches!(outcome, SettleOutcome::Contradicts | SettleOutcome::Mismatch) {
             let (sku, request) = (buckets.sku.no, request.get());
@@ -199,7 +199,7 @@ impl Stock for RedisStock {
         buckets.forget_polls();
         let calls = (0..).map(BucketNo).zip(&buckets.keys).map(|(bucket, keys)| {
             let call = moves::change_stock(keys, change.no, change.share(sku, bucket));
-            buckets.change(bucket, call, "changing the stock")
+            buckets.run_leveled(bucket, call, "changing the stock")
         });
         worst_of(join_all(calls).await)
     }

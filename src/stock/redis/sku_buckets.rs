@@ -123,7 +123,7 @@ impl SkuBuckets {
     }
 
     /// [`Self::run`] of a call that returns the bucket's level, which it stores.
-    pub(super) async fn change<T>(
+    pub(super) async fn run_leveled<T>(
         &self,
         bucket: BucketNo,
         call: ScriptCall<Leveled<T>>,

@@ -14,7 +14,7 @@ pub(super) async fn lend(
     want: u32,
 ) -> Result<Option<Loan>, Error> {
     let call = moves::lend(buckets.keys(from)?, to, want);
-    buckets.change(from, call, "lending units").await
+    buckets.run_leveled(from, call, "lending units").await
 }
 
 /// Adds the units of a loan to the bucket `to`, and clears the loan. Returns the units added.
@@ -25,11 +25,11 @@ pub(super) async fn borrow(
     loan: Loan,
 ) -> Result<u32, Error> {
     let call = moves::borrow(buckets.keys(to)?, from, loan);
-    let units = buckets.change(to, call, "borrowing units").await?;
+    let units = buckets.run_leveled(to, call, "borrowing units").await?;
     // Crash here [borrowed_not_cleared]: the lender still records the loan, and the borrower has
     // its number: the next transfer or refresh clears it and adds nothing.
     let call = moves::clear_loan(buckets.keys(from)?, to, loan.no);
-    buckets.change(from, call, "clearing a loan").await?;
+    buckets.run_leveled(from, call, "clearing a loan").await?;
     Ok(units)
 }
 
@@ -48,7 +48,9 @@ pub(super) async fn withdraw(buckets: &SkuBuckets, units: u32) -> Result<Withdra
     let shares = (0..).map(BucketNo).zip(withdrawn_from(&free, units));
     for (bucket, units) in shares.filter(|(_, units)| *units > 0) {
         let call = moves::withdraw(buckets.keys(bucket)?, units);
-        let Some(loan) = buckets.change(bucket, call, "withdrawing units").await? else { continue };
+        let Some(loan) = buckets.run_leveled(bucket, call, "withdrawing units").await? else {
+            continue;
+        };
         // Crash here [withdrawn_not_recorded]: the units are lent to the ledger, which has not
         // recorded that; the next load of the buckets frees them.
         withdrawal.units += loan.units;
@@ -66,7 +68,7 @@ pub(super) async fn end_withdrawal(
 ) -> Result<(), Error> {
     for (bucket, loan) in &withdrawal.loans {
         let call = moves::end_withdrawal(buckets.keys(*bucket)?, loan.no, is_recorded);
-        buckets.change(*bucket, call, "ending a withdrawal").await?;
+        buckets.run_leveled(*bucket, call, "ending a withdrawal").await?;
     }
     Ok(())
 }

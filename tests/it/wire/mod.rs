@@ -3,7 +3,7 @@
 //! flaw.
 
 use bytes::Bytes;
-use floodgate::actors::order_consumer::{KnownSku, validate};
+use floodgate::actors::order_consumer::{KnownSku, Validation, validate};
 use floodgate::broker::{Delivery, Headers};
 use floodgate::domain::{
     BucketNo, BuyerId, Epoch, OrderIntent, Policy, RequestId, Sku, SkuHistory, SkuNo, SlotReturns,
@@ -130,18 +130,22 @@ fn reader(accepts_unsigned: bool) -> EnvelopeReader {
     EnvelopeReader { accepts_unsigned, ..intents::reader(INSTALLATION) }
 }
 
-fn validated(headers: Headers, body: Bytes) -> Result<Option<DecodedIntents>, MalformedEnvelope> {
+fn validated(headers: Headers, body: Bytes) -> Result<DecodedIntents, MalformedEnvelope> {
     let routing_key = "0".to_owned();
     let delivery = Delivery { tag: 1, headers, routing_key, num_previous: 0, body };
     let known = KnownSku { sku: sku().into(), latest: Epoch(2), window: 0..i64::MAX };
-    validate(&delivery, &reader(true), true, |no| (no == SkuNo(7)).then(|| known.clone()))
+    let lookup = |no| (no == SkuNo(7)).then(|| known.clone());
+    match validate(&delivery, &reader(true), true, lookup)? {
+        Validation::Intents(intents) => Ok(intents),
+        Validation::NeedsCatalog => panic!("the catalog is fresh"),
+    }
 }
 
 fn read_and_written(file: &str, written: impl Fn(&OrderIntent) -> Vec<u8>) {
     let file: Json = serde_json::from_str(file).unwrap();
     let (expected, body) = (headers(&file["headers"]), bytes(&file["body"]));
     let intents = [intent(1001, 1, 1, 6), intent(1002, 2, 3, 3)];
-    let read = validated(expected.clone(), body.clone()).unwrap().unwrap();
+    let read = validated(expected.clone(), body.clone()).unwrap();
     let published_at_ms = Some(1_800_000_000_123);
     assert_eq!(read, intents.map(|intent| Ok(OrderIntent { published_at_ms, ..intent })));
     assert_eq!(intents.iter().flat_map(written).collect::<Vec<_>>(), body);
@@ -222,7 +226,7 @@ fn every_malformed_message_has_its_flaw_and_its_reason() {
     for MalformedMessage { what, headers, body, flaw, reason } in malformed_messages {
         let malformed = match validated(headers, body) {
             Err(malformed) => malformed,
-            Ok(intents) => intents.unwrap().remove(0).expect_err(&what),
+            Ok(mut intents) => intents.remove(0).expect_err(&what),
         };
         assert_eq!((malformed.flaw.name(), malformed.what), (&flaw[..], reason), "{what}");
     }
