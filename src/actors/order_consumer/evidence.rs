@@ -21,7 +21,8 @@ pub struct FailedAttempt {
     /// Commits of the ledger at its last counted failure, or else at its first failure in a
     /// transaction of its own; `None`: neither happened.
     pub failed_at: Option<u64>,
-    /// Commits of the ledger now.
+    /// Commits of the ledger when this attempt was sent: a later one shows nothing, because the
+    /// ledger may have recovered in between.
     pub num_commits: u64,
     /// Counted failures of its one order before this one.
     pub attempts: u32,

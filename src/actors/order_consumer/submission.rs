@@ -90,11 +90,11 @@ impl OrderConsumer {
         let mut subscription_closed = self.subscription.closed.subscribe();
         let work = async move {
             let writing = async {
-                let written = deps.ledger_writer.place(intents, is_exclusive).await;
-                if lacks_evidence && written.iter().any(Result::is_err) {
+                if lacks_evidence {
                     commit_canary(&deps, committed_intent).await;
                 }
-                written
+                let num_commits = deps.breaker.num_commits();
+                (deps.ledger_writer.place(intents, is_exclusive).await, num_commits)
             };
             tokio::select! {
                 written = writing => Some(written),
@@ -104,19 +104,21 @@ impl OrderConsumer {
         };
         let then = self.scoped(move |consumer, ctx, written| {
             consumer.subscription.num_submissions -= 1;
-            if let Some(written) = written {
-                consumer.handle_results(ctx, submission, written);
+            if let Some((written, num_commits)) = written {
+                consumer.handle_results(ctx, submission, written, num_commits);
             }
         });
         spawn_wait(self, ctx, work, then);
     }
 
-    /// Handles the results of a submission, one for each intent.
+    /// Handles the results of a submission, one for each intent. `num_commits`: of the ledger when
+    /// the submission was sent.
     fn handle_results(
         &mut self,
         ctx: &mut Context<Self>,
         submission: Submission,
         written: Vec<WriteResult>,
+        num_commits: u64,
     ) {
         let Submission { items, is_exclusive, failed_at, is_retry } = submission;
         let num_submitted = items.len();
@@ -138,7 +140,6 @@ impl OrderConsumer {
         // Whether the ledger itself may be failing: then the retries slow down.
         let mut lacks_evidence = false;
         if let Some(last_error) = last_error {
-            let num_commits = self.deps.breaker.num_commits();
             let decision = decide(&FailedAttempt {
                 cause,
                 num_submitted,
@@ -152,7 +153,8 @@ impl OrderConsumer {
             // The commit count of the first failure is kept: evidence is a commit after it.
             let may_be_cause =
                 !matches!(cause, NoOutcome::NotTried | NoOutcome::Ledger(ErrorClass::Down));
-            let failed_at = failed_at.or((is_exclusive && may_be_cause).then_some(num_commits));
+            let num_commits_now = self.deps.breaker.num_commits();
+            let failed_at = failed_at.or((is_exclusive && may_be_cause).then_some(num_commits_now));
             let failed = Submission { failed_at, ..Submission::exclusive(failed) };
             self.apply(ctx, decision, failed, &last_error);
         }
@@ -312,8 +314,9 @@ impl OrderConsumer {
     }
 }
 
-/// Produces evidence when no other order does: a committed order is placed again, which its unique
-/// key must refuse, and a token is incremented, which must be committed. A ledger that is read-only
+/// Produces evidence where no other order does, before an order is tried again: a committed order is
+/// placed again, which its unique key must refuse, and a token is incremented, which must be
+/// committed. A ledger that is read-only
 /// or has lost its table of orders passes neither.
 async fn commit_canary(deps: &ConsumerDeps, committed_intent: Option<OrderIntent>) {
     let Some(intent) = committed_intent else { return };

@@ -206,6 +206,22 @@ fn a_single_order_without_an_answer_is_dead_lettered() {
     });
 }
 
+/// The order fails in a batch and twice in a transaction of its own, and then the ledger recovers:
+/// what it commits afterwards shows nothing about the order.
+#[test]
+fn a_ledger_that_recovers_after_a_failure_is_no_evidence_against_its_order() {
+    in_system(async {
+        let harness = ConsumerHarness::open().await;
+        harness.put_each(1..=1).await;
+        harness.until_empty().await;
+        harness.ledger.set(Fault::RefusesBatches(3));
+        harness.put_each(2..=2).await;
+        harness.until_empty().await;
+        harness.assert_orders(1..=2).await;
+        assert_eq!(harness.metric("floodgate_consumer_retries_total"), 0);
+    });
+}
+
 /// Without an order that the ledger has committed, the consumer cannot test whether writes work.
 #[test]
 fn without_any_order_that_the_ledger_has_a_failing_one_is_held() {

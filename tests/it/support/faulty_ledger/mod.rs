@@ -34,6 +34,8 @@ pub enum Fault {
     NeverAnswers(RequestId),
     /// A batch with this request is refused with an error that does not name the request.
     Refuses(RequestId),
+    /// The next batches, so many, are refused with an error that names no request.
+    RefusesBatches(usize),
     /// Reads work; every write is refused with an error of this class.
     RefusesAll(ErrorClass),
     /// `place` panics on a batch with this request.
@@ -163,6 +165,10 @@ impl OrderWriter for FaultyLedger {
         match fault {
             Fault::NeverAnswers(request) if holds(request) => {
                 return Err(Error::TimedOut { operation: "place" });
+            }
+            Fault::RefusesBatches(left @ 1..) => {
+                self.set(Fault::RefusesBatches(left - 1));
+                return Err(Error::Unstorable { what: "a batch, on purpose".to_owned() });
             }
             Fault::Refuses(request) if holds(request) => {
                 return Err(Error::Unstorable { what: "an order, on purpose".to_owned() });
