@@ -30,8 +30,8 @@ struct Segment {
 }
 
 /// Writes every intent that has no outcome, and determines its outcome; `outcomes` has one element
-/// per intent of `batch`. An intent that has none afterwards was certainly not written: it conflicts
-/// for a reason that the ledger does not show.
+/// per intent of `batch`. An intent that has none afterwards was certainly not written: it
+/// conflicts for a reason that the ledger does not show.
 ///
 /// # Errors
 /// The ledger's error of the segment that failed. Intents with an outcome are committed or refused;

@@ -314,8 +314,8 @@ impl OrderConsumer {
     }
 }
 
-/// Produces evidence where no other order does, before an order is tried again: a committed order is
-/// placed again, which its unique key must refuse, and a token is incremented, which must be
+/// Produces evidence where no other order does, before an order is tried again: a committed order
+/// is placed again, which its unique key must refuse, and a token is incremented, which must be
 /// committed. A ledger that is read-only
 /// or has lost its table of orders passes neither.
 async fn commit_canary(deps: &ConsumerDeps, committed_intent: Option<OrderIntent>) {

@@ -41,11 +41,6 @@ fn is_unwritten(written: &WriteResult) -> bool {
     written.as_ref().is_err_and(WriteError::is_unwritten)
 }
 
-/// Whether the order may have been written.
-fn is_unknown(written: &WriteResult) -> bool {
-    written.is_err() && !is_unwritten(written)
-}
-
 /// A harness whose ledger and stock can be made to fail.
 pub struct Failing {
     pub harness: Harness,
@@ -179,7 +174,7 @@ fn an_unknown_outcome_stays_unknown_whatever_the_ledger_answers_next() {
         fixture.ledger.set(Fault::AnswerLostThenDown);
         let outcomes = fixture.actors.ledger_writer.place_and_settle(vec![intent]).await;
         assert_eq!(fixture.ledger.num_refused(), 1, "the next attempt was certainly not written");
-        assert!(is_unknown(&outcomes[0]), "{outcomes:?}");
+        assert!(outcomes[0].is_err() && !is_unwritten(&outcomes[0]), "{outcomes:?}");
     });
 }
 
@@ -193,7 +188,7 @@ fn an_undecided_request_withholds_no_outcome_of_its_submission() {
         let intents = [1, 2, 3].map(|no| fixture.ask(no, no, 1).intent(&sku));
         let outcomes = fixture.actors.ledger_writer.place_and_settle(intents.to_vec()).await;
         let is_placed = |written: &WriteResult| matches!(written, Ok(PlaceOutcome::Placed(_)));
-        assert!(is_unknown(&outcomes[0]), "the refusal is not recorded: {outcomes:?}");
+        assert!(outcomes[0].is_err() && !is_unwritten(&outcomes[0]), "no record: {outcomes:?}");
         assert!(outcomes[1..].iter().all(is_placed), "{outcomes:?}");
     });
 }
@@ -206,9 +201,8 @@ fn an_order_that_the_ledger_cannot_write_keeps_no_other_unwritten() {
         let intents: Vec<_> = (1..=40).map(|no| fixture.ask(no, no, 1).intent(&sku)).collect();
         fixture.ledger.set(Fault::Refuses(intents[16].request));
         let outcomes = fixture.actors.ledger_writer.place_and_settle(intents).await;
-        let is_placed = |outcome: &PlaceOutcome| matches!(outcome, PlaceOutcome::Placed(_));
-        let placed: Vec<_> =
-            outcomes.iter().map(|written| written.as_ref().is_ok_and(is_placed)).collect();
+        let is_placed = |written: &WriteResult| matches!(written, Ok(PlaceOutcome::Placed(_)));
+        let placed: Vec<_> = outcomes.iter().map(is_placed).collect();
         let expected: Vec<_> = (0..40).map(|at| at != 16).collect();
         assert_eq!(placed, expected, "{outcomes:?}");
         assert!(is_unwritten(&outcomes[16]), "{outcomes:?}");
