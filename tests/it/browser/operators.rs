@@ -73,7 +73,7 @@ async fn an_order_is_found_and_a_sale_is_paused_with_a_reason() {
 async fn every_view_fits_and_is_accessible() {
     let (app, _) = shop_with_order().await;
     let browser = Browser::start(WIDE, "en").await;
-    for (width, scheme) in [(390, "dark"), (1_100, "light")] {
+    for (width, scheme) in [(390, "dark"), (1_000, "light")] {
         let media = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
         browser.emulate("Emulation.setEmulatedMedia", media).await;
         let size = json!({"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": false});
@@ -85,6 +85,11 @@ async fn every_view_fits_and_is_accessible() {
             browser.picture(&what.replace(['=', '&', ' '], "_")).await;
             let wide = "return document.documentElement.scrollWidth > innerWidth";
             assert_eq!(browser.run(wide).await, false, "{what}: {}", clipped(&browser).await);
+            if width == 1_000 {
+                let cut = "const nav = document.querySelector('.bar nav'); \
+                           return nav.scrollWidth > nav.clientWidth";
+                assert_eq!(browser.run(cut).await, false, "{what}: a tab is out of sight");
+            }
             assert_eq!(faults(&browser).await, Vec::<String>::new(), "{what}");
         }
     }
