@@ -167,6 +167,8 @@ async fn place_with_retries(
             if deps.breaker.close() {
                 tracing::info!("ledger recovered, breaker closed");
             }
+            // The ledger has decided every intent, or has shown that it was not written: errors of
+            // earlier attempts tell nothing more.
             last_error = None;
             break;
         };
