@@ -197,8 +197,6 @@ pub trait Acknowledger: Send + Sync {
     async fn up_to(&self, tag: u64);
     /// Acknowledges only this delivery.
     async fn one(&self, tag: u64);
-    /// Returns the delivery to the queue, to be delivered again.
-    async fn give_back(&self, tag: u64);
 }
 
 /// Messages and consumers of a queue.
@@ -245,6 +243,6 @@ pub trait Subscriber: Send + Sync {
     /// The depth of every queue but `unreadable`.
     async fn depths(&self) -> Result<Vec<QueueDepth>, Error>;
 
-    /// Closes all connections, publishing ones included.
+    /// Closes all connections, publishing ones included. Returns within the connect time-out.
     async fn close(&self);
 }

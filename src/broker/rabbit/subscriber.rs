@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use async_trait::async_trait;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
-use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions};
+use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions};
 use lapin::types::FieldTable;
 use lapin::{Channel, Consumer, ErrorKind};
 use parking_lot::Mutex;
@@ -271,13 +271,6 @@ impl Acknowledger for Arc<SharedSubscription> {
         if let Some(tag) = self.take(|tags| tags.take(&tag)) {
             let options = BasicAckOptions { multiple: false };
             self.record_result(self.channel.basic_ack(tag, options).await);
-        }
-    }
-
-    async fn give_back(&self, tag: u64) {
-        if let Some(tag) = self.take(|tags| tags.take(&tag)) {
-            let options = BasicNackOptions { multiple: false, requeue: true };
-            self.record_result(self.channel.basic_nack(tag, options).await);
         }
     }
 }

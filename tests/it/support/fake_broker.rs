@@ -279,10 +279,6 @@ impl Acknowledger for FakeAcks {
     async fn one(&self, tag: u64) {
         self.acknowledge(tag, |_| vec![tag]);
     }
-
-    async fn give_back(&self, _: u64) {
-        panic!("a running consumer gives no delivery back");
-    }
 }
 
 struct FakeOutgoing(FakeBroker);

@@ -60,21 +60,6 @@ pub async fn unacknowledged_deliveries_are_redelivered(backend: &dyn Backend) {
     assert_eq!(again.iter().map(|delivery| delivery.tag).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
 }
 
-pub async fn deliveries_given_back_are_redelivered(backend: &dyn Backend) {
-    let process = backend.open();
-    process.publish_confirmed(messages(Route::Orders(0), 0..3)).await;
-    let mut subscription = process.subscribe(ORDERS, 3).await;
-    take(subscription.as_mut(), 3).await;
-    let acks = subscription.acks();
-    acks.give_back(2).await;
-    let again = take(subscription.as_mut(), 1).await;
-    assert_eq!(ids(&again), ["m1"]);
-    assert_eq!(again[0].tag, 4);
-    acks.up_to(4).await;
-    drop(subscription);
-    assert_eq!(process.num_ready("orders.0").await, 0);
-}
-
 pub async fn acknowledging_twice_does_no_harm(backend: &dyn Backend) {
     let process = backend.open();
     process.publish_confirmed(messages(Route::Orders(0), 0..4)).await;
@@ -84,7 +69,6 @@ pub async fn acknowledging_twice_does_no_harm(backend: &dyn Backend) {
     acks.up_to(2).await;
     acks.up_to(2).await;
     acks.one(1).await;
-    acks.give_back(2).await;
     acks.one(99).await;
     assert_eq!(ids(&take(subscription.as_mut(), 2).await), expected_ids(2..4));
 }

@@ -164,7 +164,6 @@ macro_rules! all_cases {
                 no_more_than_the_prefetch_is_out
                 one_acknowledgement_is_for_one_and_one_for_all_before
                 unacknowledged_deliveries_are_redelivered
-                deliveries_given_back_are_redelivered
                 acknowledging_twice_does_no_harm
                 waiting_may_be_given_up_without_losing_a_delivery
                 a_closed_process_gives_back;

@@ -267,8 +267,4 @@ impl Acknowledger for MemoryAcks {
     async fn one(&self, tag: u64) {
         self.shared.change(|state| state.acknowledge(self.id, tag, false));
     }
-
-    async fn give_back(&self, tag: u64) {
-        self.shared.change(|state| state.give_back(self.id, tag));
-    }
 }

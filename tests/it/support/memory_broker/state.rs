@@ -163,13 +163,6 @@ impl State {
         }
     }
 
-    pub(super) fn give_back(&mut self, id: u64, tag: u64) {
-        let Some(consumer) = self.consumers.get_mut(&id) else { return };
-        let queue = consumer.queue.clone();
-        let returned = consumer.unacknowledged.remove(&tag);
-        self.requeue(&queue, returned.into_iter().collect());
-    }
-
     /// Removes a subscription and requeues its unacknowledged messages.
     pub(super) fn unsubscribe(&mut self, id: u64) {
         if let Some(consumer) = self.consumers.remove(&id) {
