@@ -244,6 +244,9 @@ impl Running {
         if tokio::time::timeout(deadline, self.backends.ledger.close()).await.is_err() {
             tracing::warn!("ledger: not closed in time, committed orders are safe");
         }
+        if let Some(pipeline) = &self.backends.pipeline {
+            pipeline.subscriber.close().await;
+        }
         tracing::info!("server: stopped");
     }
 }

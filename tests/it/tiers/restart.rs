@@ -3,7 +3,10 @@
 use floodgate::config::Tier;
 use serde_json::json;
 
+use crate::support::admin::open_sale;
 use crate::support::app::{TestApp, fresh_settings};
+use crate::support::pipeline::PipelineFixture;
+use crate::support::wait::{until, until_true};
 
 #[test]
 fn a_restarted_server_answers_repeats_and_sells_the_rest() {
@@ -35,4 +38,32 @@ fn a_restarted_server_answers_repeats_and_sells_the_rest() {
             second.assert_audit_holds().await;
         });
     }
+}
+
+/// Otherwise the log of the broker has a warning for each connection at every deployment.
+#[test]
+fn a_stopped_server_closes_its_connections_to_the_broker() {
+    let fixture = PipelineFixture::new("list");
+    let mut server = fixture.server("all", &[]);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        open_sale(server.internal, "sale", json!({"kind": "one_per_buyer"}), 1, 1).await;
+        until("an order", async || {
+            let call = reqwest::Client::new().post(format!("http://{}/v1/buy/sale", server.public));
+            let call = call.header("x-buyer-id", "7");
+            let answer = call.json(&json!({"sku_id": "sku", "quantity": 1})).send().await.ok()?;
+            (answer.status() == 200).then_some(())
+        })
+        .await;
+    });
+    let count = |what: &str| fixture.rabbit.log().matches(what).count();
+    // One published, one consumes.
+    until_true("both connections", || count("accepting AMQP connection") >= 2);
+    server.terminate();
+    assert!(server.wait().success(), "{}", server.log());
+    until_true("no open connection", || {
+        count("closing AMQP connection") == count("accepting AMQP connection")
+    });
+    let log = fixture.rabbit.log();
+    assert!(!log.contains("client unexpectedly closed TCP connection"), "{log}");
 }
