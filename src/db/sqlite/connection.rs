@@ -43,6 +43,10 @@ fn uri(path: &Path, access: ConnectionAccess) -> Result<String, Error> {
 }
 
 /// Opens a connection and sets it up.
+///
+/// No other code opens the file: the system drops all locks that a process has on a file when the
+/// process closes any handle of it, and without them another program takes this one for gone
+/// (<https://www.sqlite.org/howtocorrupt.html#_posix_advisory_locks_canceled_by_a_separate_thread_doing_close_>).
 pub(super) fn connect(
     path: &Path,
     access: ConnectionAccess,

@@ -8,8 +8,10 @@ use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use diesel::sqlite::SqliteConnection;
+
 use super::OpenOptions;
-use super::connection::{ConnectionAccess, connect};
+use super::connection::{ConnectionAccess, connect, number_cell};
 use crate::db::error::{cannot_open, explained};
 use crate::db::{Error, migrate};
 
@@ -21,8 +23,12 @@ const OWNER_ONLY: u32 = 0o600;
 const REMEDIES: &[(&[&str], &str)] = &[
     (&["locked"], "another program holds a lock on it (a backup, a database shell?): end that one"),
     (
-        &["malformed", "not a database"],
-        "it is damaged: restore it from a backup, and look for a failing disk",
+        &["malformed"],
+        "it is damaged or cut off: restore it from a backup, and look for a full or failing disk",
+    ),
+    (
+        &["not a database"],
+        "it is not a ledger, or it is damaged: correct ledger.url, or restore it from a backup",
     ),
     (
         &["readonly"],
@@ -167,64 +173,41 @@ pub(super) fn check_writable(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Rejects a file that is not a database or is truncated. Only valid with an empty log: otherwise
-/// the log may contain the missing pages.
-pub(super) fn check_complete(path: &Path) -> Result<(), Error> {
-    let read = || -> std::io::Result<(u64, Vec<u8>)> {
-        let file = File::open(path)?;
-        let mut header = Vec::with_capacity(HEADER_BYTES);
-        let bytes = file.metadata()?.len();
-        file.take(HEADER_BYTES as u64).read_to_end(&mut header)?;
-        Ok((bytes, header))
-    };
-    let (bytes, header) =
-        read().or_else(|error| refuse(path, format_args!("cannot be read: {error}")))?;
-    if bytes == 0 {
+/// Rejects an empty file, which is a valid new database.
+pub(super) fn check_not_empty(path: &Path) -> Result<(), Error> {
+    if fs::metadata(path).is_ok_and(|metadata| metadata.len() == 0) && !has_log(path) {
         return refuse(
             path,
             "is empty: it lost its contents (a new ledger is never empty); restore it from a \
              backup, or delete it if it never held a sale",
         );
     }
-    if !header.starts_with(MAGIC) {
-        return cannot_open(format!(
-            "{} is not a ledger: it is not a SQLite database; correct ledger.url, or restore the \
-             file from a backup",
-            path.display()
-        ));
-    }
-    match expected_bytes(&header) {
-        Some(expected) if expected <= bytes => Ok(()),
-        Some(expected) => refuse(
-            path,
-            format_args!(
-                "is cut off: it has {bytes} bytes and should have {expected}; restore it from a \
-                 backup, and look for a full or failing disk"
-            ),
-        ),
-        None => refuse(path, "has a damaged header: restore it from a backup"),
-    }
+    Ok(())
 }
 
-const HEADER_BYTES: usize = 100;
-const MAGIC: &[u8] = b"SQLite format 3\0";
-
-/// The size of the file according to its header
-/// (<https://www.sqlite.org/fileformat2.html#the_database_header>); 0 if the header does not
-/// contain a valid size, `None` if it is damaged.
-fn expected_bytes(header: &[u8]) -> Option<u64> {
-    let be32 = |at: usize| -> Option<u32> {
-        header.get(at..at + 4)?.try_into().ok().map(u32::from_be_bytes)
-    };
-    let page: [u8; 2] = header.get(16..18)?.try_into().ok()?;
-    let page_bytes = match u64::from(u16::from_be_bytes(page)) {
-        1 => 65_536,
-        bytes if bytes.is_power_of_two() && bytes >= 512 => bytes,
-        _ => return None,
-    };
-    let (changes, pages, pages_as_of) = (be32(24)?, be32(28)?, be32(92)?);
-    let is_size_valid = changes == pages_as_of;
-    Some(if is_size_valid { page_bytes * u64::from(pages) } else { 0 })
+/// Rejects a file that is shorter than the database says, unless its log may have the rest.
+pub(super) fn check_whole(path: &Path, conn: &mut SqliteConnection) -> Result<(), Error> {
+    let expected = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size";
+    let expected =
+        number_cell(conn, expected).map_err(|error| explain(path, &error.to_string()))?;
+    // After the count: without a log now, the file has all pages that were counted.
+    if has_log(path) {
+        return Ok(());
+    }
+    match fs::metadata(path) {
+        Ok(metadata) if metadata.len() >= expected.unsigned_abs() => Ok(()),
+        Ok(metadata) => {
+            let bytes = metadata.len();
+            refuse(
+                path,
+                format_args!(
+                    "is cut off: it has {bytes} bytes and should have {expected}; restore it from \
+                     a backup, and look for a full or failing disk"
+                ),
+            )
+        }
+        Err(error) => refuse(path, format_args!("cannot be read: {error}")),
+    }
 }
 
 /// Creates a ledger under a temporary name and renames it when it is complete, so that a file at

@@ -88,8 +88,8 @@ fn lock_and_migrate(options: &OpenOptions) -> Result<LockedFile, Error> {
     let mut migrated = Vec::new();
     if file::exists(path)? {
         file::check_writable(path)?;
+        file::check_not_empty(path)?;
         if !file::has_log(path) {
-            file::check_complete(path)?;
             check_is_ledger(path, options)?;
         }
     } else if options.create {
@@ -112,6 +112,7 @@ fn lock_and_migrate(options: &OpenOptions) -> Result<LockedFile, Error> {
 /// Rejects the database of another program, before anything is written to it.
 fn check_is_ledger(path: &Path, options: &OpenOptions) -> Result<(), Error> {
     let mut conn = connect(path, ConnectionAccess::ReadOnly, options)?;
+    file::check_whole(path, &mut conn)?;
     let schema = migrate::schema_status(&mut conn);
     if !schema.map_err(|error| explain_refusal(path, error))?.applied.is_empty() {
         return Ok(());
@@ -176,10 +177,9 @@ impl SqlLedger<SqliteConnection> {
                 path.display()
             ));
         }
-        if !file::has_log(path) {
-            file::check_complete(path)?;
-        }
+        file::check_not_empty(path)?;
         let mut conn = connect(path, ConnectionAccess::ReadOnly, options)?;
+        file::check_whole(path, &mut conn)?;
         migrate::schema_status(&mut conn).map_err(|error| explain_refusal(path, error))
     }
 
@@ -245,9 +245,8 @@ fn check_readable(path: &Path, conn: &mut SqliteConnection) -> Result<(), Error>
             path.display()
         ));
     }
-    if checkpoint(conn).map_err(explain)? {
-        file::check_complete(path)?;
-    }
+    checkpoint(conn).map_err(explain)?;
+    file::check_whole(path, conn)?;
     for table in migrate::TABLES {
         if conn.has_table(table).map_err(explain)? {
             let sql = format!("SELECT COUNT(*) FROM (SELECT 1 FROM {table} LIMIT 1)");

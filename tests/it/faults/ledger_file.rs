@@ -195,8 +195,7 @@ fn a_file_that_lost_its_end_is_refused() {
     let whole = fs::metadata(&options.path).unwrap().len();
     for length in [whole - 1, whole - 4_096, whole / 2, 4_096, 60, 20] {
         File::options().write(true).open(&options.path).unwrap().set_len(length).unwrap();
-        let word = if length < 100 { "damaged header" } else { "cut off" };
-        assert_refused(&options, true, &[word, "backup"]);
+        assert_refused(&options, true, &["restore it from a backup"]);
     }
 }
 
@@ -218,7 +217,7 @@ fn damage_deep_inside_is_found_by_the_check_of_every_page() {
     bytes[last..].fill(0xA5);
     fs::write(&options.path, bytes).unwrap();
     let error = SqliteLedger::check_pages(&options).unwrap_err();
-    assert!(error.to_string().contains("damaged: restore it from a backup"), "{error}");
+    assert!(error.to_string().contains("damaged or cut off: restore it from a backup"), "{error}");
 }
 
 #[test]

@@ -21,6 +21,7 @@ mod gate_retries;
 mod gate_sold_out;
 mod hostile_clients;
 mod kill;
+mod ledger_backup;
 mod ledger_crash;
 mod ledger_file;
 mod ledger_restored;
