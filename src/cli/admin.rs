@@ -71,7 +71,7 @@ pub enum Error {
 impl Error {
     /// Whether the server refuses the subject of the call, and not every call of this token.
     pub fn is_about_one(&self) -> bool {
-        matches!(self, Self::Refused { status, .. } if *status != 403)
+        matches!(self, Self::Refused { status, code, .. } if *status != 403 && code != "no-broker")
     }
 
     /// The exit code and the next step for the operator.

@@ -14,6 +14,7 @@ use secrecy::ExposeSecret;
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
 
+use super::audit::could_not_tell;
 use super::exit::{CommandFailure, Exit};
 use crate::config::Settings;
 use crate::db::{Ledger, Visitor};
@@ -110,19 +111,15 @@ impl AnswerLine {
 /// `holds`, `num_answers`, `num_purged` (answers of purged sales, which are not compared),
 /// `num_findings` and `findings`.
 pub async fn check(file: &Path, settings: &Settings) -> Result<Json, CommandFailure> {
-    let failed = |what: String| {
-        let remedy = "each line is one answer, see docs/operate/audit.md";
-        CommandFailure::new(Exit::Unclear, format!("could not tell: {what}"), remedy)
-    };
-    let mut attempts = read_file(file).map_err(failed)?;
+    let mut attempts = read_file(file)?;
     let num_answers = attempts.len();
     let ledger = tier::open_ledger_for_reading(settings);
-    let ledger = ledger.map_err(|error| failed(error.to_string()))?;
+    let ledger = ledger.map_err(|error| could_not_tell(&error))?;
     let records = records_of(ledger.as_ref(), settings, &attempts).await;
     let sales = ledger.sales().await;
     ledger.close().await;
-    let records = records.map_err(|error| failed(error.to_string()))?;
-    for sale in sales.map_err(|error| failed(error.to_string()))? {
+    let records = records.map_err(|error| could_not_tell(error.as_ref()))?;
+    for sale in sales.map_err(|error| could_not_tell(&error))? {
         if sale.retention.is_purged() {
             attempts.retain(|attempt| *attempt.request.sale != *sale.id.as_str());
         }
@@ -138,14 +135,22 @@ pub async fn check(file: &Path, settings: &Settings) -> Result<Json, CommandFail
     }))
 }
 
-fn read_file(file: &Path) -> Result<Vec<Attempt>, String> {
-    let opened =
-        std::fs::File::open(file).map_err(|error| format!("{}: {error}", file.display()))?;
+fn read_file(file: &Path) -> Result<Vec<Attempt>, CommandFailure> {
+    let failed = |what: String, remedy| {
+        let problem = format!("could not tell: {}: {what}", file.display());
+        CommandFailure::new(Exit::Unclear, problem, remedy)
+    };
+    let opened = std::fs::File::open(file);
+    let opened = opened.map_err(|error| failed(error.to_string(), "check the path"))?;
     let mut attempts = Vec::new();
-    for (no, line) in (1..).zip(BufReader::new(opened).lines()) {
-        let line = line.map_err(|error| format!("line {no}: {error}"))?;
+    for (no, line) in (1_u64..).zip(BufReader::new(opened).lines()) {
+        let faulty = |fault: String| {
+            let remedy = "each line is one answer, see docs/operate/audit.md";
+            failed(format!("line {no}: {fault}"), remedy)
+        };
+        let line = line.map_err(|error| faulty(error.to_string()))?;
         if !line.trim().is_empty() {
-            attempts.push(AnswerLine::read(&line).map_err(|fault| format!("line {no}: {fault}"))?);
+            attempts.push(AnswerLine::read(&line).map_err(faulty)?);
         }
     }
     Ok(attempts)

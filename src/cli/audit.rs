@@ -41,6 +41,9 @@ pub struct AuditArgs {
     /// Report what a repair would do, and repair nothing; overrides --repair
     #[arg(long)]
     dry_run: bool,
+    /// Why it repairs; recorded with who did it
+    #[arg(long, requires = "repair")]
+    reason: Option<String>,
     #[command(flatten)]
     server: ServerArgs,
 }
@@ -58,7 +61,8 @@ pub async fn run(args: &AuditArgs, common: &Common) -> anyhow::Result<Exit> {
     let settings = common.settings_for(&SECTIONS)?;
     let url = args.server.internal_url.as_deref();
     let repair = args.repair && !args.dry_run;
-    let body = json!({ "sale_id": args.sale, "repair": repair, "dry_run": args.dry_run });
+    let AuditArgs { sale, dry_run, reason, .. } = args;
+    let body = json!({ "sale_id": sale, "repair": repair, "dry_run": dry_run, "reason": reason });
     let answer = match AdminClient::new(url, &settings) {
         Ok(client) => client.post(&["audit"], &body, None).await,
         Err(error) => Err(error),
@@ -87,13 +91,15 @@ pub async fn run(args: &AuditArgs, common: &Common) -> anyhow::Result<Exit> {
     Ok(verdict(&report))
 }
 
+/// Why the ledger tells nothing.
+pub(super) fn could_not_tell(error: &dyn std::error::Error) -> CommandFailure {
+    let cause = error.source().map_or_else(String::new, |cause| format!(": {cause}"));
+    let remedy = "run `floodgate doctor` with the same --config and --set";
+    CommandFailure::new(Exit::Unclear, format!("could not tell: {error}{cause}"), remedy)
+}
+
 /// Audits the ledger without a server; the report has the format of the admin API.
 async fn audit_ledger(settings: &Settings, sale: Option<&str>) -> Result<Json, CommandFailure> {
-    let could_not_tell = |error: &dyn std::error::Error| {
-        let cause = error.source().map_or_else(String::new, |cause| format!(": {cause}"));
-        let remedy = "run `floodgate doctor` with the same --config and --set";
-        CommandFailure::new(Exit::Unclear, format!("could not tell: {error}{cause}"), remedy)
-    };
     let sale: Option<SaleId> =
         sale.map(str::parse).transpose().map_err(|error| could_not_tell(&error))?;
     let ledger = tier::open_ledger_for_reading(settings).map_err(|error| could_not_tell(&error))?;

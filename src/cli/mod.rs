@@ -14,6 +14,7 @@ pub mod admin;
 mod answers;
 mod archive_files;
 mod audit;
+mod bench;
 mod common;
 mod demo;
 mod dlq;
@@ -80,6 +81,7 @@ enum Command {
     Trace(trace::TraceArgs),
     Events(events::EventsArgs),
     Payments(payments::PaymentsArgs),
+    Bench(bench::BenchArgs),
 }
 
 fn dispatch(Cli { command, common }: Cli) -> anyhow::Result<Exit> {
@@ -97,6 +99,7 @@ fn dispatch(Cli { command, common }: Cli) -> anyhow::Result<Exit> {
         Command::Trace(args) => runtime()?.block_on(trace::run(&args, common)),
         Command::Events(args) => runtime()?.block_on(events::run(&args, common)),
         Command::Payments(args) => runtime()?.block_on(payments::run(&args, common)),
+        Command::Bench(args) => bench::run(&args, common),
     }
 }
 

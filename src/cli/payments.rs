@@ -58,6 +58,9 @@ enum Verb {
         /// Their ids, as in `payments list`
         #[arg(required = true)]
         ids: Vec<String>,
+        /// Why; recorded with who did it
+        #[arg(long)]
+        reason: Option<String>,
     },
     /// Close reports of unknown payments whose money was settled elsewhere
     #[command(before_help = "Examples:\n  floodgate payments resolve event:demo:evt_1 \
@@ -104,7 +107,9 @@ pub async fn run(args: &PaymentsArgs, common: &Common) -> anyhow::Result<Exit> {
             output.data(&shown, || render(list(&shown, "payments")))?;
             Ok(Exit::Done)
         }
-        Verb::Retry { ids } => each(&client, output, ids, "retry", &json!({})).await,
+        Verb::Retry { ids, reason } => {
+            each(&client, output, ids, "retry", &json!({ "reason": reason })).await
+        }
         Verb::Resolve { ids, reason } => {
             each(&client, output, ids, "resolve", &json!({ "reason": reason })).await
         }

@@ -17,6 +17,7 @@ const EXAMPLES: &str = "\
 Examples:
   floodgate rebuild --sale spring                 every article of the sale
   floodgate rebuild --sale spring --sku phone     one of them
+  floodgate rebuild --sale spring --sku phone --bucket 3 --reason 'doctor names it'
 ";
 
 /// Reload the buckets of a sale in Redis from the ledger, without a restart: buyers get `busy` for
@@ -31,6 +32,13 @@ pub struct RebuildArgs {
     /// Only this article of it
     #[arg(long, value_name = "ID")]
     sku: Option<String>,
+    /// Only articles with this bucket; all buckets of an article are loaded together, because the
+    /// ledger counts units by article
+    #[arg(long, value_name = "NUMBER")]
+    bucket: Option<u16>,
+    /// Why; recorded with who did it
+    #[arg(long)]
+    reason: Option<String>,
     #[command(flatten)]
     server: ServerArgs,
 }
@@ -38,7 +46,7 @@ pub struct RebuildArgs {
 /// Calls the running server.
 pub async fn run(args: &RebuildArgs, common: &Common) -> anyhow::Result<Exit> {
     let (client, output) = args.server.connect(common)?;
-    let body = args.sku.as_ref().map_or_else(|| json!({}), |sku| json!({ "sku_id": sku }));
+    let body = json!({ "sku_id": args.sku, "bucket": args.bucket, "reason": args.reason });
     let path = ["sales", &args.sale, "rebuild"];
     let rebuilt = client.post(&path, &body, Some(REBUILD_TIMEOUT)).await;
     let rebuilt = rebuilt.map_err(|error| with_remedy(error, &args.sale))?;

@@ -37,6 +37,9 @@ pub struct ArchiveArgs {
     /// Folder for the files; made if it is missing
     #[arg(long, value_name = "FOLDER")]
     to: PathBuf,
+    /// Why; recorded with who did it
+    #[arg(long)]
+    reason: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -46,14 +49,14 @@ pub struct PurgeArgs {
     /// Folder of the sale's archive
     #[arg(long, value_name = "FOLDER")]
     archive: PathBuf,
-    /// Stands in the server's log
+    /// Why; recorded with who did it
     #[arg(long)]
     reason: Option<String>,
 }
 
 impl ArchiveArgs {
     pub async fn run(&self, client: &AdminClient, output: &Output) -> anyhow::Result<Exit> {
-        let Self { sale_id, to } = self;
+        let Self { sale_id, to, reason } = self;
         let path = ["sales", sale_id, "archive"];
         let waiting = client.get(&path, COMPARE_TIMEOUT).await?;
         let open = list(&waiting, "open");
@@ -67,7 +70,8 @@ impl ArchiveArgs {
         }
         let manifest = Manifest::new(sale_id, files);
         let digest = manifest.write(to).map_err(|error| cannot_write(to, error))?.to_string();
-        let body = json!({ "digest": digest, "tables": manifest.contents() });
+        let tables = manifest.contents();
+        let body = json!({ "digest": digest, "tables": tables, "reason": reason });
         client
             .post(&path, &body, COMPARE_TIMEOUT)
             .await
@@ -149,10 +153,8 @@ impl PurgeArgs {
         }
         manifest.verify(archive)?;
         let digest = digest.to_string();
-        let mut body = json!({ "digest": digest, "tables": manifest.contents() });
-        if let (Some(reason), Some(body)) = (reason, body.as_object_mut()) {
-            body.insert("reason".to_owned(), json!(reason));
-        }
+        let tables = manifest.contents();
+        let body = json!({ "digest": digest, "tables": tables, "reason": reason });
         let (mut num_rows, mut longest_ms) = (0, 0);
         loop {
             let path = ["sales", sale_id, "purge"];

@@ -57,6 +57,9 @@ enum Verb {
     Create {
         /// JSON file, or - for stdin
         file: PathBuf,
+        /// Why; recorded with who did it
+        #[arg(long)]
+        reason: Option<String>,
     },
     /// Let a sale sell inside its window
     #[command(before_help = "Examples:\n  floodgate sale open spring\n")]
@@ -113,8 +116,11 @@ pub async fn run(args: &SaleArgs, common: &Common) -> anyhow::Result<Exit> {
         Verb::Pause(sale) => (sale, "pause", "paused", "go on with: floodgate sale open"),
         Verb::Close(sale) => (sale, "close", "closed", "check it: floodgate audit --sale"),
         Verb::Export(export) => return export::run(export, &client, output, common).await,
-        Verb::Create { file } => {
-            let description = read_description(file)?;
+        Verb::Create { file, reason } => {
+            let mut description = read_description(file)?;
+            if let (Some(reason), Some(description)) = (reason, description.as_object_mut()) {
+                description.insert("reason".to_owned(), json!(reason));
+            }
             let sale = client.post(&["sales"], &description, CALL_TIMEOUT).await?;
             let id = field(&description, "sale_id");
             output.data(&sale, || format!("sale {id} is created, and not open yet"))?;

@@ -6,8 +6,8 @@ use async_trait::async_trait;
 
 use super::Error;
 use crate::domain::{
-    ArchiveCursor, ArchivePage, ArchiveTable, OpenEnd, RetentionChange, Sale, SaleId, SkuNo,
-    TableContents,
+    ArchiveCursor, ArchivePage, ArchiveTable, ByOperator, OpenEnd, RetentionChange, Sale, SaleId,
+    SkuNo, TableContents,
 };
 
 /// Rows that one transaction deleted.
@@ -25,11 +25,13 @@ pub trait RetentionStore: Send + Sync {
     /// Makes a change of [`RetentionChange`]. Once a sale is sealed, no order of it changes: every
     /// transaction that began before has ended. A purge begins only if nothing was placed or
     /// refused since the archive. Returns the sale after the change; `Ok(None)`: unknown sale, not
-    /// closed, or a change that its state or its contents do not allow.
+    /// closed, or a change that its state or its contents do not allow. The operator of an archive
+    /// and of a purge is recorded.
     async fn set_retention(
         &self,
         sale: SaleId,
         change: RetentionChange,
+        by: Option<ByOperator>,
     ) -> Result<Option<Sale>, Error>;
 
     /// What each table of the archive has of a sale.

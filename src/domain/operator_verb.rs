@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::dead_letter::DeadLetterNo;
 use super::ids::SaleId;
+use super::payment::AttemptKey;
 
 /// Most characters of a reason that the ledger keeps.
 pub const REASON_CHARS_MAX: usize = 1000;
@@ -25,6 +26,7 @@ pub enum VerbSubject {
         provider: String,
         event_id: String,
     },
+    Payment(AttemptKey),
     DeadLetter(DeadLetterNo),
 }
 
@@ -33,6 +35,7 @@ impl fmt::Display for VerbSubject {
         match self {
             Self::Sale(id) => write!(f, "sale:{id}"),
             Self::Report { provider, event_id } => write!(f, "payment:event:{provider}:{event_id}"),
+            Self::Payment(key) => write!(f, "payment:{key}"),
             Self::DeadLetter(no) => write!(f, "letter:{no}"),
         }
     }

@@ -28,17 +28,17 @@ pub(super) struct Selection {
     #[command(flatten)]
     filter: FilterArgs,
     /// With --all: how many match; another number changes nothing
-    #[arg(long, value_name = "NUMBER", requires = "all", conflicts_with = "dry_run")]
+    #[arg(long, value_name = "NUMBER", conflicts_with = "dry_run")]
     expected: Option<u64>,
     /// With --all: show which match and how many, and change nothing
-    #[arg(long, requires = "all")]
+    #[arg(long)]
     dry_run: bool,
     /// With --all: most dead letters of this run; `--cursor` continues
     #[arg(long, value_name = "NUMBER", requires = "expected",
           value_parser = clap::value_parser!(u64).range(1..))]
     max: Option<u64>,
     /// With --all: cursor at the end of the previous run
-    #[arg(long, value_name = "CURSOR", requires = "all")]
+    #[arg(long, value_name = "CURSOR")]
     cursor: Option<String>,
 }
 
@@ -56,24 +56,33 @@ impl Selection {
         output: Output,
         action: &Action<'_>,
     ) -> anyhow::Result<Exit> {
+        let is_for_all = self.dry_run
+            || self.expected.is_some()
+            || self.max.is_some()
+            || self.cursor.is_some()
+            || !self.filter.is_empty();
+        if is_for_all && !self.all {
+            let problem = "a filter, --expected, --dry-run, --max and --cursor go with --all";
+            return Err(unclear(problem, "give numbers alone, or --all").into());
+        }
         if self.dry_run {
             return self.show(client, output).await;
         }
         let mut run = Run::default();
-        let ended = match self.expected {
-            Some(expected) => run.all(client, self, action, expected).await,
-            None if self.all => {
+        let ended = if self.all {
+            let Some(expected) = self.expected else {
                 let remedy = "--dry-run tells how many match; give that number";
-                Err(unclear("--all needs --expected", remedy))
-            }
-            None if !self.filter.is_empty() => {
-                Err(unclear("a filter selects nothing without --all", "give numbers or --all"))
-            }
-            None => {
-                let reason = |reason: &str| json!({ "reason": reason });
-                let body = action.reason.map_or_else(|| json!({}), reason);
-                run.each(client, &self.ids, action.verb, &body).await
-            }
+                return Err(unclear("--all needs --expected", remedy).into());
+            };
+            let Some(reason) = action.reason.filter(|reason| !reason.trim().is_empty()) else {
+                let problem = "a verb on all that match needs a reason";
+                return Err(unclear(problem, "give --reason").into());
+            };
+            run.all(client, self, action.verb, reason, expected).await
+        } else {
+            let reason = |reason: &str| json!({ "reason": reason });
+            let body = action.reason.map_or_else(|| json!({}), reason);
+            run.each(client, &self.ids, action.verb, &body).await
         };
         run.end(output, ended)
     }
@@ -145,12 +154,10 @@ impl Run {
         &mut self,
         client: &AdminClient,
         selection: &Selection,
-        action: &Action<'_>,
+        verb: &str,
+        reason: &str,
         expected: u64,
     ) -> Result<(), CommandFailure> {
-        let Some(reason) = action.reason.filter(|reason| !reason.trim().is_empty()) else {
-            return Err(unclear("a verb on all that match needs a reason", "give --reason"));
-        };
         self.next_cursor.clone_from(&selection.cursor);
         let (mut expected, mut room) = (expected, selection.max.unwrap_or(u64::MAX));
         self.num_requested = usize::try_from(expected.min(room)).unwrap_or(usize::MAX);
@@ -166,7 +173,7 @@ impl Run {
                 "max": room.min(STEP),
                 "reason": reason,
             });
-            let step = client.post(&["dead-letters", action.verb], &body, None).await;
+            let step = client.post(&["dead-letters", verb], &body, None).await;
             let step = step.map_err(operation_failure)?;
             self.results.extend(dead_letters(&step).iter().cloned());
             if let Some(why) = step.get("stopped").and_then(Json::as_str) {

@@ -137,7 +137,12 @@ fn operation_failure(error: Error) -> CommandFailure {
         Error::Refused { code, .. } if code == "other-count" => {
             "--dry-run shows those that match now; nothing of this step was changed"
         }
-        Error::Refused { status: 404, .. } => "`floodgate dlq list --state all` shows all of them",
+        Error::Refused { code, .. } if code == "unknown-dead-letter" => {
+            "`floodgate dlq list --state all` shows all of them"
+        }
+        Error::Refused { code, .. } if code == "no-broker" => {
+            "name a process of tier pipeline with --internal-url"
+        }
         Error::Unknown { .. } => "`floodgate dlq list` shows what is open; repeats do no harm",
         Error::Unable { status: 503, .. } => {
             "`floodgate doctor` checks broker and ledger; then repeat it: repeats do no harm"

@@ -10,13 +10,14 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::sales::load;
+use super::verbs::record_by;
 use super::{Database, SqlLedger, TransactionEnd, WRITER, in_transaction};
 use crate::db::archive_tables::{ArchiveScope, TableSpec, array, elements, spec};
 use crate::db::rows::readable;
 use crate::db::{Error, PurgeStep, RetentionStore};
 use crate::domain::{
-    ArchiveCursor, ArchivePage, ArchiveTable, OpenEnd, Phase, RetentionChange, RetentionState,
-    Sale, SaleId, SkuNo, TableContents,
+    ArchiveCursor, ArchivePage, ArchiveTable, ByOperator, OpenEnd, Phase, RetentionChange,
+    RetentionState, Sale, SaleId, SkuNo, TableContents, VerbSubject,
 };
 
 /// Tables with rows of a SKU that belong to no order, with the rest of their keys.
@@ -33,8 +34,10 @@ impl<D: Database> RetentionStore for SqlLedger<D> {
         &self,
         sale: SaleId,
         change: RetentionChange,
+        by: Option<ByOperator>,
     ) -> Result<Option<Sale>, Error> {
-        let job = move |conn: &mut D, now_ms| set_retention(conn, &sale, &change, now_ms);
+        let job =
+            move |conn: &mut D, now_ms| set_retention(conn, &sale, &change, by.as_ref(), now_ms);
         self.write_at("changing a sale's retention", job).await
     }
 
@@ -120,6 +123,7 @@ fn set_retention<D: Database>(
     conn: &mut D,
     id: &SaleId,
     change: &RetentionChange,
+    by: Option<&ByOperator>,
     now_ms: i64,
 ) -> Result<TransactionEnd<Option<Sale>>, Error> {
     conn.lock_sale(id.as_str())?;
@@ -129,7 +133,8 @@ fn set_retention<D: Database>(
     let Some(mut after) = change.after(&before).filter(|_| is_closed) else {
         return Ok(TransactionEnd::RollBack(None));
     };
-    if after != before {
+    let is_new = after != before;
+    if is_new {
         after.since_ms = (after.state != RetentionState::Kept).then_some(now_ms);
     }
     match change {
@@ -145,6 +150,10 @@ fn set_retention<D: Database>(
             // A copy of an intent that arrives from now on is refused: its order is not here any
             // more.
             conn.take_all_units(row.sale_no)?;
+            record_by(conn, &VerbSubject::Sale(id.clone()), "purge", by, now_ms)?;
+        }
+        RetentionChange::Archive(_) if is_new => {
+            record_by(conn, &VerbSubject::Sale(id.clone()), "archive", by, now_ms)?;
         }
         RetentionChange::Archive(_) | RetentionChange::Unseal | RetentionChange::EndPurge => {}
     }

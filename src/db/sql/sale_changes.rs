@@ -36,6 +36,9 @@ pub(super) fn change_sale<D: Database>(
     let SaleChanged::Changed(sale) = &changed else {
         return Ok(TransactionEnd::RollBack(changed));
     };
+    if *sale == before {
+        return Ok(TransactionEnd::RollBack(changed));
+    }
     conn.change_sale(sale)?;
     if sale.epoch != before.epoch {
         // From here on the old epoch sells only in buckets that do not have the new one yet.

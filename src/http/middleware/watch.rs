@@ -49,6 +49,14 @@ pub fn give_reason(request: &HttpRequest, reason: Option<&str>) {
     }
 }
 
+/// What a verb on many did.
+struct VerbResult(String);
+
+/// Adds the result of a verb on many to its line in the log.
+pub fn give_result(request: &HttpRequest, result: String) {
+    request.extensions_mut().insert(VerbResult(result));
+}
+
 /// The trace that [`watch`] stored, or the one in the headers.
 pub fn trace_of(request: &HttpRequest) -> TraceContext {
     let stored = request.extensions().get::<TraceContext>().copied();
@@ -141,8 +149,9 @@ impl AdminCall {
             let peer = peer.map(tracing::field::display);
             let extensions = answer.request().extensions();
             let reason = extensions.get::<Reason>().map(|reason| reason.0.as_str());
+            let did = extensions.get::<VerbResult>().map(|result| result.0.as_str());
             tracing::info!(
-                operator, %method, %path, peer, status, reason, %trace_id, "operator: verb"
+                operator, %method, %path, peer, status, reason, did, %trace_id, "operator: verb"
             );
         }
     }

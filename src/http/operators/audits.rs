@@ -31,18 +31,18 @@ pub struct AuditBody {
     /// Report what a repair would do; overrides `repair`.
     #[serde(default)]
     dry_run: bool,
-    /// Stands in the log beside who did it; at most 1000 characters.
+    /// Recorded with who repaired; at most 1000 characters.
     reason: Option<String>,
 }
 
-impl From<AuditBody> for AuditRequest {
-    fn from(body: AuditBody) -> Self {
-        let mode = match (body.dry_run, body.repair) {
+impl AuditBody {
+    fn into_request(self, request: &HttpRequest) -> Result<AuditRequest, Problem> {
+        let mode = match (self.dry_run, self.repair) {
             (true, _) => RepairMode::DryRun,
             (false, true) => RepairMode::Repair,
             (false, false) => RepairMode::Report,
         };
-        Self { sale: body.sale_id, mode }
+        Ok(AuditRequest { sale: self.sale_id, mode, by: by_operator(request, self.reason)? })
     }
 }
 
@@ -136,9 +136,9 @@ pub struct RepairsQuery {
 )]
 pub async fn check(request: HttpRequest, payload: web::Payload, state: State) -> Handled {
     let max = state.settings.http.body_max_bytes;
-    let mut audit_body: AuditBody = body::optional(&request, payload, max).await?;
-    by_operator(&request, audit_body.reason.take())?;
-    Ok(HttpResponse::Ok().json(state.audits.run(&audit_body.into()).await?))
+    let audit_body: AuditBody = body::optional(&request, payload, max).await?;
+    let audit = audit_body.into_request(&request)?;
+    Ok(HttpResponse::Ok().json(state.audits.run(&audit).await?))
 }
 
 /// Begins the same in the background. One runs at a time in each process.
@@ -150,9 +150,9 @@ pub async fn check(request: HttpRequest, payload: web::Payload, state: State) ->
 )]
 pub async fn start(request: HttpRequest, payload: web::Payload, state: State) -> Handled {
     let max = state.settings.http.body_max_bytes;
-    let mut audit_body: AuditBody = body::optional(&request, payload, max).await?;
-    by_operator(&request, audit_body.reason.take())?;
-    if let Some(sale) = &audit_body.sale_id
+    let audit_body: AuditBody = body::optional(&request, payload, max).await?;
+    let audit = audit_body.into_request(&request)?;
+    if let Some(sale) = &audit.sale
         && !state.deps.ledger.sales().await?.iter().any(|stored| stored.id == *sale)
     {
         return Err(ProblemCode::UnknownSku.into());
@@ -160,7 +160,7 @@ pub async fn start(request: HttpRequest, payload: web::Payload, state: State) ->
     let Some(job) = state.audits.begin() else {
         return Err(Problem::from(ProblemCode::Busy).with_detail("An audit is running."));
     };
-    let task = state.audits.clone().run_job(job.no, audit_body.into());
+    let task = state.audits.clone().run_job(job.no, audit);
     state.deps.shutdown.spawn_here(task);
     Ok(HttpResponse::Accepted()
         .insert_header((LOCATION, format!("/admin/v1/audits/{}", job.no)))

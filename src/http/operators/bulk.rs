@@ -14,6 +14,7 @@ use super::verbs::{by_operator, record_all};
 use crate::domain::{ByOperator, DeadLetterNo, DeadLetterState, VerbSubject};
 use crate::http::middleware::body::{self, JsonObject};
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
+use crate::http::middleware::watch::give_result;
 use crate::http::state::{HttpState, State};
 use crate::runtime::shutdown::run_to_end;
 use crate::services::dead_letters::{DeadLetterError, DeadLetterOutcome, DeadLetterResult};
@@ -41,13 +42,14 @@ pub struct BulkBody {
 pub struct BulkView {
     /// Each dead letter of the step, oldest first.
     dead_letters: Vec<BulkItemView>,
-    /// Dead letters that match and come in later steps.
+    /// Dead letters that match from the next cursor on; after a step that ended early, all that
+    /// still match.
     num_left: u64,
     /// Cursor of the next step; absent after the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
     /// Why the step ended early: broker or ledger do not answer. The dead letters that it did not
-    /// reach still match; repeat the bulk with the new number.
+    /// reach still match; repeat the step with the new number.
     #[serde(skip_serializing_if = "Option::is_none")]
     stopped: Option<String>,
 }
@@ -114,17 +116,16 @@ macro_rules! bulk_handlers {
         ) -> Handled {
             let bytes = body::read(payload, state.settings.http.body_max_bytes).await?;
             let mut body: BulkBody = body::parse(request.headers(), &bytes)?;
-            if body.reason.as_ref().is_some_and(|reason| reason.trim().is_empty()) {
-                return Err(Problem::invalid("reason must not be empty"));
-            }
             if body.max.is_some_and(|max| !(1..=LIMIT_MAX).contains(&max)) {
                 return Err(Problem::invalid(format!("max must be from 1 to {LIMIT_MAX}")));
             }
             body.filter.0.limit = body.max.or(body.filter.0.limit);
             let by = by_operator(&request, body.reason.clone())?;
+            let filter = body.filter.0.text();
             // An operator who goes away does not end the step between two dead letters.
             let step = async move { step(&state, Verb::$verb, &body, by).await };
-            let done = run_to_end(step).await.ok_or(ProblemCode::Internal)??;
+            let done: BulkView = run_to_end(step).await.ok_or(ProblemCode::Internal)??;
+            give_result(&request, format!("{filter}: {}", done.summary()));
             Ok(HttpResponse::Ok().json(done))
         }
     )+};
@@ -160,56 +161,68 @@ async fn step(
         let problem = Problem::from(ProblemCode::OtherCount).with_detail(detail);
         return Err(problem.with("actual", actual));
     }
-    let num_left = actual.saturating_sub(page.len() as u64);
     let last = page.last().map(|last| last.no.to_string());
     let mut numbers: Vec<DeadLetterNo> = page.iter().map(|dead_letter| dead_letter.no).collect();
     numbers.sort_unstable();
-    let (dead_letters, stopped) = run_each(state, verb, &numbers, reason).await;
-    let is_done =
-        |item: &&BulkItemView| item.done.is_some_and(|it| it != DeadLetterOutcome::Already);
-    let num_done = dead_letters.iter().filter(is_done).count();
-    let num_refused = dead_letters.iter().filter(|item| item.refused.is_some()).count();
-    let operator = by.as_ref().map(|by| by.name.as_str());
-    let (verb, filter) = (verb.name(), query.text());
-    tracing::info!(
-        operator,
-        verb,
-        reason,
-        filter,
-        expected,
-        num_done,
-        num_refused,
-        num_left,
-        stopped,
-        "dead letters: step of a verb in bulk"
-    );
-    let done = dead_letters.iter().filter(is_done).filter_map(|item| item.id.parse().ok());
+    let (dead_letters, stopped) = run_each(state, verb, &numbers, reason).await?;
+    let done =
+        dead_letters.iter().filter(|item| item.is_done()).filter_map(|it| it.id.parse().ok());
     let subjects: Vec<VerbSubject> =
         done.map(|no| VerbSubject::DeadLetter(DeadLetterNo(no))).collect();
-    record_all(state, &subjects, verb, by).await;
+    record_all(state, &subjects, verb.name(), by).await;
+    let num_gone = match stopped {
+        None => numbers.len(),
+        Some(_) => dead_letters.iter().filter(|item| item.has_left(query.state)).count(),
+    };
+    let num_left = actual.saturating_sub(num_gone as u64);
     let next_cursor = last.filter(|_| num_left > 0 && stopped.is_none());
     Ok(BulkView { dead_letters, num_left, next_cursor, stopped })
 }
 
+impl BulkView {
+    fn summary(&self) -> String {
+        let num_done = self.dead_letters.iter().filter(|item| item.is_done()).count();
+        let num_refused = self.dead_letters.iter().filter(|item| item.refused.is_some()).count();
+        let stopped = self.stopped.as_deref().map_or_else(String::new, |why| format!(": {why}"));
+        format!("{num_done} done, {num_refused} refused, {} left{stopped}", self.num_left)
+    }
+}
+
+impl BulkItemView {
+    /// Whether this step changed it.
+    fn is_done(&self) -> bool {
+        self.done.is_some_and(|done| done != DeadLetterOutcome::Already)
+    }
+
+    /// Whether it is no longer in the state of the filter.
+    fn has_left(&self, state: Option<DeadLetterState>) -> bool {
+        self.state.is_some() && self.state != state
+    }
+}
+
 /// Runs the verb on each; ends at the first error that the next one would meet, too.
+///
+/// # Errors
+/// `no-broker`: this process replays nothing.
 async fn run_each(
     state: &HttpState,
     verb: Verb,
     numbers: &[DeadLetterNo],
     reason: Option<&str>,
-) -> (Vec<BulkItemView>, Option<String>) {
+) -> Result<(Vec<BulkItemView>, Option<String>), Problem> {
     let mut items = Vec::with_capacity(numbers.len());
     for no in numbers {
         let (done, refused) = match verb.run(state, *no, reason).await {
             Ok(done) => (Some(done), None),
-            Err(error) if is_of_all(&error) => return (items, Some(error.to_string())),
+            Err(error @ DeadLetterError::NoBroker) => return Err(error.into()),
+            Err(error) if is_of_all(&error) => return Ok((items, Some(error.to_string()))),
             Err(error) => (None, Some(error.to_string())),
         };
         let after = done.as_ref().map(|(_, dead_letter)| dead_letter.state);
         let done = done.map(|(outcome, _)| outcome);
         items.push(BulkItemView { id: no.to_string(), done, state: after, refused });
     }
-    (items, None)
+    Ok((items, None))
 }
 
 /// Whether an error is that of the broker or the ledger, not of one dead letter.
@@ -226,5 +239,21 @@ fn is_of_all(error: &DeadLetterError) -> bool {
         | DeadLetterError::Changed
         | DeadLetterError::Ordered
         | DeadLetterError::Unreadable => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dead_letter_leaves_the_filter_with_its_state() {
+        let item = |state| BulkItemView { id: String::new(), done: None, state, refused: None };
+        let open = Some(DeadLetterState::Open);
+        for (state, has_left) in
+            [(None, false), (open, false), (Some(DeadLetterState::Parked), true)]
+        {
+            assert_eq!(item(state).has_left(open), has_left, "{state:?}");
+        }
     }
 }

@@ -9,12 +9,12 @@ use crate::db::EventCursor;
 use crate::domain::named::schema_of;
 use crate::domain::{
     AttemptKey, ListedPayment, OrderKey, OrderState, PaymentEvent, PaymentRecorded, PaymentReport,
-    PaymentState, UnmatchedEvent,
+    PaymentState, UnmatchedEvent, VerbSubject,
 };
 use crate::http::buyers::views::{page_cursor, page_cut, page_limit, rfc3339};
 use crate::http::middleware::body::VerbBody;
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
-use crate::http::operators::verbs::by_operator_in;
+use crate::http::operators::verbs::{by_operator_in, record};
 use crate::http::state::{HttpState, State};
 use crate::services::orders::OrderError;
 
@@ -29,6 +29,9 @@ const UNMATCHED: &str = "unmatched";
 
 /// Those of them that an operator has resolved.
 const RESOLVED: &str = "resolved";
+
+/// A verb that found nothing left to do.
+const ALREADY: &str = "already";
 
 /// Filter and page of the list.
 #[derive(Deserialize, utoipa::IntoParams)]
@@ -163,20 +166,25 @@ pub async fn retry(
     state: State,
 ) -> Handled {
     let max = state.settings.http.body_max_bytes;
-    by_operator_in(&request, payload, max).await?;
-    let unknown = || Problem::from(ProblemCode::NotFound).with_detail("No payment has this id.");
-    let done = if let Some((provider, event)) = report_id(&payment) {
-        let recorded = state.deps.orders.match_event(provider, event).await?;
-        match recorded.ok_or_else(|| unknown().with("payment", payment.as_str()))? {
-            PaymentRecorded::Known => "already",
-            PaymentRecorded::Recorded(outcome, _) => outcome.name(),
-        }
-    } else {
-        let key = payment.parse::<AttemptKey>().ok();
-        let key = key.ok_or_else(|| unknown().with("payment", payment.as_str()))?;
-        let done = retry_attempt(&state, key).await?;
-        done.ok_or_else(|| unknown().with("payment", payment.as_str()))?
+    let by = by_operator_in(&request, payload, max).await?;
+    let unknown = || {
+        let problem = Problem::from(ProblemCode::NotFound).with_detail("No payment has this id.");
+        problem.with("payment", payment.as_str())
     };
+    let (subject, done) = if let Some((provider, event_id)) = report_id(&payment) {
+        let recorded = state.deps.orders.match_event(provider.clone(), event_id.clone()).await?;
+        let done = match recorded.ok_or_else(unknown)? {
+            PaymentRecorded::Known => ALREADY,
+            PaymentRecorded::Recorded(outcome, _) => outcome.name(),
+        };
+        (VerbSubject::Report { provider, event_id }, done)
+    } else {
+        let key = payment.parse::<AttemptKey>().ok().ok_or_else(unknown)?;
+        (VerbSubject::Payment(key), retry_attempt(&state, key).await?.ok_or_else(unknown)?)
+    };
+    if done != ALREADY && done != UNMATCHED {
+        record(&state, &subject, "retry", by).await;
+    }
     Ok(HttpResponse::Ok().json(RetriedView { done }))
 }
 
@@ -206,7 +214,7 @@ pub async fn resolve(
     };
     let (provider, event) = report_id(&payment).ok_or_else(unknown)?;
     let resolved = state.deps.orders.resolve_event(provider, event, by).await?;
-    let done = if resolved.ok_or_else(unknown)? { RESOLVED } else { "already" };
+    let done = if resolved.ok_or_else(unknown)? { RESOLVED } else { ALREADY };
     Ok(HttpResponse::Ok().json(RetriedView { done }))
 }
 
@@ -223,7 +231,7 @@ async fn retry_attempt(
     match payment.state {
         PaymentState::RefundDue | PaymentState::RefundFailed => {
             let is_due = ledger.refund_again(key).await?;
-            Ok(Some(if is_due { "refund_due" } else { "already" }))
+            Ok(Some(if is_due { "refund_due" } else { ALREADY }))
         }
         PaymentState::Started => {
             let Some(order) = ledger.order(key.order).await? else { return Ok(None) };
@@ -236,7 +244,7 @@ async fn retry_attempt(
         PaymentState::Retaking
         | PaymentState::Closed
         | PaymentState::Applied
-        | PaymentState::Refunded => Ok(Some("already")),
+        | PaymentState::Refunded => Ok(Some(ALREADY)),
     }
 }
 

@@ -6,16 +6,16 @@ use utoipa::ToSchema;
 
 use super::sale_views::AdminSaleView;
 use super::sales::{VERB_BYTES_MAX, parse_sale_id};
+use super::verbs::by_operator;
 use crate::domain::{
     ArchiveCursor, ArchiveDigest, ArchiveTable, OpenEnd, RetentionState, TableContents,
 };
 use crate::http::buyers::views::{no_store_json, page_limit};
 use crate::http::middleware::body;
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
-use crate::http::middleware::watch::give_reason;
 use crate::http::state::State;
 use crate::runtime::shutdown::run_to_end;
-use crate::services::sales::PurgeProgress;
+use crate::services::sales::{PurgeProgress, SaleArchive};
 
 /// Most rows, or orders with all their rows, of a page.
 const LIMIT_MAX: u32 = 500;
@@ -81,7 +81,7 @@ pub struct ArchiveBody {
     /// `{table, rows, sums}` of every table: the sums by column, in decimal digits.
     #[schema(value_type = Vec<Object>)]
     tables: Vec<TableContents>,
-    /// Stands in the log beside who did it.
+    /// Recorded with who did it; at most 1000 characters.
     reason: Option<String>,
 }
 
@@ -149,10 +149,8 @@ pub async fn archive(
     payload: web::Payload,
     state: State,
 ) -> Handled {
-    let (id, bytes) = (parse_sale_id(&sale_id)?, body::read(payload, VERB_BYTES_MAX).await?);
-    let body: ArchiveBody = body::parse(request.headers(), &bytes)?;
-    give_reason(&request, body.reason.as_deref());
-    let sale = state.deps.sales.record_archive(&id, body.digest, &body.tables).await?;
+    let (id, archive) = (parse_sale_id(&sale_id)?, archive_in(&request, payload).await?);
+    let sale = state.deps.sales.record_archive(&id, &archive).await?;
     Ok(no_store_json(AdminSaleView::new(&sale, &state)))
 }
 
@@ -170,13 +168,17 @@ pub async fn purge(
     payload: web::Payload,
     state: State,
 ) -> Handled {
-    let (id, bytes) = (parse_sale_id(&sale_id)?, body::read(payload, VERB_BYTES_MAX).await?);
-    let body: ArchiveBody = body::parse(request.headers(), &bytes)?;
-    give_reason(&request, body.reason.as_deref());
+    let (id, archive) = (parse_sale_id(&sale_id)?, archive_in(&request, payload).await?);
     let sales = state.deps.sales.clone();
-    let purging = async move { sales.purge(&id, body.digest, &body.tables).await };
+    let purging = async move { sales.purge(&id, &archive).await };
     let progress = run_to_end(purging).await.ok_or(ProblemCode::Internal)??;
     let PurgeProgress { state, num_rows, longest_ms } = progress;
     let sale_id = sale_id.into_inner();
     Ok(no_store_json(PurgeView { sale_id, state, num_rows, longest_ms }))
+}
+
+async fn archive_in(request: &HttpRequest, payload: web::Payload) -> Result<SaleArchive, Problem> {
+    let bytes = body::read(payload, VERB_BYTES_MAX).await?;
+    let ArchiveBody { digest, tables, reason } = body::parse(request.headers(), &bytes)?;
+    Ok(SaleArchive { digest, tables, by: by_operator(request, reason)? })
 }

@@ -204,7 +204,10 @@ pub struct RebuildBody {
     /// Only this SKU; default: all SKUs of the sale.
     #[schema(value_type = Option<String>)]
     pub(super) sku_id: Option<SkuId>,
-    /// Stands in the log beside who did it.
+    /// A bucket that must exist. All buckets of its SKU are loaded: the ledger counts units per
+    /// SKU, not per bucket.
+    pub(super) bucket: Option<u16>,
+    /// Recorded with who did it; at most 1000 characters.
     pub(super) reason: Option<String>,
 }
 

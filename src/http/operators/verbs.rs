@@ -20,14 +20,19 @@ const LIMIT_MAX: u32 = 500;
 /// Who calls, with the reason that the body gives; `None`: the route is not an operator's.
 ///
 /// # Errors
-/// `invalid-request`: the reason is too long.
+/// `invalid-request`: the reason is empty or too long.
 pub(super) fn by_operator(
     request: &HttpRequest,
     reason: Option<String>,
 ) -> Result<Option<ByOperator>, Problem> {
-    if reason.as_deref().is_some_and(|reason| reason.chars().count() > REASON_CHARS_MAX) {
-        let detail = format!("reason must have at most {REASON_CHARS_MAX} characters");
-        return Err(Problem::invalid(detail));
+    if let Some(reason) = reason.as_deref() {
+        if reason.trim().is_empty() {
+            return Err(Problem::invalid("reason must not be empty; it may be left out"));
+        }
+        if reason.chars().count() > REASON_CHARS_MAX {
+            let detail = format!("reason must have at most {REASON_CHARS_MAX} characters");
+            return Err(Problem::invalid(detail));
+        }
     }
     give_reason(request, reason.as_deref());
     let operator = request.extensions().get::<Operator>().map(|operator| operator.name.to_string());
@@ -37,7 +42,7 @@ pub(super) fn by_operator(
 /// Who calls, with the reason of a body that has nothing else.
 ///
 /// # Errors
-/// `invalid-request`: the body cannot be read, or the reason is too long.
+/// `invalid-request`: the body cannot be read, or the reason is empty or too long.
 pub(super) async fn by_operator_in(
     request: &HttpRequest,
     payload: web::Payload,

@@ -1,5 +1,5 @@
-//! Repairs what an audit found, while the sale goes on. Each action may be repeated, and is
-//! recorded in the ledger. What no action can give back is recorded as a final failure.
+//! Repairs what an audit found, while the sale goes on. Each action may be repeated. The ledger
+//! records it, the operator of each sale, and what no action can give back as a final failure.
 //!
 //! On crash: an action without its record is found done by the next audit, which records nothing.
 
@@ -10,8 +10,8 @@ use super::{AuditSources, Error};
 use crate::db::conflict_resolution;
 use crate::domain::invariants::Violation;
 use crate::domain::{
-    AuditVerdict, BucketKey, Failure, OrderIntent, PlaceOutcome, Repair, RepairAction,
-    RepairOutcome, RequestId, Sale, Sku, SkuNo,
+    AuditVerdict, BucketKey, ByOperator, Failure, OperatorVerb, OrderIntent, PlaceOutcome, Repair,
+    RepairAction, RepairOutcome, RequestId, Sale, Sku, SkuNo, VerbSubject,
 };
 use crate::services::sales::{SalesError, SalesService};
 use crate::stock::Stock;
@@ -20,6 +20,7 @@ use crate::stock::Stock;
 pub struct Repairer<'a> {
     pub sources: AuditSources<'a>,
     pub sales: &'a SalesService,
+    pub by: Option<&'a ByOperator>,
     /// Time of the repairs, epoch milliseconds.
     pub now_ms: i64,
 }
@@ -31,12 +32,8 @@ impl Repairer<'_> {
     /// What [`Self::repair`] would do.
     pub fn plan(violations: &[Violation]) -> Vec<RepairReport> {
         let planned = |violation: &Violation| {
-            Some(RepairReport {
-                verdict: violation.verdict,
-                action: violation.action?,
-                outcome: None,
-                detail: violation.detail.clone(),
-            })
+            let Violation { verdict, action, detail, .. } = violation.clone();
+            Some(RepairReport { verdict, action: action?, outcome: None, detail })
         };
         violations.iter().filter_map(planned).collect()
     }
@@ -54,7 +51,7 @@ impl Repairer<'_> {
             plan.entry((action, sku)).or_default().push(violation);
         }
         let mut reports = Vec::new();
-        let mut recounted = HashSet::new();
+        let (mut recounted, mut named) = (HashSet::new(), HashSet::new());
         for ((action, sku), violations) in plan {
             let is_of_stock = |violation: &&Violation| violation.subject.buyer.is_none();
             if action == RepairAction::Recount && violations.iter().any(is_of_stock) {
@@ -76,6 +73,13 @@ impl Repairer<'_> {
                 }
                 _ => self.record(sku, &violations, RepairOutcome::FailedFinal, ""),
             };
+            if let (Some(by), Some((sale, _))) = (self.by, known)
+                && named.insert(&sale.id)
+            {
+                let subject = VerbSubject::Sale(sale.id.clone());
+                let verb = OperatorVerb::new(&subject, "repair", by, self.now_ms);
+                self.sources.ledger.record_verbs(vec![verb]).await?;
+            }
             // A recount records itself in its transaction.
             if action != RepairAction::Recount {
                 self.sources.ledger.record_repairs(repairs.clone()).await?;
@@ -145,7 +149,7 @@ impl Repairer<'_> {
     /// Loads the buckets of a SKU. A store in the memory of this process is loaded at its start
     /// only.
     async fn load(&self, sale: &Sale, sku: &Sku) -> Result<(RepairOutcome, &'static str), Error> {
-        match self.sales.rebuild(&sale.id, Some(&sku.id)).await {
+        match self.sales.rebuild(&sale.id, Some(&sku.id), None).await {
             Ok(_) => Ok((RepairOutcome::Compensated, "; the buckets were loaded")),
             Err(SalesError::NoBuckets) => Ok((
                 RepairOutcome::FailedFinal,

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use super::{AuditReport, AuditSources, Error, Repairer, audit_all};
 use crate::db::Ledger;
-use crate::domain::SaleId;
+use crate::domain::{ByOperator, SaleId};
 use crate::observe::metrics::Metrics;
 use crate::runtime::clock::SharedClock;
 use crate::services::sales::SalesService;
@@ -34,6 +34,8 @@ pub struct AuditRequest {
     /// `None`: all sales.
     pub sale: Option<SaleId>,
     pub mode: RepairMode,
+    /// Recorded for each sale that is repaired.
+    pub by: Option<ByOperator>,
 }
 
 /// An audit in the background.
@@ -89,8 +91,8 @@ impl AuditService {
             RepairMode::Report => Vec::new(),
             RepairMode::DryRun => Repairer::plan(&report.violations),
             RepairMode::Repair => {
-                let now_ms = self.clock.wall_ms();
-                let repairer = Repairer { sources, sales: &self.sales, now_ms };
+                let (now_ms, by) = (self.clock.wall_ms(), request.by.as_ref());
+                let repairer = Repairer { sources, sales: &self.sales, by, now_ms };
                 let repairs = repairer.repair(&report.violations).await?;
                 for repair in &repairs {
                     if let Some(outcome) = repair.outcome {
@@ -120,11 +122,8 @@ impl AuditService {
 
     /// Runs a registered audit and keeps its report.
     pub async fn run_job(self, no: u64, request: AuditRequest) {
-        let result = self.run(&request).await.map(Arc::new).map_err(|error| {
-            let error = &error as &dyn std::error::Error;
-            let cause = error.source().map_or_else(String::new, |cause| format!(": {cause}"));
-            format!("{error}{cause}")
-        });
+        let result = self.run(&request).await.map(Arc::new);
+        let result = result.map_err(|error| format!("{:#}", anyhow::Error::new(error)));
         if let Some(job) = self.jobs.lock().iter_mut().find(|job| job.no == no) {
             job.result = Some(result);
         }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use super::loading::acquired;
 use super::{SalesError, SalesService};
 use crate::domain::{Sku, SkuNo};
 
@@ -42,7 +43,7 @@ impl SalesService {
         self.compared.lock().insert(sku.no, (now, difference));
         let is_same = |units: &(u32, u32)| last.and_then(|(_, last)| last) == Some(*units);
         let Some((buckets, ledger)) = difference.filter(is_same) else { return Ok(()) };
-        if self.acquire_lease().await {
+        if acquired(&self.loader).await {
             tracing::error!(sku = %sku.id, buckets, ledger, "free units differ: loading buckets");
             self.hold_buckets(sku).await?;
         }

@@ -76,7 +76,7 @@ impl SalesService {
         if !self.backends.is_shared {
             return Ok(load_sku(ledger, stock, sku, Vec::new()).await?.num_orders);
         }
-        if !self.may_load || !self.is_due(sale) || !self.acquire_lease().await {
+        if !self.may_load || !self.is_due(sale) || !acquired(&self.loader).await {
             return Ok(0);
         }
         tracing::info!(sale = %sale.id, sku = %sku.id, reason, "loading buckets");
@@ -133,16 +133,11 @@ impl SalesService {
     /// the store, that was away then may be away still.
     pub(super) async fn hold_if_unfinished(&self, sku: &Arc<Sku>) -> Result<(), SalesError> {
         let is_unfinished = self.loads.unfinished.lock().contains(&sku.no);
-        if is_unfinished && self.acquire_lease().await {
+        if is_unfinished && acquired(&self.loader).await {
             self.hold_buckets(sku).await?;
             self.loads.unfinished.lock().remove(&sku.no);
         }
         Ok(())
-    }
-
-    /// Acquires or renews the loader lease. Returns whether this process has it.
-    pub(super) async fn acquire_lease(&self) -> bool {
-        acquired(&self.loader).await
     }
 
     /// Runs `repair` as the only one of all processes. `None`: another one repairs, or has taken
@@ -165,8 +160,9 @@ impl SalesService {
         self.clock.wall_ms() >= sale.starts_at_ms.saturating_sub(self.preload_ms)
     }
 
-    /// Reloads the buckets of a sale, or of one SKU of it. Idempotent. If the caller stops waiting,
-    /// the maintenance processes still load the held buckets.
+    /// Reloads the buckets of a sale, or of the SKUs that are asked for: `only` this one, and only
+    /// with this bucket. Idempotent. If the caller stops waiting, the maintenance processes still
+    /// load the held buckets.
     ///
     /// # Errors
     /// [`SalesError::Unknown`], [`SalesError::NoBuckets`], [`SalesError::NotRebuilt`],
@@ -175,9 +171,11 @@ impl SalesService {
         &self,
         id: &SaleId,
         only: Option<&SkuId>,
+        bucket: Option<u16>,
     ) -> Result<Vec<Arc<Sku>>, SalesError> {
         let sale = self.current_sale(id).await?;
         let skus = sale.skus.iter().filter(|sku| only.is_none_or(|id| sku.id == *id));
+        let skus = skus.filter(|sku| bucket.is_none_or(|bucket| bucket < sku.buckets));
         let skus: Vec<_> = skus.cloned().map(Arc::new).collect();
         if skus.is_empty() {
             return Err(SalesError::Unknown);
@@ -234,7 +232,7 @@ impl SalesService {
 }
 
 /// Whether this process has the lease; not if that cannot be known.
-async fn acquired(lease: &TaskLease) -> bool {
+pub(super) async fn acquired(lease: &TaskLease) -> bool {
     lease.acquire().await.unwrap_or_else(|error| {
         tracing::warn!(%error, "lease not available");
         false

@@ -34,7 +34,7 @@ mod sync;
 pub use buckets::SkuBucketsReport;
 pub use changes::{StockChanged, StockOrder};
 pub use funnel::FunnelStage;
-pub use retention::PurgeProgress;
+pub use retention::{PurgeProgress, SaleArchive};
 
 /// Attempts to set a phase against concurrent changes of other processes.
 const PHASE_ATTEMPTS_MAX: u32 = 8;

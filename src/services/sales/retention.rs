@@ -12,8 +12,8 @@ use serde::Serialize;
 use super::{SalesError, SalesService};
 use crate::db::{ErrorClass, PurgeStep};
 use crate::domain::{
-    ArchiveCursor, ArchiveDigest, ArchivePage, ArchiveTable, OpenEnd, Phase, RetentionChange,
-    RetentionState, Sale, SaleId, TableContents,
+    ArchiveCursor, ArchiveDigest, ArchivePage, ArchiveTable, ByOperator, OpenEnd, Phase,
+    RetentionChange, RetentionState, Sale, SaleId, TableContents,
 };
 use crate::services::order_feed::{BROKER_READER, STOCK_READER};
 
@@ -46,6 +46,14 @@ pub struct PurgeProgress {
     pub num_rows: u64,
     /// The longest transaction of this call, milliseconds.
     pub longest_ms: u64,
+}
+
+/// The archive that an operator has of a sale.
+#[derive(Debug, Clone)]
+pub struct SaleArchive {
+    pub digest: ArchiveDigest,
+    pub tables: Vec<TableContents>,
+    pub by: Option<ByOperator>,
 }
 
 impl SalesService {
@@ -83,12 +91,12 @@ impl SalesService {
     pub async fn record_archive(
         &self,
         id: &SaleId,
-        digest: ArchiveDigest,
-        archived: &[TableContents],
+        archive: &SaleArchive,
     ) -> Result<Sale, SalesError> {
         let sale = self.unpurged(id).await?;
-        self.compare(&sale, archived).await?;
-        let sale = self.retain(id, RetentionChange::Archive(digest)).await?;
+        self.compare(&sale, &archive.tables).await?;
+        let (digest, by) = (archive.digest, archive.by.clone());
+        let sale = self.retain(id, RetentionChange::Archive(digest), by).await?;
         tracing::info!(sale = %id, %digest, "sale: archived");
         Ok(sale)
     }
@@ -102,12 +110,11 @@ impl SalesService {
     pub async fn purge(
         &self,
         id: &SaleId,
-        digest: ArchiveDigest,
-        archived: &[TableContents],
+        archive: &SaleArchive,
     ) -> Result<PurgeProgress, SalesError> {
-        let mut sale = self.sale_in_ledger(id).await?;
+        let (mut sale, digest) = (self.sale_in_ledger(id).await?, archive.digest);
         if !sale.retention.is_purged() {
-            sale = self.begin_purge(&sale, digest, archived).await?;
+            sale = self.begin_purge(&sale, archive).await?;
             tracing::warn!(sale = %id, %digest, "sale: purge begun");
         } else if sale.retention.digest != Some(digest) {
             return Err(SalesError::ArchiveDiffers("the sale is purged by another".to_owned()));
@@ -120,7 +127,7 @@ impl SalesService {
             // A call that was under way may have written to a bucket meanwhile.
             self.delete_buckets(&sale).await?;
             // Crash here [rows_purged]: nothing is left to delete; the next purge finds that.
-            let sale = self.retain(id, RetentionChange::EndPurge).await?;
+            let sale = self.retain(id, RetentionChange::EndPurge, None).await?;
             progress.state = sale.retention.state;
             tracing::warn!(sale = %id, %digest, "sale: purged");
         }
@@ -128,39 +135,30 @@ impl SalesService {
     }
 
     /// Seals the sale, compares its archive, and releases its rows.
-    async fn begin_purge(
-        &self,
-        sale: &Sale,
-        digest: ArchiveDigest,
-        archived: &[TableContents],
-    ) -> Result<Sale, SalesError> {
-        self.retain(&sale.id, RetentionChange::Seal(digest)).await?;
+    async fn begin_purge(&self, sale: &Sale, archive: &SaleArchive) -> Result<Sale, SalesError> {
+        self.retain(&sale.id, RetentionChange::Seal(archive.digest), None).await?;
         // Crash here [sale_sealed]: no order changes, and nothing is deleted; the next purge
         // compares the archive again.
-        let begun = self.purge_sealed(sale, archived).await;
+        let begin = async {
+            self.compare(sale, &archive.tables).await?;
+            // Counting the rows takes long; a loader may have held the buckets meanwhile.
+            let queued = self.num_queued(sale).await?;
+            if queued > 0 {
+                return Err(SalesError::Unfinished(vec![(OpenEnd::Queued, queued)]));
+            }
+            let begin = RetentionChange::BeginPurge(archive.tables.clone());
+            self.retain(&sale.id, begin, archive.by.clone()).await
+        };
+        let begun = begin.await;
         if begun.is_err() {
             self.unseal(&sale.id).await;
         }
         begun
     }
 
-    async fn purge_sealed(
-        &self,
-        sale: &Sale,
-        archived: &[TableContents],
-    ) -> Result<Sale, SalesError> {
-        self.compare(sale, archived).await?;
-        // Counting the rows takes long; a loader may have held the buckets meanwhile.
-        let queued = self.num_queued(sale).await?;
-        if queued > 0 {
-            return Err(SalesError::Unfinished(vec![(OpenEnd::Queued, queued)]));
-        }
-        self.retain(&sale.id, RetentionChange::BeginPurge(archived.to_vec())).await
-    }
-
     /// Keeps a sealed sale again. Changes nothing if another call has begun its purge.
     async fn unseal(&self, id: &SaleId) {
-        match self.backends.ledger.set_retention(id.clone(), RetentionChange::Unseal).await {
+        match self.backends.ledger.set_retention(id.clone(), RetentionChange::Unseal, None).await {
             Ok(Some(sale)) => self.enter_in_catalog(&sale),
             Ok(None) => {}
             // The next purge seals it again.
@@ -176,8 +174,13 @@ impl SalesService {
         }
     }
 
-    async fn retain(&self, id: &SaleId, change: RetentionChange) -> Result<Sale, SalesError> {
-        let changed = self.backends.ledger.set_retention(id.clone(), change).await?;
+    async fn retain(
+        &self,
+        id: &SaleId,
+        change: RetentionChange,
+        by: Option<ByOperator>,
+    ) -> Result<Sale, SalesError> {
+        let changed = self.backends.ledger.set_retention(id.clone(), change, by).await?;
         let sale = changed.ok_or_else(|| {
             let differs = "the sale has another one, or none, or changed since";
             SalesError::ArchiveDiffers(differs.to_owned())

@@ -85,6 +85,7 @@ fn a_file_that_cannot_be_read_is_undecided() {
     assert_eq!(code(&run(directory.path(), &["migrate"])), 0);
     let missing = run(directory.path(), &["audit", "--answers", "answers.ndjson"]);
     assert_eq!(code(&missing), 2);
+    assert!(String::from_utf8(missing.stderr).unwrap().contains("-> check the path"));
     std::fs::write(directory.path().join("answers.ndjson"), "{\"sale_id\": \"x\"}\n").unwrap();
     let wrong = run(directory.path(), &["audit", "--answers", "answers.ndjson"]);
     assert_eq!(code(&wrong), 2);

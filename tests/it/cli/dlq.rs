@@ -132,6 +132,8 @@ fn nothing_is_sent_for_an_incomplete_selection() {
         &["dlq", "discard", "--all", "--expected", "3", "--reason", " "],
         &["dlq", "discard", "17", "--sale", "spring"],
         &["dlq", "discard", "17", "--expected", "1"],
+        &["dlq", "discard", "17", "--dry-run"],
+        &["dlq", "discard", "17", "--cursor", "3"],
         &["dlq", "discard", "17", "--all", "--expected", "1", "--reason", "x"],
         &["dlq", "discard"],
         &["dlq", "list", "--sku", "phone"],
@@ -237,8 +239,25 @@ fn a_dead_letter_shows_the_next_step() {
     assert!(text.ends_with("next: floodgate dlq replay 17\n"), "{text}");
     dead_letter["why_not"] = json!("no content type");
     assert!(show(&dead_letter).ends_with("it cannot be replayed: no content type\n"));
-    let missing = ScriptedApi::always(404, json!({ "title": "No such dead letter" }));
+    let unknown = json!({ "title": "No such dead letter", "code": "unknown-dead-letter" });
+    let missing = ScriptedApi::always(404, unknown);
     let output = missing.run(&["dlq", "show", "18"]);
     assert_eq!(code(&output), 1);
     assert!(stderr(&output).contains("`floodgate dlq list --state all`"), "{output:?}");
+}
+
+#[test]
+fn a_refusal_names_what_helps() {
+    let answered =
+        |code: &str, status| ScriptedApi::always(status, json!({ "title": code, "code": code }));
+    let all = ["dlq", "replay", "--all", "--expected", "1", "--reason", "x"];
+    for words in [&["dlq", "replay", "17", "18"][..], &all] {
+        let output = answered("no-broker", 409).run(words);
+        assert_eq!(code(&output), 1, "{output:?}");
+        assert!(stderr(&output).contains("tier pipeline with --internal-url"), "{output:?}");
+    }
+    let output = answered("unknown-sku", 404).run(&["dlq", "list", "--sale", "zz"]);
+    assert!(stderr(&output).contains("`floodgate sale list`"), "{output:?}");
+    let incomplete = answered("x", 500).run(&["dlq", "replay", "--all", "--reason", "x"]);
+    assert_eq!((code(&incomplete), incomplete.stdout), (2, Vec::new()));
 }

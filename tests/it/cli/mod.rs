@@ -8,6 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value as Json;
 
 mod answers;
+mod bench;
 mod demo;
 mod dlq;
 mod doctor;

@@ -366,3 +366,26 @@ fn an_audit_without_server_and_ledger_is_undecided() {
     assert_eq!(code(&unknown), 2);
     assert!(stderr(&unknown).contains("spring"), "{unknown:?}");
 }
+
+#[test]
+fn every_verb_takes_a_reason() {
+    let description = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(description.path(), super::SALE).unwrap();
+    let file = description.path().to_str().unwrap();
+    let api = ScriptedApi::always(200, json!({}));
+    for verb in [
+        &["sale", "create", file][..],
+        &["sale", "open", "spring"],
+        &["rebuild", "--sale", "spring", "--sku", "phone", "--bucket", "3"],
+        &["audit", "--repair"],
+        &["payments", "retry", "7-42-123-1"],
+        &["dlq", "replay", "17"],
+    ] {
+        api.run(&[verb, &["--reason", "rain"]].concat());
+        let sent = api.bodies().pop().unwrap();
+        assert_eq!(sent["reason"], "rain", "{verb:?}");
+        if verb[0] == "rebuild" {
+            assert_eq!((&sent["sku_id"], &sent["bucket"]), (&json!("phone"), &json!(3)));
+        }
+    }
+}

@@ -12,8 +12,8 @@ use floodgate::db::mysql::MysqlLedger;
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::domain::invariants::Violation;
 use floodgate::domain::{
-    AuditVerdict, BucketKey, BucketNo, BuyerId, InvariantId, OrderIntent, Phase, RepairAction,
-    RepairOutcome, RequestId, RequestStatus, Reservation, Sku, TraceId, Verdict,
+    AuditVerdict, BucketKey, BucketNo, BuyerId, ByOperator, InvariantId, OrderIntent, Phase,
+    RepairAction, RepairOutcome, RequestId, RequestStatus, Reservation, Sku, TraceId, Verdict,
 };
 use floodgate::runtime::clock::{ManualClock, SharedClock};
 use floodgate::services::audit::{AuditReport, AuditSources, RepairReport, Repairer, audit_all};
@@ -142,8 +142,9 @@ impl Shop {
     }
 
     async fn repair(&self, violations: &[Violation]) -> Vec<RepairReport> {
+        let by = olga();
         let sources = self.sources(Duration::ZERO);
-        let repairer = Repairer { sources, sales: &self.sales, now_ms: START_MS };
+        let repairer = Repairer { sources, sales: &self.sales, by: Some(&by), now_ms: START_MS };
         repairer.repair(violations).await.unwrap()
     }
 
@@ -163,8 +164,15 @@ impl Shop {
         assert!(repairs.iter().all(|one| one.outcome == compensated), "{repairs:#?}");
         let recorded = self.backends.ledger.repairs(None, 100).await.unwrap();
         assert!(recorded.iter().any(|(_, one)| (one.verdict, one.action) == (verdict, action)));
+        let verbs = self.backends.ledger.verbs(Some("sale:sale".to_owned()), None, 9).await;
+        let verbs: Vec<_> = verbs.unwrap().into_iter().map(|(_, one)| (one.verb, one.by)).collect();
+        assert_eq!(verbs, [("repair".to_owned(), olga())], "once for all its repairs");
         self.assert_holds().await;
     }
+}
+
+fn olga() -> ByOperator {
+    ByOperator { name: "olga".to_owned(), reason: Some("drift".to_owned()) }
 }
 
 #[test]

@@ -128,10 +128,10 @@ enum Crash {
 async fn crash(folder: &Path, digest: ArchiveDigest, crash: Crash) {
     let ledger = SqliteLedger::open(&OpenOptions::new(folder.join("ledger.db"))).unwrap();
     let id = || "sale".parse().unwrap();
-    let sealed = ledger.set_retention(id(), Seal(digest)).await.unwrap().unwrap();
+    let sealed = ledger.set_retention(id(), Seal(digest), None).await.unwrap().unwrap();
     if !matches!(crash, Crash::SaleSealed) {
         let archived = ledger.contents(&sealed).await.unwrap();
-        ledger.set_retention(id(), BeginPurge(archived)).await.unwrap().unwrap();
+        ledger.set_retention(id(), BeginPurge(archived), None).await.unwrap().unwrap();
     }
     let sale = ledger.sales().await.unwrap().remove(0);
     let sku: SkuNo = sale.skus[0].no;

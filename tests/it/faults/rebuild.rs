@@ -174,7 +174,7 @@ fn requests_in_dead_letters_are_entered_where_redis_lost_them() {
                 let found = stock.record(home(&dead[0]), dead[0].request, None).await;
                 assert_eq!(found, Err(Error::NotLoaded(sku.no)));
             } else {
-                harness.sales.rebuild(&"sale".parse().unwrap(), None).await.unwrap();
+                harness.sales.rebuild(&"sale".parse().unwrap(), None, None).await.unwrap();
             }
             harness.sync().await.unwrap();
             assert_eq!(harness.free().await.iter().sum::<u32>(), 8, "{loss} was lost");
@@ -212,7 +212,7 @@ fn a_sku_held_by_an_operator_is_loaded_by_any_process() {
         assert_eq!(stock.record(home(&reservation), reservation.request, None).await, Ok(None));
         let sale = "sale".parse().unwrap();
         for _ in 0..2 {
-            let rebuilt = harness.sales.rebuild(&sale, Some(&sku.id)).await.unwrap();
+            let rebuilt = harness.sales.rebuild(&sale, Some(&sku.id), Some(0)).await.unwrap();
             assert_eq!(rebuilt.len(), 1);
             assert!(
                 stock
@@ -228,13 +228,15 @@ fn a_sku_held_by_an_operator_is_loaded_by_any_process() {
         fixture.redis.cmd(&["DEL", bucket]);
         fixture.redis.cmd(&["SET", bucket, "text"]);
         assert!(harness.sync().await.is_err());
-        harness.sales.rebuild(&sale, None).await.unwrap();
+        harness.sales.rebuild(&sale, None, None).await.unwrap();
         assert!(is_placed(&harness.buy_as(3, 3, 1).await));
         harness.assert_holds().await;
 
-        let unknown = harness.sales.rebuild(&sale, Some(&"other".parse().unwrap())).await;
+        let unknown = harness.sales.rebuild(&sale, Some(&"other".parse().unwrap()), None).await;
         assert!(matches!(unknown, Err(SalesError::Unknown)), "{unknown:?}");
-        let unknown = harness.sales.rebuild(&"other".parse().unwrap(), None).await;
+        let unknown = harness.sales.rebuild(&sale, Some(&sku.id), Some(sku.buckets)).await;
+        assert!(matches!(unknown, Err(SalesError::Unknown)), "{unknown:?}");
+        let unknown = harness.sales.rebuild(&"other".parse().unwrap(), None, None).await;
         assert!(matches!(unknown, Err(SalesError::Unknown)), "{unknown:?}");
     });
 }
@@ -348,14 +350,14 @@ fn a_rebuild_that_no_process_can_carry_out_is_refused() {
         let harness = Harness::start_on_redis(&settings, ledger).await;
         let sale = "sale".parse().unwrap();
         harness.create(OFFER, START_MS + 90_000).await;
-        let draft = harness.sales.rebuild(&sale, None).await;
+        let draft = harness.sales.rebuild(&sale, None, None).await;
         assert!(matches!(draft, Err(SalesError::NoBuckets)), "{draft:?}");
         harness.set_phase(Phase::Open).await;
-        let early = harness.sales.rebuild(&sale, None).await;
+        let early = harness.sales.rebuild(&sale, None, None).await;
         assert!(matches!(early, Err(SalesError::NoBuckets)), "{early:?}");
         assert_eq!(fixture.names("fg:{*"), [""; 0], "no bucket is held");
         harness.clock.advance(Duration::from_secs(30));
-        harness.sales.rebuild(&sale, None).await.unwrap();
+        harness.sales.rebuild(&sale, None, None).await.unwrap();
         assert_eq!(harness.free().await, [5, 5]);
     });
 }

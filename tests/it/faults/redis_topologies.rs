@@ -114,7 +114,7 @@ fn a_load_that_cannot_hold_every_bucket_holds_none() {
         harness.backends.stock.ping().await.ok();
         let synced = harness.sync().await;
         assert!(matches!(synced, Err(SalesError::Stock(_))), "{synced:?}");
-        let rebuilt = harness.sales.rebuild(&"sale".parse().unwrap(), None).await;
+        let rebuilt = harness.sales.rebuild(&"sale".parse().unwrap(), None, None).await;
         assert!(matches!(rebuilt, Err(SalesError::Stock(_))), "{rebuilt:?}");
         for node in [healthy, missing] {
             for bucket in buckets_on(node) {

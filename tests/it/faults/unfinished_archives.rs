@@ -9,11 +9,10 @@ use floodgate::actors::periodic::Task;
 use floodgate::db::Ledger;
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::domain::{
-    ArchiveDigest, BucketKey, OpenEnd, Phase, RetentionState, Sale, SaleId, Sku, TableContents,
-    Verdict,
+    ArchiveDigest, BucketKey, OpenEnd, Phase, RetentionState, Sale, SaleId, Sku, Verdict,
 };
 use floodgate::observe::metrics::Metrics;
-use floodgate::services::sales::SalesError;
+use floodgate::services::sales::{SaleArchive, SalesError};
 use floodgate::stock::Error;
 use tempfile::TempDir;
 
@@ -23,7 +22,6 @@ use crate::support::servers::redis::{AOF_ALWAYS, Redis};
 use crate::support::wait::until;
 
 const OFFER: Offer = Offer { policy: UNLIMITED, stock: 10, buckets: 2 };
-const DIGEST: ArchiveDigest = ArchiveDigest([7; 32]);
 
 /// Tier `gate` with a ledger that keeps archives, and one open sale without payment.
 async fn harness(fixture: &GateFixture) -> (Harness, TempDir) {
@@ -47,12 +45,13 @@ async fn sale(harness: &Harness) -> Sale {
     harness.backends.ledger.sales().await.unwrap().remove(0)
 }
 
-async fn contents(harness: &Harness) -> Vec<TableContents> {
-    harness.backends.ledger.contents(&sale(harness).await).await.unwrap()
+async fn written(harness: &Harness) -> SaleArchive {
+    let tables = harness.backends.ledger.contents(&sale(harness).await).await.unwrap();
+    SaleArchive { digest: ArchiveDigest([7; 32]), tables, by: None }
 }
 
 async fn archive(harness: &Harness) -> Result<Sale, SalesError> {
-    harness.sales.record_archive(&id(), DIGEST, &contents(harness).await).await
+    harness.sales.record_archive(&id(), &written(harness).await).await
 }
 
 fn sku_of(harness: &Harness) -> Arc<Sku> {
@@ -117,7 +116,7 @@ fn a_sale_with_queued_requests_in_held_buckets_is_unfinished() {
         let token = ledger.begin_load(sku.no).await.unwrap();
         drop(stock.load(sku, 0, token).await.unwrap());
         archive(&harness).await.unwrap();
-        let purged = harness.sales.purge(&id(), DIGEST, &contents(&harness).await).await.unwrap();
+        let purged = harness.sales.purge(&id(), &written(&harness).await).await.unwrap();
         assert_eq!(purged.state, RetentionState::Purged);
         assert_eq!(fixture.names("fg:{*"), [""; 0]);
     });
@@ -139,7 +138,7 @@ fn a_sale_that_is_over_for_long_is_archived_after_a_restart_of_redis() {
             archived => Some(archived),
         });
         archived.await.unwrap();
-        let purged = harness.sales.purge(&id(), DIGEST, &contents(&harness).await).await.unwrap();
+        let purged = harness.sales.purge(&id(), &written(&harness).await).await.unwrap();
         assert_eq!((purged.state, purged.num_rows), (RetentionState::Purged, 1));
     });
 }
@@ -151,9 +150,9 @@ fn a_purge_that_cannot_compare_leaves_the_sale_unsealed() {
         let (harness, _folder) = harness(&fixture).await;
         harness.set_phase(Phase::Closed).await;
         archive(&harness).await.unwrap();
-        let archived = contents(&harness).await;
+        let archived = written(&harness).await;
         fixture.redis.kill();
-        let purged = harness.sales.purge(&id(), DIGEST, &archived).await;
+        let purged = harness.sales.purge(&id(), &archived).await;
         assert!(matches!(purged, Err(SalesError::Stock(_))), "{purged:?}");
         assert_eq!(sale(&harness).await.retention.state, RetentionState::Kept);
     });

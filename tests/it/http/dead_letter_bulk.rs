@@ -186,9 +186,8 @@ async fn a_dead_letter_that_refuses_the_verb_does_not_stop_the_others() {
     assert_eq!(outcomes[0], ("1", "discarded"));
     assert!(outcomes[1].1.contains("cannot be read"), "{outcomes:?}");
     assert_eq!(step["dead_letters"][0]["state"], "discarded");
-    let step = stepped(&app, "/replay", &open, 1).await;
-    assert_eq!(step["dead_letters"], json!([]));
-    assert!(step["stopped"].as_str().unwrap().contains("no broker"), "{step}");
+    let refused = post(&app, "/replay", Some(bulk(&open, 1))).await;
+    problem(refused, 409, "no-broker").await;
     assert_eq!(ids(&found(&app, "?state=open").await), ["2"]);
 }
 
@@ -202,9 +201,11 @@ async fn changes_by_operators_are_recorded_with_name_and_reason() {
     let stock = json!({"delta": 2, "change_id": "c1", "reason": "found two more"});
     app.admin("/sales/sale/skus/sku/stock", Some(stock)).await;
     let url = format!("http://{}/admin/v1/sales/sale", app.internal);
-    let change = app.client.request(Method::PATCH, url);
-    let change = change.json(&json!({"title": "Other", "reason": "a typo"}));
-    assert_eq!(change.send().await.unwrap().status(), StatusCode::OK);
+    for _repeat_changes_nothing in 0..2 {
+        let change = app.client.request(Method::PATCH, &url);
+        let change = change.json(&json!({"title": "Other", "reason": "a typo"}));
+        assert_eq!(change.send().await.unwrap().status(), StatusCode::OK);
+    }
     app.admin("/sales/sale/close", reason("sold out")).await;
     let row = |verb: &str, why: &str| ["sale:sale", verb, "local", why].map(str::to_owned);
     let expected = [
@@ -221,9 +222,11 @@ async fn changes_by_operators_are_recorded_with_name_and_reason() {
     let page = app.admin("/verbs?limit=2", None).await;
     let next = page["next_cursor"].as_str().unwrap();
     assert_eq!(verbs(&app, &format!("?limit=2&cursor={next}")).await, expected[2..4]);
-    let too_long = app.client.post(format!("http://{}/admin/v1/sales/sale/close", app.internal));
-    let too_long = too_long.json(&json!({"reason": "x".repeat(1_001)})).send().await.unwrap();
-    problem(too_long, 400, "invalid-request").await;
+    for unusable in ["x".repeat(1_001), " ".to_owned()] {
+        let close = app.client.post(format!("http://{}/admin/v1/sales/sale/close", app.internal));
+        let close = close.json(&json!({ "reason": unusable })).send().await.unwrap();
+        problem(close, 400, "invalid-request").await;
+    }
 
     let buckets = app.admin("/sales/sale/buckets", None).await;
     let sku = &buckets["skus"][0];

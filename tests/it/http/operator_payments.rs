@@ -68,6 +68,11 @@ async fn a_refund_that_was_given_up_is_listed_and_tried_again() {
     assert_eq!(ids(&listed(&app, "?state=refund_due").await), [&id]);
     by_hand(&app, "UPDATE payments SET state = 5, refund_due_ms = NULL, refunded_total = received");
     assert_eq!(done(&app, &id).await, "already");
+    let retries = app.admin(&format!("/verbs?subject=payment:{id}"), None).await;
+    let retries = retries["verbs"].as_array().unwrap();
+    let named = |one: &Json| (one["verb"].clone(), one["operator"].clone());
+    let named: Vec<_> = retries.iter().map(named).collect();
+    assert_eq!(named, [(json!("retry"), json!("local"))], "only the one that changed something");
 }
 
 #[tokio::test]

@@ -3,8 +3,8 @@
 use async_trait::async_trait;
 use floodgate::db::{Error, PurgeStep, RetentionStore};
 use floodgate::domain::{
-    ArchiveCursor, ArchivePage, ArchiveTable, OpenEnd, RetentionChange, Sale, SaleId, SkuNo,
-    TableContents,
+    ArchiveCursor, ArchivePage, ArchiveTable, ByOperator, OpenEnd, RetentionChange, Sale, SaleId,
+    SkuNo, TableContents,
 };
 
 use super::defective_ledger::DefectiveLedger;
@@ -15,7 +15,12 @@ const KEEPS: Error = Error::ReadOnly { operation: "purging a sale" };
 
 #[async_trait]
 impl RetentionStore for DefectiveLedger {
-    async fn set_retention(&self, _: SaleId, _: RetentionChange) -> Result<Option<Sale>, Error> {
+    async fn set_retention(
+        &self,
+        _: SaleId,
+        _: RetentionChange,
+        _: Option<ByOperator>,
+    ) -> Result<Option<Sale>, Error> {
         Err(KEEPS)
     }
 
@@ -52,9 +57,10 @@ impl RetentionStore for FaultyLedger {
         &self,
         sale: SaleId,
         change: RetentionChange,
+        by: Option<ByOperator>,
     ) -> Result<Option<Sale>, Error> {
         self.begin_write().await?;
-        let changed = self.inner.set_retention(sale, change).await?;
+        let changed = self.inner.set_retention(sale, change, by).await?;
         self.end("set retention").map(|()| changed)
     }
 

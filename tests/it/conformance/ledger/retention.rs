@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use floodgate::db::{Ledger, PurgeStep};
 use floodgate::domain::{
-    Actor, ArchiveCursor, ArchiveDigest, ArchiveTable, CancelOutcome, Epoch, Failure, OpenEnd,
-    OpenPayment, PaymentOutcome, PaymentRecorded, PaymentTerms, Phase, PlaceOutcome, Refusal,
-    RetentionChange, RetentionState, Sale, Sku, SkuDraft, TableContents,
+    Actor, ArchiveCursor, ArchiveDigest, ArchiveTable, ByOperator, CancelOutcome, Epoch, Failure,
+    OpenEnd, OpenPayment, PaymentOutcome, PaymentRecorded, PaymentTerms, Phase, PlaceOutcome,
+    Refusal, RetentionChange, RetentionState, Sale, Sku, SkuDraft, TableContents,
 };
 use serde_json::{Map, Value as Json};
 
@@ -30,8 +30,12 @@ async fn close(ledger: &dyn Ledger, id: &str) -> Sale {
     closed.unwrap().unwrap()
 }
 
+fn olga() -> ByOperator {
+    ByOperator { name: "olga".to_owned(), reason: Some("season over".to_owned()) }
+}
+
 async fn retain(ledger: &dyn Ledger, id: &str, change: RetentionChange) -> Option<Sale> {
-    ledger.set_retention(id.parse().unwrap(), change).await.unwrap()
+    ledger.set_retention(id.parse().unwrap(), change, Some(olga())).await.unwrap()
 }
 
 /// Numbers all events, and moves the reader behind them.
@@ -243,6 +247,9 @@ pub async fn a_purge_deletes_every_row_and_keeps_the_name(backend: &dyn Backend)
     for TableContents { table, rows, .. } in ledger.contents(&before).await.unwrap() {
         assert_eq!(rows > 0, kept.contains(&table), "{}: {rows}", table.name());
     }
+    let verbs = ledger.verbs(Some("sale:sale".to_owned()), None, 9).await.unwrap();
+    let verbs: Vec<_> = verbs.into_iter().map(|(_, one)| (one.verb, one.by)).collect();
+    assert_eq!(verbs, ["purge", "archive"].map(|verb| (verb.to_owned(), olga())));
     let draft = sale_draft("sale", vec![sku_draft("sku", ONE, 10)]);
     assert_eq!(ledger.create_sale(draft, NOW_MS).await.unwrap(), None);
     assert!(ledger.begin_load(shop.sku.no).await.is_err(), "its buckets are not loaded again");
