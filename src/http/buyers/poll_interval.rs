@@ -31,7 +31,7 @@ pub struct PollLoad {
 /// Milliseconds until a page asks again. The number of open pages is estimated as polls per second
 /// times their interval.
 pub fn interval_ms(sale: &Sale, has_stock: bool, now_ms: i64, load: PollLoad) -> u32 {
-    let to_start_ms = u32::try_from(sale.starts_at_ms.saturating_sub(now_ms)).unwrap_or(0);
+    let to_start_ms = u32::try_from((sale.starts_at_ms - now_ms).max(0)).unwrap_or(u32::MAX);
     let calm_ms = match sale.phase {
         Phase::Closed => IDLE_MS,
         _ if now_ms >= sale.ends_at_ms => IDLE_MS,
@@ -69,7 +69,9 @@ mod tests {
 
     #[test]
     fn the_phase_sets_the_interval_of_a_calm_sale() {
-        assert_eq!(calm(Phase::Open, true, -900_000), 60_000, "long before the start");
+        for before in [900_000, 50 * 86_400_000, 3_650 * 86_400_000] {
+            assert_eq!(calm(Phase::Open, true, -before), 60_000, "{before} ms before the start");
+        }
         assert_eq!(calm(Phase::Open, true, 80_000), 10_000);
         assert_eq!(calm(Phase::Open, true, 99_999), 5_000, "the page counts down");
         assert_eq!(calm(Phase::Open, true, 100_000), 1_000);

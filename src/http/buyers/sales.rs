@@ -166,15 +166,15 @@ pub async fn show(request: HttpRequest, sale_id: web::Path<String>, state: State
 
 /// The page, or 304 if `If-None-Match` has its tag. The tag is weak: `server_time` always differs.
 fn respond(request: &HttpRequest, hash: u64, body: impl FnOnce() -> String) -> HttpResponse {
-    let tag = format!("W/\"{hash:016x}\"");
+    let tag = format!("\"{hash:016x}\"");
     let is_unchanged = request.headers().get_all(IF_NONE_MATCH).any(|value| {
         let mut tags = value.to_str().unwrap_or_default().split(',').map(str::trim);
-        tags.any(|sent| sent == tag || sent == "*")
+        tags.any(|sent| sent.trim_start_matches("W/") == tag || sent == "*")
     });
     let mut answer = if is_unchanged { HttpResponse::NotModified() } else { HttpResponse::Ok() };
     answer
         .insert_header((CACHE_CONTROL, HeaderValue::from_static("max-age=1")))
-        .insert_header((ETAG, tag));
+        .insert_header((ETAG, format!("W/{tag}")));
     if is_unchanged {
         return answer.finish();
     }

@@ -42,18 +42,17 @@ pub struct TicketRequest<'b> {
     #[serde(borrow)]
     #[schema(value_type = String)]
     challenge_id: Cow<'b, str>,
-    /// A decimal number, as string or number.
     #[serde(borrow)]
-    #[schema(value_type = String)]
     answer: Answer<'b>,
 }
 
-/// A number, as string or number.
-#[derive(Deserialize)]
-#[serde(untagged)]
+/// A decimal number, as string or number.
+#[derive(Deserialize, ToSchema)]
+#[serde(untagged, expecting = "answer must be a decimal number, as string or number")]
 enum Answer<'b> {
     Number(u64),
     #[serde(borrow)]
+    #[schema(value_type = String)]
     Text(Cow<'b, str>),
 }
 

@@ -336,7 +336,7 @@ pub struct RequestView {
 /// A buyer's units under a quota.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct QuotaView {
-    /// Units of the buyer's accepted requests and live orders.
+    /// Units of the buyer's requests and orders that count for the limit.
     pub owned: u32,
     pub limit: u32,
 }
