@@ -46,7 +46,7 @@ fn uri(path: &Path, access: ConnectionAccess) -> Result<String, Error> {
 ///
 /// No other code opens the file: the system drops all locks that a process has on a file when the
 /// process closes any handle of it, and without them another program takes this one for gone
-/// (<https://www.sqlite.org/howtocorrupt.html#_posix_advisory_locks_canceled_by_a_separate_thread_doing_close_>).
+/// (<https://www.sqlite.org/howtocorrupt.html>, section 2.2).
 pub(super) fn connect(
     path: &Path,
     access: ConnectionAccess,

@@ -158,7 +158,7 @@ pub async fn start(request: HttpRequest, payload: web::Payload, state: State) ->
         return Err(ProblemCode::UnknownSku.into());
     }
     let Some(job) = state.audits.begin() else {
-        return Err(Problem::from(ProblemCode::Busy).with_detail("An audit is running."));
+        return Err(audit::Error::Running.into());
     };
     let task = state.audits.clone().run_job(job.no, audit);
     state.deps.shutdown.spawn_here(task);

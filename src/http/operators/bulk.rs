@@ -189,7 +189,6 @@ impl BulkView {
 }
 
 impl BulkItemView {
-    /// Whether this step changed it.
     fn is_done(&self) -> bool {
         self.done.is_some_and(|done| done != DeadLetterOutcome::Already)
     }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use floodgate::config::Settings;
 use floodgate::http::ProblemCode;
+use floodgate::services::audit;
 use serde_json::{Value as Json, json};
 use tempfile::TempDir;
 
@@ -297,7 +298,7 @@ fn check(answer: &Answer, request: &SoundRequest, exchange: &Exchange) {
     let code = problem["code"].as_str().unwrap_or_default();
     assert!(ProblemCode::ALL.iter().any(|known| known.as_str() == code), "{}", place());
     if answer.status == 503 {
-        assert_eq!(problem["detail"], "An audit is running.", "{}", place());
+        assert_eq!(problem["detail"], audit::Error::Running.to_string(), "{}", place());
     }
     assert!(answer.header("traceparent").is_some(), "{}", place());
 }
