@@ -98,7 +98,8 @@ impl Fixture {
         self.harness.clock.advance(std::time::Duration::from_secs(900));
         let payment = settings(Tier::Memory).payment;
         let (ledger, clock) = (self.ledger.clone(), self.harness.clock.clone());
-        let orders = OrderService::new(ledger.clone(), None, &payment, Arc::new(|| ()));
+        let orders =
+            OrderService::new(ledger.clone(), None, &payment, Arc::new(|_| Box::pin(async {})));
         let metrics = Arc::new(Metrics::default());
         let deps = TimerDeps::new(orders, ledger, &payment, clock, metrics);
         PaymentTimer(Arc::new(deps)).run(&()).await.unwrap();

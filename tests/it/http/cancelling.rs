@@ -41,8 +41,28 @@ async fn only_the_owner_of_an_accepted_request_can_cancel_it() {
     problem(call(&app, Method::DELETE, &path, 1).await, 409, "already-decided").await;
 }
 
+/// The next answer knows a cancellation: of the request, of the limit, and of a new purchase.
+#[tokio::test]
+async fn a_cancelled_order_is_over_with_the_answer() {
+    let app = selling(json!({"kind": "quota", "limit": 1, "max_quantity": 1}), 50).await;
+    for buyer in 1..=10 {
+        for _ in 0..2 {
+            let id = app.request_id("sale", buyer).await;
+            let purchase = json!({"sku_id": "sku", "quantity": 1, "request_id": id});
+            app.bought("sale", buyer, purchase).await;
+            let cancelled = call(&app, Method::DELETE, &format!("/v1/orders/{id}"), buyer).await;
+            assert_eq!(cancelled.status(), StatusCode::OK);
+            let (_, request) = app.get(&format!("/v1/requests/{id}"), buyer).await;
+            assert_eq!(request["order"]["state"], "cancelled", "{request}");
+            let (_, mine) = app.get("/v1/sales/sale/mine", buyer).await;
+            assert_eq!(mine["skus"][0]["owned"], 0, "{mine}");
+        }
+    }
+}
+
 /// Cases that hold in every tier.
 pub const CASES: &[Case] = &cases![
     a_request_that_is_an_order_cannot_be_cancelled,
     only_the_owner_of_an_accepted_request_can_cancel_it,
+    a_cancelled_order_is_over_with_the_answer,
 ];
