@@ -329,6 +329,6 @@ impl OrderService {
             }
             _ => tracing::info!(event_id, payment, outcome = outcome_name, "payment: event"),
         }
-        (self.changed)(found.as_ref().map(|found| found.0)).await;
+        (self.changed)(None).await;
     }
 }

@@ -10,7 +10,7 @@ use crate::runtime::clock::wall_ms;
 /// Conditions on dead letters; every one that is given must hold.
 #[derive(Debug, Args)]
 pub(super) struct FilterArgs {
-    /// In this state; without it: open. With --all: open or parked
+    /// In this state; without it: open. A verb takes only open or parked
     #[arg(long, value_parser = PossibleValuesParser::new(states()))]
     state: Option<String>,
     /// Given up by this component

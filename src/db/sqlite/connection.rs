@@ -44,9 +44,9 @@ fn uri(path: &Path, access: ConnectionAccess) -> Result<String, Error> {
 
 /// Opens a connection and sets it up.
 ///
-/// No other code opens the file: the system drops all locks that a process has on a file when the
-/// process closes any handle of it, and without them another program takes this one for gone
-/// (<https://www.sqlite.org/howtocorrupt.html>, section 2.2).
+/// No other code opens the file while it is connected: the system drops all locks that a process
+/// has on a file when the process closes any handle of it, and without them another program takes
+/// this one for gone (<https://www.sqlite.org/howtocorrupt.html>, section 2.2).
 pub(super) fn connect(
     path: &Path,
     access: ConnectionAccess,

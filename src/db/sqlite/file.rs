@@ -173,9 +173,9 @@ pub(super) fn check_writable(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Rejects an empty file, which is a valid new database.
+/// Rejects an empty file. `SQLite` takes it for a new database, and deletes a log beside it.
 pub(super) fn check_not_empty(path: &Path) -> Result<(), Error> {
-    if fs::metadata(path).is_ok_and(|metadata| metadata.len() == 0) && !has_log(path) {
+    if fs::metadata(path).is_ok_and(|metadata| metadata.len() == 0) {
         return refuse(
             path,
             "is empty: it lost its contents (a new ledger is never empty); restore it from a \

@@ -25,7 +25,7 @@ const FAILED_MAX: u32 = 32;
 #[derive(Debug, Serialize, ToSchema)]
 pub struct MySkuView {
     pub sku_id: String,
-    /// Units of the buyer's accepted requests and live orders; absent where the policy counts none.
+    /// Units that count for a quota, or of the live request of `one_per_buyer`; else absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owned: Option<u32>,
     /// Most units of the buyer; only under the policy `quota`.

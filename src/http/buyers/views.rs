@@ -192,7 +192,7 @@ pub struct OrderView {
     pub state: &'static str,
     /// When the request arrived.
     pub placed_at: String,
-    /// Payment deadline; absent without one.
+    /// Payment deadline, rounded down to the second; absent without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pay_by: Option<String>,
     /// With this request id the buyer buys the SKU again; only if the order has ended and no longer

@@ -49,7 +49,6 @@ pub fn give_reason(request: &HttpRequest, reason: Option<&str>) {
     }
 }
 
-/// What a verb on many did.
 struct VerbResult(String);
 
 /// Adds the result of a verb on many to its line in the log.

@@ -42,8 +42,7 @@ pub struct BulkBody {
 pub struct BulkView {
     /// Each dead letter of the step, oldest first.
     dead_letters: Vec<BulkItemView>,
-    /// Dead letters that match from the next cursor on; after a step that ended early, all that
-    /// still match.
+    /// Dead letters that still match: from the next cursor on, or from the same one after a stop.
     num_left: u64,
     /// Cursor of the next step; absent after the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -193,7 +192,6 @@ impl BulkItemView {
         self.done.is_some_and(|done| done != DeadLetterOutcome::Already)
     }
 
-    /// Whether it is no longer in the state of the filter.
     fn has_left(&self, state: Option<DeadLetterState>) -> bool {
         self.state.is_some() && self.state != state
     }

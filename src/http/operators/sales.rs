@@ -185,9 +185,12 @@ pub async fn rebuild(
     let id = parse_sale_id(&sale_id)?;
     let scope: RebuildBody = body::optional(&request, payload, VERB_BYTES_MAX).await?;
     let by = by_operator(&request, scope.reason)?;
-    let rebuilt = state.deps.sales.rebuild(&id, scope.sku_id.as_ref(), scope.bucket).await?;
-    record(&state, &VerbSubject::Sale(id), "rebuild", by).await;
-    let skus = rebuilt.iter().map(|sku| sku.id.to_string()).collect();
+    let rebuilt = state.deps.sales.rebuild(&id, scope.sku_id.as_ref(), scope.bucket).await;
+    // Maintenance processes finish one that ended early.
+    if !matches!(rebuilt, Err(SalesError::Unknown | SalesError::NoBuckets)) {
+        record(&state, &VerbSubject::Sale(id), "rebuild", by).await;
+    }
+    let skus = rebuilt?.iter().map(|sku| sku.id.to_string()).collect();
     Ok(no_store_json(RebuiltView { sale_id: sale_id.into_inner(), skus }))
 }
 

@@ -60,6 +60,13 @@ impl Repairer<'_> {
             let known = sales
                 .iter()
                 .find_map(|sale| Some((sale, sale.skus.iter().find(|one| one.no == sku)?)));
+            if let (Some(by), Some((sale, _))) = (self.by, known)
+                && named.insert(&sale.id)
+            {
+                let subject = VerbSubject::Sale(sale.id.clone());
+                let verb = OperatorVerb::new(&subject, "repair", by, self.now_ms);
+                self.sources.ledger.record_verbs(vec![verb]).await?;
+            }
             let repairs = match (known, self.sources.stock) {
                 // The buckets were compared with the count that was wrong, and loaded after it was
                 // corrected.
@@ -73,13 +80,6 @@ impl Repairer<'_> {
                 }
                 _ => self.record(sku, &violations, RepairOutcome::FailedFinal, ""),
             };
-            if let (Some(by), Some((sale, _))) = (self.by, known)
-                && named.insert(&sale.id)
-            {
-                let subject = VerbSubject::Sale(sale.id.clone());
-                let verb = OperatorVerb::new(&subject, "repair", by, self.now_ms);
-                self.sources.ledger.record_verbs(vec![verb]).await?;
-            }
             // A recount records itself in its transaction.
             if action != RepairAction::Recount {
                 self.sources.ledger.record_repairs(repairs.clone()).await?;

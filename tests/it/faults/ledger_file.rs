@@ -187,6 +187,10 @@ fn an_emptied_file_is_refused() {
     let (_directory, options) = closed_ledger();
     File::create(&options.path).unwrap();
     assert_refused(&options, true, &["is empty", "backup"]);
+    let log = with_suffix(&options.path, "-wal");
+    fs::write(&log, "all that is left").unwrap();
+    assert_refused(&options, true, &["is empty", "backup"]);
+    assert_eq!(fs::read(&log).unwrap(), b"all that is left");
 }
 
 #[test]
