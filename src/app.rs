@@ -20,7 +20,6 @@ use crate::actors::order_consumer::CatalogSync;
 use crate::actors::payment_timer::repurchase::NextRequest;
 use crate::actors::supervisor::ComponentDown;
 use crate::config::Settings;
-use crate::domain::BucketNo;
 use crate::http;
 use crate::http::buyers::request_ids::RequestIds;
 use crate::observe::metrics::Metrics;
@@ -30,11 +29,7 @@ use crate::services::catalog::Catalog;
 use crate::services::order_feed::OrderFeed;
 use crate::services::orders::{OrderService, OrdersChanged};
 use crate::services::sales::{SalesError, SalesService};
-use crate::stock::Stock;
 use crate::tier::{self, Backends};
-
-/// Longest wait of an answer for the bucket of its order; the stock returner settles it, too.
-const BUCKET_WAIT: Duration = Duration::from_millis(200);
 
 /// Why the server did not start, or stopped by itself.
 #[derive(Debug, thiserror::Error)]
@@ -157,7 +152,7 @@ async fn start(settings: Settings) -> Result<Running, Error> {
     actors.start_stock_returner();
     actors.start_pipeline(&catalog_sync(&sales));
     let payments = tier::payments(&settings, backends.ledger.as_ref(), &clock).await?;
-    let changed = orders_changed(&actors, &catalog, &backends.stock);
+    let changed = orders_changed(&actors);
     let ledger = Arc::clone(&backends.ledger);
     let orders =
         OrderService::new(ledger, payments.clone(), &settings.payment, Arc::clone(&changed));
@@ -212,27 +207,13 @@ fn catalog_sync(sales: &SalesService) -> CatalogSync {
 }
 
 /// Brings changes of orders to their buckets at once.
-fn orders_changed(
-    actors: &Arc<ActorSystem>,
-    catalog: &Arc<Catalog>,
-    stock: &Arc<dyn Stock>,
-) -> OrdersChanged {
+fn orders_changed(actors: &Arc<ActorSystem>) -> OrdersChanged {
     // Weak: the actors hold the services that hold this.
     let returning = Arc::downgrade(actors);
-    let (catalog, stock) = (Arc::clone(catalog), Arc::clone(stock));
-    Arc::new(move |order| {
+    Arc::new(move || {
         if let Some(actors) = returning.upgrade() {
             actors.return_stock();
         }
-        let (catalog, stock) = (Arc::clone(&catalog), Arc::clone(&stock));
-        let settling = async move {
-            let Some(order) = order else { return };
-            let Some((_, sku)) = catalog.of_sku(order.sku) else { return };
-            let home = BucketNo::home_of(order.buyer, sku.buckets);
-            // An error is that of the stock returner, too, which repeats it.
-            tokio::time::timeout(BUCKET_WAIT, stock.settle(vec![(home, order)])).await.ok();
-        };
-        settling.boxed()
     })
 }
 

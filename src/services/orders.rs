@@ -9,8 +9,6 @@
 
 use std::sync::Arc;
 
-use futures_util::future::BoxFuture;
-
 use crate::config::PaymentSettings;
 use crate::db::{self, Ledger};
 use crate::domain::{
@@ -50,9 +48,9 @@ pub struct PayablePayment {
     pub started: StartedPayment,
 }
 
-/// Brings a changed order to its bucket, for the next answer to its buyer, and wakes the component
-/// that brings all changes there. It also polls: a lost call only delays.
-pub type OrdersChanged = Arc<dyn Fn(Option<Order>) -> BoxFuture<'static, ()> + Send + Sync>;
+/// Tells the component that brings changes of orders to the buckets that there is one. It also
+/// polls: a lost call only delays.
+pub type OrdersChanged = Arc<dyn Fn() + Send + Sync>;
 
 /// Payment and cancellation of orders. Cheap to clone.
 #[derive(Clone)]
@@ -95,7 +93,7 @@ impl OrderService {
             OpenPayment::NotPayable(order) => return Err(OrderError::Decided(order)),
             OpenPayment::UnknownOrder => return Err(OrderError::Unknown),
         };
-        (self.changed)(Some(order)).await;
+        (self.changed)();
         let Some(payments) = self.payments_of(&payment) else {
             return Err(OrderError::ProviderAway);
         };
@@ -145,7 +143,7 @@ impl OrderService {
         for _ in 0..STOPS_MAX {
             match self.ledger.cancel(key, by.clone(), reason.clone()).await? {
                 CancelOutcome::Cancelled(order) => {
-                    (self.changed)(Some(order)).await;
+                    (self.changed)();
                     return Ok(order);
                 }
                 CancelOutcome::Paying(order, payment) => self.stop(&order, &payment).await?,
@@ -169,7 +167,7 @@ impl OrderService {
         // Crash here [orders_ended_not_told]: the events are in the ledger; the buckets learn them
         // from its feed.
         if !ended.is_empty() {
-            (self.changed)(None).await;
+            (self.changed)();
         }
         Ok(ended.len())
     }
@@ -269,9 +267,9 @@ impl OrderService {
     /// # Errors
     /// The ledger's: the provider repeats the report.
     pub async fn record(&self, event: PaymentEvent) -> Result<PaymentRecorded, db::Error> {
-        let event_id = event.event_id.clone();
+        let (event_id, payment_id) = (event.event_id.clone(), event.payment_id.clone());
         let recorded = self.ledger.record_payment(event).await?;
-        self.tell(&event_id, &recorded).await;
+        self.tell(&event_id, &payment_id, &recorded);
         Ok(recorded)
     }
 
@@ -286,7 +284,11 @@ impl OrderService {
     ) -> Result<Option<PaymentRecorded>, db::Error> {
         let recorded = self.ledger.match_event(provider, event_id.clone()).await?;
         if let Some(recorded) = &recorded {
-            self.tell(&event_id, recorded).await;
+            let found = match recorded {
+                PaymentRecorded::Recorded(_, Some(found)) => found.1.started.as_ref(),
+                _ => None,
+            };
+            self.tell(&event_id, found.map_or("", |started| &started.payment_id), recorded);
         }
         Ok(recorded)
     }
@@ -318,17 +320,16 @@ impl OrderService {
         }
     }
 
-    async fn tell(&self, event_id: &str, recorded: &PaymentRecorded) {
-        let PaymentRecorded::Recorded(outcome, found) = recorded else { return };
-        let payment = found.as_ref().map(|found| tracing::field::display(found.1.key));
+    fn tell(&self, event_id: &str, payment_id: &str, recorded: &PaymentRecorded) {
+        let PaymentRecorded::Recorded(outcome, _) = recorded else { return };
         let outcome_name = outcome.name();
         match outcome {
             PaymentOutcome::Mismatch | PaymentOutcome::Unmatched => {
                 let outcome = outcome_name;
-                tracing::error!(event_id, payment, outcome, "payment: money not expected");
+                tracing::error!(event_id, payment_id, outcome, "payment: money not expected");
             }
-            _ => tracing::info!(event_id, payment, outcome = outcome_name, "payment: event"),
+            _ => tracing::info!(event_id, payment_id, outcome = outcome_name, "payment: event"),
         }
-        (self.changed)(None).await;
+        (self.changed)();
     }
 }

@@ -134,7 +134,7 @@ impl Retaker {
             RetakeOutcome::Known => return Ok(()),
         };
         self.metrics.late_payments.get_or_create(&OutcomeLabel { outcome }).inc();
-        (self.changed)(None).await;
+        (self.changed)();
         Ok(())
     }
 }

@@ -1,5 +1,7 @@
 //! Payment and cancellation of a buyer's order, and the webhooks of the payment provider.
 
+use std::time::Duration;
+
 use actix_web::http::header::HeaderMap;
 use actix_web::{HttpRequest, web};
 
@@ -7,14 +9,17 @@ use super::auth::single;
 use super::orders::views_of;
 use super::requests::BuyerRequest;
 use super::views::{OrderView, PaymentEventView, PaymentStartView, no_store_json, rfc3339};
-use crate::domain::{Actor, OrderKey, PaymentRecorded, StoreDeadLetterOutcome};
+use crate::domain::{Actor, BucketNo, Order, OrderKey, PaymentRecorded, StoreDeadLetterOutcome};
 use crate::http::middleware::body;
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
-use crate::http::state::State;
+use crate::http::state::{HttpState, State};
 use crate::observe::metrics::{Metrics, ReasonLabel};
 use crate::payment::{BODY_BYTES_MAX, EventError, SignatureError};
 use crate::services::dead_letters::headers::from_webhook;
 use crate::services::orders::OrderError;
+
+/// Longest wait of an answer for the bucket of its order.
+const SETTLE_WAIT: Duration = Duration::from_millis(200);
 
 impl BuyerRequest {
     fn order_key(&self) -> OrderKey {
@@ -37,6 +42,15 @@ impl BuyerRequest {
             OrderError::Ledger(error) => error.into(),
         }
     }
+
+    /// Brings a changed order to its bucket, so that the next answer to its buyer knows it. The
+    /// stock returner brings it there, too: an error, or a bucket that does not answer soon, only
+    /// delays.
+    async fn settle(&self, order: Order, state: &HttpState) {
+        let home = BucketNo::home_of(self.buyer, self.sku.buckets);
+        let settling = state.deps.stock.settle(vec![(home, order)]);
+        tokio::time::timeout(SETTLE_WAIT, settling).await.ok();
+    }
 }
 
 /// Begins the payment of an order, or continues the one that is open.
@@ -48,6 +62,7 @@ pub async fn pay(request: HttpRequest, request_id: web::Path<String>, state: Sta
     let owned = BuyerRequest::verified(&request_id, &request, &state)?;
     let paid = state.deps.orders.pay(owned.order_key()).await;
     let payable = paid.map_err(|error| owned.problem(error))?;
+    owned.settle(payable.order, &state).await;
     let page = payable.started.url;
     let url = if page.starts_with('/') {
         // A page of this server, as the buyer reaches it.
@@ -72,6 +87,7 @@ pub async fn cancel(request: HttpRequest, request_id: web::Path<String>, state: 
     let owned = BuyerRequest::verified(&request_id, &request, &state)?;
     let cancelled = state.deps.orders.cancel(owned.order_key(), Actor::Buyer, None).await;
     let order = cancelled.map_err(|error| owned.problem(error))?;
+    owned.settle(order, &state).await;
     let view = views_of(&state, &[order]).await?.pop().ok_or(ProblemCode::NotFound)?;
     Ok(no_store_json(view))
 }

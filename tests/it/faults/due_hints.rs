@@ -53,8 +53,7 @@ impl Fixture {
         let topology = Topology::new("fg", 1, 20).with_delays(settings.delay_windows_s());
         let broker = Arc::new(RabbitBroker::new(server.options(topology)).unwrap());
         let (clock, metrics) = (SystemClock::shared(), Arc::new(Metrics::default()));
-        let orders =
-            OrderService::new(ledger.clone(), None, &settings, Arc::new(|_| Box::pin(async {})));
+        let orders = OrderService::new(ledger.clone(), None, &settings, Arc::new(|| ()));
         let deps =
             TimerDeps::new(orders, ledger.clone(), &settings, clock.clone(), metrics.clone());
         let lease: Arc<dyn Lease> = Arc::new(SoleLease::new(clock.clone()));
@@ -221,12 +220,8 @@ fn hints_end_no_order_once_the_clock_has_stepped() {
     run(async {
         let mut fixture = Fixture::open(|_| ()).await;
         let clock = Arc::new(ManualClock::new(wall_ms()));
-        let orders = OrderService::new(
-            fixture.ledger.clone(),
-            None,
-            &fixture.settings,
-            Arc::new(|_| Box::pin(async {})),
-        );
+        let orders =
+            OrderService::new(fixture.ledger.clone(), None, &fixture.settings, Arc::new(|| ()));
         fixture.consumer.deps = Arc::new(TimerDeps::new(
             orders,
             fixture.ledger.clone(),

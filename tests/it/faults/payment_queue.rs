@@ -82,12 +82,7 @@ impl Fixture {
         let server = RabbitMq::start();
         let options = server.options(Topology::new("fg", 1, 20).with_payments(true));
         let broker = Arc::new(RabbitBroker::new(options).unwrap());
-        let orders = OrderService::new(
-            ledger.clone(),
-            None,
-            &shop.settings,
-            Arc::new(|_| Box::pin(async {})),
-        );
+        let orders = OrderService::new(ledger.clone(), None, &shop.settings, Arc::new(|| ()));
         let consumer = PaymentConsumer {
             subscriber: broker.clone(),
             publisher: broker.clone(),

@@ -20,7 +20,6 @@ use floodgate::payment::{
 };
 use floodgate::runtime::clock::{SharedClock, SystemClock};
 use floodgate::services::orders::{OrderError, OrderService};
-use futures_util::future::BoxFuture;
 use tempfile::TempDir;
 
 use crate::support::offers::{assert_ledger_holds, buyer, intent, open_offer, request, run};
@@ -103,9 +102,8 @@ impl Shop {
             demo: None,
         };
         let num_signals = self.num_signals.clone();
-        let changed = Arc::new(move |_| {
+        let changed = Arc::new(move || {
             num_signals.fetch_add(1, Ordering::SeqCst);
-            Box::pin(async {}) as BoxFuture<'static, ()>
         });
         OrderService::new(self.ledger.clone(), Some(payments), &self.settings, changed)
     }

@@ -89,7 +89,7 @@ fn retaker(
         ledger: timed.shop.ledger.clone(),
         shop,
         settings,
-        changed: Arc::new(|_| Box::pin(async {})),
+        changed: Arc::new(|| ()),
         clock: timed.clock.clone(),
         metrics: timed.deps.metrics.clone(),
     }

@@ -98,8 +98,7 @@ impl Fixture {
         self.harness.clock.advance(std::time::Duration::from_secs(900));
         let payment = settings(Tier::Memory).payment;
         let (ledger, clock) = (self.ledger.clone(), self.harness.clock.clone());
-        let orders =
-            OrderService::new(ledger.clone(), None, &payment, Arc::new(|_| Box::pin(async {})));
+        let orders = OrderService::new(ledger.clone(), None, &payment, Arc::new(|| ()));
         let metrics = Arc::new(Metrics::default());
         let deps = TimerDeps::new(orders, ledger, &payment, clock, metrics);
         PaymentTimer(Arc::new(deps)).run(&()).await.unwrap();
