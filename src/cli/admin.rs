@@ -69,7 +69,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the server refuses the subject of the call, and not every call of this token.
+    /// Whether the server refuses the subject of the call, and not every such call: the token may
+    /// do it, and the server has a broker.
     pub fn is_about_one(&self) -> bool {
         matches!(self, Self::Refused { status, code, .. } if *status != 403 && code != "no-broker")
     }

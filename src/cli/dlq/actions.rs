@@ -58,7 +58,6 @@ impl Selection {
     ) -> anyhow::Result<Exit> {
         let is_for_all = self.dry_run
             || self.expected.is_some()
-            || self.max.is_some()
             || self.cursor.is_some()
             || !self.filter.is_empty();
         if is_for_all && !self.all {

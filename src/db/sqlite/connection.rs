@@ -105,8 +105,7 @@ pub(super) fn number_cell(conn: &mut SqliteConnection, query: &str) -> QueryResu
     sql::<BigInt>(query).get_result(conn)
 }
 
-/// Checkpoints the write-ahead log into the file and truncates it. False: a reader prevents this.
-pub(super) fn checkpoint(conn: &mut SqliteConnection) -> QueryResult<bool> {
-    // The first column, `busy`.
-    number_cell(conn, "PRAGMA wal_checkpoint(TRUNCATE)").map(|busy| busy == 0)
+/// Checkpoints the write-ahead log into the file and truncates it, unless a reader prevents this.
+pub(super) fn checkpoint(conn: &mut SqliteConnection) -> QueryResult<()> {
+    number_cell(conn, "PRAGMA wal_checkpoint(TRUNCATE)").map(drop)
 }

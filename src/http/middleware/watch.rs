@@ -148,9 +148,9 @@ impl AdminCall {
             let peer = peer.map(tracing::field::display);
             let extensions = answer.request().extensions();
             let reason = extensions.get::<Reason>().map(|reason| reason.0.as_str());
-            let did = extensions.get::<VerbResult>().map(|result| result.0.as_str());
+            let result = extensions.get::<VerbResult>().map(|result| result.0.as_str());
             tracing::info!(
-                operator, %method, %path, peer, status, reason, did, %trace_id, "operator: verb"
+                operator, %method, %path, peer, status, reason, result, %trace_id, "operator: verb"
             );
         }
     }

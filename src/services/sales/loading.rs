@@ -160,9 +160,8 @@ impl SalesService {
         self.clock.wall_ms() >= sale.starts_at_ms.saturating_sub(self.preload_ms)
     }
 
-    /// Reloads the buckets of a sale, or of the SKUs that are asked for: `only` this one, and only
-    /// with this bucket. Idempotent. If the caller stops waiting, the maintenance processes still
-    /// load the held buckets.
+    /// Reloads the buckets of a sale, of one SKU, or of the SKUs that have a bucket. Idempotent. If
+    /// the caller stops waiting, the maintenance processes still load the held buckets.
     ///
     /// # Errors
     /// [`SalesError::Unknown`], [`SalesError::NoBuckets`], [`SalesError::NotRebuilt`],

@@ -139,21 +139,22 @@ impl SalesService {
         self.retain(&sale.id, RetentionChange::Seal(archive.digest), None).await?;
         // Crash here [sale_sealed]: no order changes, and nothing is deleted; the next purge
         // compares the archive again.
-        let begin = async {
-            self.compare(sale, &archive.tables).await?;
-            // Counting the rows takes long; a loader may have held the buckets meanwhile.
-            let queued = self.num_queued(sale).await?;
-            if queued > 0 {
-                return Err(SalesError::Unfinished(vec![(OpenEnd::Queued, queued)]));
-            }
-            let begin = RetentionChange::BeginPurge(archive.tables.clone());
-            self.retain(&sale.id, begin, archive.by.clone()).await
-        };
-        let begun = begin.await;
+        let begun = self.purge_sealed(sale, archive).await;
         if begun.is_err() {
             self.unseal(&sale.id).await;
         }
         begun
+    }
+
+    async fn purge_sealed(&self, sale: &Sale, archive: &SaleArchive) -> Result<Sale, SalesError> {
+        self.compare(sale, &archive.tables).await?;
+        // Counting the rows takes long; a loader may have held the buckets meanwhile.
+        let queued = self.num_queued(sale).await?;
+        if queued > 0 {
+            return Err(SalesError::Unfinished(vec![(OpenEnd::Queued, queued)]));
+        }
+        let begin = RetentionChange::BeginPurge(archive.tables.clone());
+        self.retain(&sale.id, begin, archive.by.clone()).await
     }
 
     /// Keeps a sealed sale again. Changes nothing if another call has begun its purge.
