@@ -24,7 +24,6 @@ use actix_web::body::MessageBody;
 use actix_web::dev::{AppConfig, Server};
 use actix_web::rt::net::TcpStream;
 use actix_web::{Error, HttpResponse};
-use futures_util::future::{Either, ready};
 use prometheus_client::metrics::counter::Counter;
 use rustls::ServerConfig;
 
@@ -148,10 +147,7 @@ where
         let application = application().into_factory();
         let application = application.map_err(|error| error.into().error_response());
         let application = apply_fn_factory(application, move |request: Request, service| {
-            match refuse(&request) {
-                None => Either::Left(call_in_turn::<_, B>(request, service)),
-                Some(refusal) => Either::Right(ready(Err(refusal))),
-            }
+            call_in_turn::<_, B>(request, refuse, service)
         });
         fn_service(move |io: TcpStream| {
             let peer = io.peer_addr().ok();

@@ -11,10 +11,14 @@
 //!   behind it than its own body: [`READ_AHEAD_MAX`] bytes, or twice as many if it began in the
 //!   turn that read as many. The rest stays in the kernel, and the client has to wait. What was
 //!   read is given to actix-http a few heads at a time (see [`super::heads`]).
+//! * The body of a request is kept until its answer is complete: if its handler has not read it to
+//!   its end by then, actix-http closes the connection. Of a chunked body that was dropped it would
+//!   await the end, without a limit.
 //! * An answer is handed to actix-http in slices of [`SLICE`]: it copies each into its buffer, and
 //!   sends that beyond 32 KiB. So a slow reader of a large text keeps a slice of it in memory.
 
-use std::cell::Cell;
+use std::any::Any;
+use std::cell::{Cell, RefCell};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -22,9 +26,11 @@ use std::task::{Context, Poll, ready};
 use actix_http::error::PayloadError;
 use actix_http::{Payload, Request, Response};
 use actix_service::Service;
-use actix_web::body::{BodySize, MessageBody};
+use actix_web::HttpResponse;
+use actix_web::body::{BodySize, EitherBody, MessageBody};
 use actix_web::web::Bytes;
 use futures_util::Stream;
+use futures_util::future::{Either, ready};
 
 /// Bytes after which reading waits for the end of a request in progress, or for the next turn.
 pub const READ_AHEAD_MAX: usize = 8 * 1024;
@@ -175,7 +181,7 @@ impl Drop for RequestInProgress {
 
 /// The body of a request.
 struct RequestBody {
-    payload: Payload,
+    payload: Rc<RefCell<Payload>>,
     is_read: bool,
     requests: ConnectionRequests,
 }
@@ -184,7 +190,7 @@ impl Stream for RequestBody {
     type Item = Result<Bytes, PayloadError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let chunk = Pin::new(&mut self.payload).poll_next(cx);
+        let chunk = Pin::new(&mut *self.payload.borrow_mut()).poll_next(cx);
         self.requests.0.awaits_body.set(chunk.is_pending());
         self.is_read |= matches!(chunk, Poll::Ready(None));
         chunk
@@ -207,6 +213,7 @@ pub struct SlicedBody<B> {
     /// What is left of the last chunk of `body`.
     rest: Bytes,
     _request: RequestInProgress,
+    _request_body: Option<Rc<dyn Any>>,
 }
 
 impl<B: MessageBody + Unpin> MessageBody for SlicedBody<B> {
@@ -232,29 +239,42 @@ impl<B: MessageBody + Unpin> MessageBody for SlicedBody<B> {
     }
 }
 
-/// Calls the service with a request of a connection, in its turn.
+/// Answers a request of a connection, in its turn: with the refusal, or by the service.
+///
+/// # Errors
+/// None: an error of the service is its answer.
 pub fn call_in_turn<S, B>(
     mut request: Request,
+    refuse: fn(&Request) -> Option<HttpResponse>,
     service: &S,
-) -> impl Future<Output = Result<Response<SlicedBody<B>>, S::Error>> + use<S, B>
+) -> impl Future<Output = Result<Response<SlicedBody<EitherBody<B>>>, HttpResponse>> + use<S, B>
 where
-    S: Service<Request>,
+    S: Service<Request, Error = HttpResponse>,
     S::Response: Into<Response<B>>,
 {
     let requests = request.conn_data::<ConnectionRequests>().cloned().unwrap_or_default();
+    let mut request_body: Option<Rc<dyn Any>> = None;
     if !matches!(request.payload(), Payload::None) {
-        let payload = request.take_payload();
+        let payload = Rc::new(RefCell::new(request.take_payload()));
+        request_body = Some(payload.clone());
         let body = RequestBody { payload, is_read: false, requests: requests.clone() };
         *request.payload() = Payload::Stream { payload: Box::pin(body) };
     }
-    let answer = service.call(request);
+    let answer = match refuse(&request) {
+        Some(refusal) => Either::Left(ready(Err(refusal))),
+        None => Either::Right(service.call(request)),
+    };
     async move {
         let in_progress = requests.begin().await;
-        let answer: Response<B> = answer.await?.into();
+        let answer = match answer.await {
+            Ok(answer) => answer.into().map_body(|_, body| EitherBody::left(body)),
+            Err(error) => Response::from(error).map_body(|_, body| EitherBody::right(body)),
+        };
         Ok(answer.map_body(|_, body| SlicedBody {
             body,
             rest: Bytes::new(),
             _request: in_progress,
+            _request_body: request_body,
         }))
     }
 }

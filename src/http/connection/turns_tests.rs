@@ -1,5 +1,4 @@
 use std::cell::RefCell;
-use std::convert::Infallible;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,6 +6,7 @@ use std::task::{Wake, Waker};
 
 use actix_http::HttpService;
 use actix_service::{ServiceFactory, apply_fn_factory, fn_service};
+use actix_web::HttpResponse;
 use actix_web::body::BoxBody;
 use futures_util::{FutureExt, StreamExt};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, duplex};
@@ -47,14 +47,16 @@ impl Server {
                     num_bytes += chunk.unwrap().len();
                 }
                 log.borrow_mut().push((path, num_bytes));
-                Ok::<_, Infallible>(Response::ok().set_body(BoxBody::new("answer")))
+                Ok::<_, HttpResponse>(Response::ok().set_body(BoxBody::new("answer")))
             }
         });
         let http = HttpService::build()
             .on_connect_ext(|stream: &LimitedHeads<GuardedStream<DuplexStream>>, data| {
                 data.insert(stream.requests());
             })
-            .h1(apply_fn_factory(handler, call_in_turn::<_, BoxBody>));
+            .h1(apply_fn_factory(handler, |request, service| {
+                call_in_turn::<_, BoxBody>(request, |_| None, service)
+            }));
         let stream = guarded(server);
         let requests = stream.requests();
         let stream = LimitedHeads::new(stream, requests);
@@ -260,7 +262,8 @@ async fn nothing_is_read_from_a_client_that_takes_no_answer() {
 async fn an_answer_is_sent_in_slices() {
     let request = ConnectionRequests::default().begin().await;
     let body = Bytes::from(vec![7; 40 * KIB]);
-    let mut sliced = SlicedBody { body, rest: Bytes::new(), _request: request };
+    let mut sliced =
+        SlicedBody { body, rest: Bytes::new(), _request: request, _request_body: None };
     assert_eq!(sliced.size(), BodySize::Sized(40 * 1024));
     let mut sizes = Vec::new();
     while let Some(slice) = poll_fn(|cx| Pin::new(&mut sliced).poll_next(cx)).await {

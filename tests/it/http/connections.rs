@@ -139,6 +139,28 @@ async fn a_body_without_end_that_no_handler_reads_is_cut() {
     }
 }
 
+/// Not only such a body that is large: one that does not end holds a connection, too.
+#[tokio::test]
+async fn a_connection_is_closed_behind_a_body_that_no_handler_reads() {
+    let app = selling(one_per_buyer(), 5).await;
+    for (address, start) in [
+        (app.public, "GET /livez HTTP/1.1\r\nHost: a"),
+        (app.public, "POST /none HTTP/1.1\r\nHost: a"),
+        // Refused before the application.
+        (app.public, "POST /v1/buy/sale HTTP/1.1"),
+        (app.internal, "PUT /admin/v1/audit HTTP/1.1\r\nHost: a"),
+    ] {
+        for body in ["Transfer-Encoding: chunked\r\n\r\n64\r\n{}", "Content-Length: 99\r\n\r\n{}"] {
+            let mut client = TcpStream::connect(address).await.unwrap();
+            client.write_all(format!("{start}\r\n{body}").as_bytes()).await.unwrap();
+            let (_, answer) = closed_within(&mut client, Duration::from_secs(15)).await;
+            let answer = String::from_utf8(answer).unwrap();
+            let head = answer.split("\r\n\r\n").next().unwrap();
+            assert!(head.contains("connection: close"), "{start}: {head}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_reader_that_takes_nothing_is_cut() {
     let app = selling(one_per_buyer(), 5).await;
