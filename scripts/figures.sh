@@ -19,9 +19,9 @@ way=(messages stock redis outbox broker watermark lease)
 part 'click to order: stores' 12500 "${way[@]/#/src/}"
 part 'actors' 10000 src/actors
 part 'ledger' 10000 src/db
-part 'rules and services' 9200 src/domain src/services
+part 'rules and services' 9250 src/domain src/services
 part 'payment providers' 2000 src/payment
-part 'front door' 12150 src/http src/tickets src/limits
+part 'front door' 12200 src/http src/tickets src/limits
 part 'command line and settings' 9500 src/cli src/config
 part 'process, network, metrics' 3600 src/runtime src/observe src/net src/tier ':(glob)src/*.rs'
 row 'lines in crates/ and bench/' "$(lines crates bench)" 7900

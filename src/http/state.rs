@@ -19,7 +19,7 @@ use crate::http::buyers::auth::BuyerAuth;
 use crate::http::buyers::buy::BuyMeter;
 use crate::http::buyers::request_ids::RequestIds;
 use crate::http::buyers::sales::SalePages;
-use crate::http::middleware::problem::Problem;
+use crate::http::middleware::problem::{Problem, ProblemCode};
 use crate::http::operators::auth::AdminAuth;
 use crate::http::operators::health::StorePings;
 use crate::http::signing::Signer;
@@ -29,7 +29,7 @@ use crate::payment::Payments;
 use crate::runtime::clock::SharedClock;
 use crate::runtime::shutdown::Shutdown;
 use crate::services::audit::AuditService;
-use crate::services::catalog::Catalog;
+use crate::services::catalog::{Catalog, CatalogSale};
 use crate::services::dead_letters::DeadLetterService;
 use crate::services::order_feed::OrderFeed;
 use crate::services::orders::OrderService;
@@ -86,6 +86,18 @@ pub struct HttpState {
 }
 
 impl HttpState {
+    /// The sale that `look` finds, also if another process has just opened it.
+    ///
+    /// # Errors
+    /// `unknown-sku`, or `busy` if the ledger cannot be asked.
+    pub async fn sale(
+        &self,
+        look: impl Fn(&Catalog) -> Option<Arc<CatalogSale>>,
+    ) -> Result<Arc<CatalogSale>, Problem> {
+        let found = self.deps.sales.find(look).await.map_err(|_not_read| ProblemCode::Busy)?;
+        found.ok_or_else(|| ProblemCode::UnknownSku.into())
+    }
+
     pub fn new(settings: &Settings, deps: HttpDeps) -> Self {
         let dead_letters = DeadLetterService::new(
             Arc::clone(&deps.ledger),

@@ -52,6 +52,12 @@ impl Catalog {
         self.sale(id).filter(|listed| listed.sale.phase != Phase::Draft)
     }
 
+    /// The sale with this public name, if its page is shown.
+    #[must_use]
+    pub fn public(&self, id: &str, now_ms: i64) -> Option<Arc<CatalogSale>> {
+        self.sale(id).filter(|listed| listed.sale.is_public(now_ms))
+    }
+
     /// The sale that a SKU belongs to, and the SKU.
     #[must_use]
     pub fn of_sku(&self, no: SkuNo) -> Option<(Arc<CatalogSale>, Arc<Sku>)> {

@@ -105,7 +105,8 @@ async fn decide(
     let deps = &state.deps;
     let now_ms = deps.clock.wall_ms();
     let buyer = state.admit(request, LimitedCall::Buy)?;
-    let (listed, ticket) = sale_of_path(request.match_info().query("path_id"), buyer, state)?;
+    let path_id = request.match_info().query("path_id");
+    let (listed, ticket) = sale_of_path(path_id, buyer, state).await?;
     let bytes = body::read(payload, state.settings.http.body_max_bytes).await?;
     let purchase: PurchaseRequest<'_> = body::parse(request.headers(), &bytes)?;
     let sku = Arc::clone(listed.sku(&purchase.sku_id).ok_or(ProblemCode::UnknownSku)?);
@@ -165,14 +166,13 @@ async fn decide(
 }
 
 /// The sale of a path, and the ticket if the path is one.
-fn sale_of_path(
+async fn sale_of_path(
     path_id: &str,
     buyer: BuyerId,
     state: &HttpState,
 ) -> Result<(Arc<CatalogSale>, Option<Ticket>), Problem> {
-    let catalog = &state.deps.catalog;
     if !is_ticket(path_id) {
-        let listed = catalog.announced(path_id).ok_or(ProblemCode::UnknownSku)?;
+        let listed = state.sale(|catalog| catalog.announced(path_id)).await?;
         if listed.sale.ticket_required {
             let detail = "This sale requires a ticket: POST /v1/sales/{sale_id}/challenges.";
             return Err(Problem::from(ProblemCode::TicketInvalid).with_detail(detail));
@@ -180,7 +180,8 @@ fn sale_of_path(
         return Ok((listed, None));
     }
     let sent = UnverifiedTicket::read(path_id).ok_or(ProblemCode::TicketInvalid)?;
-    let listed = catalog.of_no(sent.sale_no()).ok_or(ProblemCode::TicketInvalid)?;
+    let found = state.deps.sales.find(|catalog| catalog.of_no(sent.sale_no())).await;
+    let listed = found.map_err(|_not_read| ProblemCode::Busy)?.ok_or(ProblemCode::TicketInvalid)?;
     let ticket = sent.verified(&state.deps.signer, &listed.sale.id, buyer);
     Ok((listed, Some(ticket.ok_or(ProblemCode::TicketInvalid)?)))
 }

@@ -12,7 +12,7 @@ use super::views::{QuotaView, RequestView, no_store_json, request_states};
 use crate::domain::{
     BuyerId, OrderState, Refusal, RequestId, RequestRecord, RequestStatus, SaleId, Sku,
 };
-use crate::http::middleware::problem::{Handled, ProblemCode};
+use crate::http::middleware::problem::Handled;
 use crate::http::state::{HttpState, State};
 use crate::services::catalog::CatalogSale;
 use crate::stock;
@@ -55,10 +55,8 @@ pub struct MineView {
 pub async fn mine(request: HttpRequest, sale_id: web::Path<String>, state: State) -> Handled {
     let deps = &state.deps;
     let buyer = state.buyer(&request)?;
-    let listed = deps.catalog.sale(&sale_id).ok_or(ProblemCode::UnknownSku)?;
-    if !listed.sale.is_public(deps.clock.wall_ms()) {
-        return Err(ProblemCode::UnknownSku.into());
-    }
+    let now_ms = deps.clock.wall_ms();
+    let listed = state.sale(|catalog| catalog.public(&sale_id, now_ms)).await?;
     let reads = listed.skus.iter().map(|sku| of_sku(&state, &listed, sku, buyer));
     let skus = try_join_all(reads).await?;
     Ok(no_store_json(MineView { sale_id: listed.sale.id.to_string(), skus }))

@@ -59,7 +59,7 @@ impl BuyerRequest {
     responses((status = 200, description = "where the buyer pays", body = PaymentStartView)),
 )]
 pub async fn pay(request: HttpRequest, request_id: web::Path<String>, state: State) -> Handled {
-    let owned = BuyerRequest::verified(&request_id, &request, &state)?;
+    let owned = BuyerRequest::verified(&request_id, &request, &state).await?;
     let paid = state.deps.orders.pay(owned.order_key()).await;
     let payable = paid.map_err(|error| owned.problem(error))?;
     owned.settle(payable.order, &state).await;
@@ -84,7 +84,7 @@ pub async fn pay(request: HttpRequest, request_id: web::Path<String>, state: Sta
     responses((status = 200, description = "cancelled, now or before", body = OrderView)),
 )]
 pub async fn cancel(request: HttpRequest, request_id: web::Path<String>, state: State) -> Handled {
-    let owned = BuyerRequest::verified(&request_id, &request, &state)?;
+    let owned = BuyerRequest::verified(&request_id, &request, &state).await?;
     let cancelled = state.deps.orders.cancel(owned.order_key(), Actor::Buyer, None).await;
     let order = cancelled.map_err(|error| owned.problem(error))?;
     owned.settle(order, &state).await;

@@ -52,7 +52,7 @@ pub async fn create(
     let deps = &state.deps;
     let now_ms = deps.clock.wall_ms();
     let buyer = state.admit(&request, LimitedCall::RequestId)?;
-    let listed = deps.catalog.announced(&sale_id).ok_or(ProblemCode::UnknownSku)?;
+    let listed = state.sale(|catalog| catalog.announced(&sale_id)).await?;
     if listed.sale.retention.is_purged() {
         return Err(ProblemCode::UnknownSku.into());
     }
@@ -88,22 +88,26 @@ pub struct BuyerRequest {
 }
 
 impl BuyerRequest {
-    /// Verifies that `sent_id` was issued to the authenticated buyer. Every fault of it is reported
-    /// as `not-found`.
-    pub fn verified(
+    /// Verifies that `sent_id` was issued to the authenticated buyer.
+    ///
+    /// # Errors
+    /// `not-found` for every fault of the id; `busy` if it names no known sale, and the ledger
+    /// cannot be asked for others.
+    pub async fn verified(
         sent_id: &str,
         request: &HttpRequest,
         state: &HttpState,
     ) -> Result<Self, Problem> {
         let deps = &state.deps;
         let buyer = state.buyer(request)?;
-        let found = || {
-            let id = RequestIds::read(sent_id)?;
-            let (listed, sku) = deps.catalog.of_sku(id.sku_no)?;
-            let ours = state.deps.request_ids.verify(&id, &listed.sale.id, sku.no, buyer);
-            ours.then(|| Self { id: sent_id.to_owned(), number: id.number, listed, sku, buyer })
-        };
-        found().ok_or_else(|| not_found(sent_id))
+        let unknown = || not_found(sent_id);
+        let id = RequestIds::read(sent_id).ok_or_else(unknown)?;
+        let found = deps.sales.find(|catalog| catalog.of_sku(id.sku_no)).await;
+        let (listed, sku) = found.map_err(|_not_read| ProblemCode::Busy)?.ok_or_else(unknown)?;
+        if !deps.request_ids.verify(&id, &listed.sale.id, sku.no, buyer) {
+            return Err(unknown());
+        }
+        Ok(Self { id: sent_id.to_owned(), number: id.number, listed, sku, buyer })
     }
 
     /// The request as the stock has it.
@@ -145,7 +149,7 @@ fn not_found(sent_id: &str) -> Problem {
         headers(("Retry-After" = Option<u32>, description = "seconds; while it is `queued`")))),
 )]
 pub async fn show(request: HttpRequest, request_id: web::Path<String>, state: State) -> Handled {
-    let view = BuyerRequest::verified(&request_id, &request, &state)?.poll(&state).await?;
+    let view = BuyerRequest::verified(&request_id, &request, &state).await?.poll(&state).await?;
     let mut answer = HttpResponse::Ok();
     answer.insert_header(no_store());
     if view.poll_after_ms > 0 {
@@ -160,7 +164,7 @@ pub async fn show(request: HttpRequest, request_id: web::Path<String>, state: St
     responses((status = 200, description = "cancelled, now or before", body = RequestView)),
 )]
 pub async fn cancel(request: HttpRequest, request_id: web::Path<String>, state: State) -> Handled {
-    let owned = BuyerRequest::verified(&request_id, &request, &state)?;
+    let owned = BuyerRequest::verified(&request_id, &request, &state).await?;
     let BuyerRequest { sku, number, buyer, .. } = &owned;
     let record = state.deps.gates.record(sku, *number, *buyer).await?;
     let record = record.ok_or_else(|| not_found(&owned.id))?;

@@ -15,7 +15,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::poll_interval::{PollLoad, interval_ms};
 use super::views::{SalePage, SaleView, SalesPage, page_cursor, page_cut, page_limit, rfc3339};
 use crate::domain::SaleId;
-use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
+use crate::http::middleware::problem::{Handled, Problem};
 use crate::http::state::{HttpState, State};
 use crate::services::catalog::CatalogSale;
 
@@ -153,10 +153,8 @@ pub async fn list(request: HttpRequest, query: web::Query<SalesQuery>, state: St
 )]
 pub async fn show(request: HttpRequest, sale_id: web::Path<String>, state: State) -> Handled {
     let deps = &state.deps;
-    let listed = deps.catalog.sale(&sale_id).ok_or(ProblemCode::UnknownSku)?;
-    if !listed.sale.is_public(deps.clock.wall_ms()) {
-        return Err(ProblemCode::UnknownSku.into());
-    }
+    let now_ms = deps.clock.wall_ms();
+    let listed = state.sale(|catalog| catalog.public(&sale_id, now_ms)).await?;
     let page = state.sale_pages.page(&listed, &state, deps.clock.now());
     Ok(respond(&request, page.hash, || {
         let time = rfc3339(deps.clock.wall_ms());

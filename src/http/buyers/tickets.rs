@@ -79,7 +79,7 @@ pub async fn challenge(
 ) -> Handled {
     let now_ms = state.deps.clock.wall_ms();
     let buyer = state.admit(&request, LimitedCall::Challenge)?;
-    let listed = state.deps.catalog.announced(&sale_id).ok_or(ProblemCode::UnknownSku)?;
+    let listed = state.sale(|catalog| catalog.announced(&sale_id)).await?;
     let body_max = state.settings.http.body_max_bytes;
     let wanted: ChallengeRequest = body::optional(&request, payload, body_max).await?;
     let kind = state.challenges.kind(wanted.kind).ok_or_else(|| {
@@ -111,7 +111,7 @@ pub async fn ticket(
 ) -> Handled {
     let now_ms = state.deps.clock.wall_ms();
     let buyer = state.admit(&request, LimitedCall::Ticket)?;
-    let listed = state.deps.catalog.announced(&sale_id).ok_or(ProblemCode::UnknownSku)?;
+    let listed = state.sale(|catalog| catalog.announced(&sale_id)).await?;
     let bytes = body::read(payload, state.settings.http.body_max_bytes).await?;
     let sent: TicketRequest<'_> = body::parse(request.headers(), &bytes)?;
     state.admit_shared(&request, LimitedCall::Ticket, buyer, &listed.skus).await?;

@@ -27,6 +27,7 @@ mod changes;
 mod drift;
 mod funnel;
 mod loading;
+mod lookup;
 mod restored;
 mod retention;
 mod sync;
@@ -122,6 +123,7 @@ pub struct SalesService {
     /// The pair of epoch and phase that this process recorded as applied, by sale.
     applied: Arc<parking_lot::Mutex<HashMap<i32, (Epoch, Phase)>>>,
     open_withdrawals: Arc<changes::OpenWithdrawals>,
+    last_read: Arc<Mutex<Option<lookup::LastRead>>>,
 }
 
 impl SalesService {
@@ -158,6 +160,7 @@ impl SalesService {
             compared: Arc::default(),
             applied: Arc::default(),
             open_withdrawals: Arc::default(),
+            last_read: Arc::default(),
         }
     }
 

@@ -107,6 +107,41 @@ fn a_quota_by_two_servers() {
     sell_to_crowd(json!({"kind": "quota", "limit": 1, "max_quantity": 1}));
 }
 
+/// The other server reads the sales of the ledger once an hour by itself.
+#[test]
+fn a_server_denies_no_request_of_a_sale_that_it_has_not_read_yet() {
+    let (mut settings, stores) = fresh_settings(Tier::Gate);
+    let seller = TestApp::start(settings.clone());
+    settings.maintenance.every_ms = 3_600_000;
+    let other = TestApp::start(settings);
+    let mariadb = stores.mariadb.as_ref().unwrap();
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let policy = json!({"kind": "one_per_buyer"});
+        let sold = async |sale: &str| {
+            seller.open_sale(sale, policy.clone(), 10, 2).await;
+            let body = json!({"sku_id": "sku", "quantity": 1});
+            let (status, bought) = seller.buy_json(sale, 1, body).await;
+            assert_eq!(status, 200, "{bought}");
+            format!("/v1/requests/{}", bought["request_id"].as_str().unwrap())
+        };
+        let (status, request) = other.get(&sold("sale").await, 1).await;
+        assert_eq!((status.as_u16(), &request["state"]), (200, &json!("success")), "{request}");
+        assert_eq!(other.get("/v1/sales/none", 1).await.0, 404);
+
+        let request = sold("next").await;
+        mariadb.stop();
+        for path in [&request, "/v1/sales/next", "/v1/sales/next/mine"] {
+            let (status, problem) = other.get(path, 1).await;
+            assert_eq!((status.as_u16(), &problem["code"]), (503, &json!("busy")), "{path}");
+        }
+        mariadb.cont();
+        until("the sale to be read", async || {
+            (other.get(&request, 1).await.0 == 200).then_some(())
+        })
+        .await;
+    });
+}
+
 #[test]
 fn a_verb_that_one_server_carries_out_reaches_the_other() {
     let (mut settings, _stores) = fresh_settings(Tier::Gate);
