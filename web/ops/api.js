@@ -22,7 +22,7 @@ export const token = {
  * What the token permits, and whether this process can publish messages, as the server says; the
  * server refuses the rest by itself.
  */
-export const access = { scope: "read", hasBroker: false };
+export const access = { scope: "read", hasBroker: false, hasBuckets: false };
 
 let ahead = 0;
 

@@ -166,8 +166,10 @@ function Decide({ deadLetter, reload }) {
       phrase: deadLetter.id,
       withReason: true,
       effect:
-        `Its ${requests} fail for good: the buyers read failed, ` +
-        "and the units are on sale again.",
+        num > 0
+          ? `Its ${requests} fail for good: the buyers read failed, ` +
+            "and the units are on sale again."
+          : "No request is read from it: look at its bytes first. A report of a payment is money.",
       run: (reason) => post(`${path}/discard`, { reason }).then(says),
     },
   ];

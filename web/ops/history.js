@@ -6,6 +6,7 @@ import { Fault, Link, Table, Time, since } from "./parts.js";
 import { usePath } from "./state.js";
 
 const DONE = {
+  create: "created",
   open: "opened",
   pause: "paused",
   close: "closed",

@@ -148,7 +148,8 @@ function App() {
       get("stats", signal),
       getAll("sales", "sales", signal),
     ]);
-    Object.assign(access, { scope: stats.scope, hasBroker: stats.tier === "pipeline" });
+    const hasBuckets = ["gate", "pipeline"].includes(stats.tier);
+    Object.assign(access, { scope: stats.scope, hasBroker: stats.tier === "pipeline", hasBuckets });
     return { stats, sales };
   }, `session ${session}`);
   const isRefused = error?.status === 401;

@@ -80,12 +80,26 @@ export function Table({ caption, head, rows, empty }) {
   </div>`;
 }
 
+/** The answer of a verb until it is dismissed. It takes the focus: the button may be gone. */
+export function Said({ said, dismiss }) {
+  const box = useRef(null);
+  useEffect(() => box.current?.focus(), [said]);
+  if (!said) return null;
+  const leave = () => {
+    dismiss();
+    document.getElementById("main").focus();
+  };
+  return html`<span class="said" data-tone=${said.tone} role="status" tabindex="-1" ref=${box}
+    >${said.text} <button class="plain" onClick=${leave}>dismiss</button></span
+  >`;
+}
+
 /**
- * The verbs of one subject, and the answer of the last one until it is dismissed. Each is asked
- * before: `phrase` is what has to be typed before an irreversible one, `withReason` asks for a
- * reason. Its key is the subject: an answer never stands under another one.
+ * The verbs of one subject, and the answer of the last one, unless another part `tell`s it. Each is
+ * asked before: `phrase` is what has to be typed before an irreversible one, `withReason` asks for
+ * a reason. Its key is the subject: an answer never stands under another one.
  */
-export function Verbs({ verbs, onDone }) {
+export function Verbs({ verbs, onDone, tell }) {
   const [asked, setAsked] = useState(null);
   const [said, setSaid] = useState(null);
   if (access.scope !== "operate") return null;
@@ -102,18 +116,13 @@ export function Verbs({ verbs, onDone }) {
       </button>`,
   );
   const say = (text, tone) => {
-    setSaid({ text, tone });
+    (tell ?? setSaid)({ text, tone });
     onDone?.();
   };
   return html`<div class="verbs">
     ${buttons}
     ${asked && html`<${Confirm} ...${asked} say=${say} close=${() => setAsked(null)} />`}
-    ${
-      said &&
-      html`<span class="said" data-tone=${said.tone} role="status"
-        >${said.text} <button class="plain" onClick=${() => setSaid(null)}>dismiss</button></span
-      >`
-    }
+    <${Said} said=${said} dismiss=${() => setSaid(null)} />
   </div>`;
 }
 

@@ -1,9 +1,9 @@
 // Payments that wait for an operator, and reports of money of no known payment.
 
-import { html } from "./htm-preact.min.js";
+import { html, useState } from "./htm-preact.min.js";
 import { post, withQuery } from "./api.js";
 import { History } from "./history.js";
-import { Fault, Link, State, Table, Time, Verbs, money } from "./parts.js";
+import { Fault, Link, Said, State, Table, Time, Verbs, money } from "./parts.js";
 import { usePath } from "./state.js";
 
 const STATES = {
@@ -14,7 +14,7 @@ const STATES = {
   refund_due: ["Refund due", "Tried again by themselves."],
 };
 
-function Settle({ payment: { id }, state, reload }) {
+function Settle({ payment: { id }, state, reload, tell }) {
   const call = (verb, body) =>
     post(`payments/${encodeURIComponent(id)}/${verb}`, body).then(({ done, trace }) => ({
       says: done.replace("_", " "),
@@ -43,12 +43,15 @@ function Settle({ payment: { id }, state, reload }) {
       run: (reason) => call("resolve", { reason }),
     },
   ];
-  return html`<${Verbs} verbs=${verbs} onDone=${reload} />`;
+  // The answer outlives the row, which leaves the list.
+  const say = (said) => tell({ ...said, text: `${id}: ${said.text}` });
+  return html`<${Verbs} verbs=${verbs} onDone=${reload} tell=${say} />`;
 }
 
 export function Payments({ values }) {
   const state = STATES[values.state] ? values.state : "refund_failed";
   const { cursor } = values;
+  const [said, setSaid] = useState(null);
   const { answer, error, reload } = usePath(withQuery("payments", { state, cursor, limit: 50 }));
   const choices = Object.entries(STATES).map(
     ([name, [title]]) =>
@@ -77,9 +80,11 @@ export function Payments({ values }) {
         <td class="number">
           ${payment.amount === undefined ? "" : money(payment.amount, payment.currency)}
         </td>
-        <td class="words">${payment.payment_id ?? ""}${payment.reason && ` ${payment.reason}`}</td>
+        <td class="words">
+          ${[payment.payment_id, payment.reason].filter(Boolean).join(": ")}
+        </td>
         <td><${Time} at=${payment.refund_at ?? payment.recorded_at} /></td>
-        <td><${Settle} payment=${payment} state=${state} reload=${reload} /></td>
+        <td><${Settle} payment=${payment} state=${state} reload=${reload} tell=${setSaid} /></td>
       </tr>`,
   );
   const older = answer?.next_cursor;
@@ -88,6 +93,7 @@ export function Payments({ values }) {
     </ul>
     <p class="quiet">${STATES[state][1]}</p>
     <${Fault} error=${error} />
+    <${Said} said=${said} dismiss=${() => setSaid(null)} />
     ${
       answer &&
       html`<${Table}

@@ -1,7 +1,7 @@
 // Sales and their verbs.
 
 import { html } from "./htm-preact.min.js";
-import { get, getAll, post, serverNow } from "./api.js";
+import { access, get, getAll, post, serverNow } from "./api.js";
 import { phaseOf } from "./diagnosis.js";
 import { History, Last } from "./history.js";
 import { Fault, Link, State, Table, Time, Verbs, count, money } from "./parts.js";
@@ -53,7 +53,7 @@ function PhaseVerbs({ sale: { sale_id: id, phase }, reload }) {
       run: change("close"),
     },
     {
-      isOffered: phase !== "draft",
+      isOffered: phase !== "draft" && access.hasBuckets,
       name: "Rebuild",
       tone: "bad",
       title: `Rebuild the buckets of ${id}?`,

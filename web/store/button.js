@@ -118,7 +118,7 @@ function requestId(state, event) {
 /** No id was issued: nothing was sent, so nothing can have been bought. */
 function idRefused(state, event) {
   if (state.name !== "queued") return stay(state);
-  if (event.status === 401) return rest(state, { note: "sign-in" }, [{ do: "sign-in" }]);
+  if (event.status === 401) return rest(state, { note: "stranger" }, [{ do: "sign-in" }]);
   return rest(state, { note: event.status ? "refused" : "unsent" });
 }
 
@@ -136,6 +136,10 @@ function record(state, event) {
   return go(state, "queued", { record: event.record, since, tries: 0 }, [poll(event.record, 0)]);
 }
 
+/** Whether the news of the sale undo this refusal: "ended" stays readable until it opens again. */
+const isOver = (state, phase) =>
+  state.name === "failed" && (state.note === "ended") === (phase === "open");
+
 /** Whether a count of the stock may undo this refusal; its reason stays readable. */
 const isUndone = (state, now) => state.name === "failed" && state.note === "sold-out" &&
   now - state.since > STOCK_LAG_MS;
@@ -143,12 +147,13 @@ const isUndone = (state, now) => state.name === "failed" && state.note === "sold
 function sale(state, event) {
   const next = { ...state, sale: { phase: event.phase, soldOut: event.soldOut } };
   const rests = ["closed", "idle", "limit"].includes(state.name) ||
-    isUndone(state, event.now) || (state.name === "failed" && event.phase !== "open");
+    isUndone(state, event.now) || isOver(state, event.phase);
   if (!rests || state.name === "closed" && state.retryAt) return stay(next);
   const { record: kept, name, note } = state;
   const result = rest(next);
   result.state.record = kept;
-  if (result.state.name === "idle" && ["idle", "failed"].includes(name)) result.state.note = note;
+  const isKept = ["idle", "failed"].includes(name) && note !== "ended";
+  if (result.state.name === "idle" && isKept) result.state.note = note;
   return result;
 }
 

@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { dialog, h, say, set } from "./dom.js";
 import { ordersView } from "./orders.js";
-import { listen } from "./records.js";
+import { isLasting, listen } from "./records.js";
 import { saleView, salesView } from "./sale.js";
 import { keepLanguage, otherLanguage, t } from "./words.js";
 
@@ -70,7 +70,8 @@ function drawBar() {
     t("lang.other"));
   language.addEventListener("click", () => {
     keepLanguage(otherLanguage);
-    query.delete("lang");
+    if (isLasting) query.delete("lang");
+    else query.set("lang", otherLanguage);
     location.search = query;
     if (String(query) === location.search.replace(/^\?/, "")) location.reload();
   });

@@ -109,6 +109,16 @@ function msToChange(order) {
   return isUnpaid(order) && order.pay_by !== undefined ? msToPay(order) : Infinity;
 }
 
+/** What became of its money or its units, besides its state. */
+function remarkOf(order) {
+  const money = order.payment?.state;
+  if (money === "refund_failed") return "order.refund-failed";
+  if (order.paid_unfulfilled || money === "refund_due") return "order.owed";
+  if (money === "refunded" && order.state !== "refunded") return "order.refunded";
+  if (order.replaced_by) return "order.replaced";
+  return order.state === "pending_payment" && money === "closed" ? "order.closed" : null;
+}
+
 function orderRow(first, titles, shop, reread) {
   const { sale, sku } = titles.get(`${first.sale_id}/${first.sku_id}`) ?? {};
   const what = sku?.title ?? first.sku_id;
@@ -140,9 +150,8 @@ function orderRow(first, titles, shop, reread) {
     if (order.state !== row.order.state) say(note, "");
     row.order = order;
     set(element, "data-state", order.state);
-    const isClosed = order.state === "pending_payment" && order.payment?.state === "closed";
-    const remark = order.paid_unfulfilled ? t("order.owed") : isClosed ? t("order.closed") : "";
-    say(state, `${t(`order.state.${order.state}`)} ${remark}`.trim());
+    const remark = remarkOf(order);
+    say(state, `${t(`order.state.${order.state}`)} ${remark ? t(remark) : ""}`.trim());
     again.hidden = !order.again;
     draw();
   }

@@ -1,5 +1,5 @@
 // What outlives a reload: the record of each purchase, per buyer, sale and SKU, shared by all tabs
-// of the browser. Where storage is refused, memory has to do, and the page says so.
+// of the browser. What storage refuses stays in memory, and the page says so.
 
 const memory = new Map();
 const listeners = new Set();
@@ -12,8 +12,16 @@ try {
   isLasting = false;
 }
 
+function stored(key) {
+  try {
+    return localStorage.getItem(key);
+  } catch {
+    return null;
+  }
+}
+
 export function read(key) {
-  const text = isLasting ? localStorage.getItem(key) : memory.get(key);
+  const text = memory.get(key) ?? stored(key);
   if (!text) return null;
   try {
     return JSON.parse(text);
@@ -24,17 +32,14 @@ export function read(key) {
 
 export function write(key, value) {
   const text = value === null ? null : JSON.stringify(value);
-  if (isLasting) {
-    try {
-      if (text === null) localStorage.removeItem(key);
-      else localStorage.setItem(key, text);
-      return;
-    } catch {
-      isLasting = false;
-    }
+  memory.delete(key);
+  try {
+    if (text === null) localStorage.removeItem(key);
+    else localStorage.setItem(key, text);
+  } catch {
+    isLasting = false;
+    if (text !== null) memory.set(key, text);
   }
-  if (text === null) memory.delete(key);
-  else memory.set(key, text);
 }
 
 /** Calls back with the value after another tab has changed it. Returns how to end that. */

@@ -180,6 +180,7 @@ export function saleView(main, saleId, shop, snapshot) {
       if (phase === "before") card.purchase?.prepare(toStart);
       if (readAt > 0) card.drawAge(performance.now() - readAt);
     }
+    parts.storage.hidden = isLasting;
     speakTime(phase, toStart);
   }
 

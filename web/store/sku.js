@@ -182,7 +182,7 @@ export function label(state, now) {
     const seconds = Math.max(0, Math.floor((now - state.since) / 1000));
     return t("button.queued", { seconds: count(seconds) });
   }
-  if (state.name === "closed" && ["paused", "ended"].includes(state.note)) {
+  if (["closed", "failed"].includes(state.name) && ["paused", "ended"].includes(state.note)) {
     return t(`button.${state.note}`);
   }
   if (state.name === "idle" && state.again) return t("button.again");
@@ -197,7 +197,8 @@ export function note(state) {
     return t(`note.${state.name}`);
   }
   if (state.name === "closed") {
-    return state.note === "before" && state.record ? t("note.before") : "";
+    const told = { before: "note.before", paused: "problem.paused" }[state.note];
+    return told && state.record ? t(told) : "";
   }
   if (state.name === "queued" && !state.note) return t("note.queued");
   if (!state.note) return "";

@@ -40,10 +40,18 @@ export function money(amount, currency) {
   return format.format(amount / 10 ** format.resolvedOptions().maximumFractionDigits);
 }
 
+const SEASON_MS = 120 * 86400000;
 const day = new Intl.DateTimeFormat(tag, {
   weekday: "short", month: "short", day: "numeric", hour: "2-digit", minute: "2-digit",
 });
-export const when = (time) => day.format(new Date(time));
+const dated = new Intl.DateTimeFormat(tag, {
+  year: "numeric", month: "short", day: "numeric", hour: "2-digit", minute: "2-digit",
+});
+/** A time; one of another season with its year. */
+export function when(time) {
+  const date = new Date(time);
+  return (Math.abs(date - Date.now()) < SEASON_MS ? day : dated).format(date);
+}
 
 const two = (value) => String(value).padStart(2, "0");
 

@@ -28,7 +28,7 @@ static PUBLIC_TEXT: LazyLock<web::Bytes> = LazyLock::new(|| text(&public()));
 static INTERNAL_TEXT: LazyLock<web::Bytes> = LazyLock::new(|| text(&internal()));
 
 static PAGE: LazyLock<Arc<Config<'static>>> =
-    LazyLock::new(|| Arc::new(Config::from("/openapi.json").try_it_out_enabled(true)));
+    LazyLock::new(|| Arc::new(Config::from("../openapi.json").try_it_out_enabled(true)));
 
 /// Of the documents, and of the redirect, which clients would else keep for good.
 const FOR_A_MINUTE: (HeaderName, HeaderValue) =

@@ -54,7 +54,7 @@ const rows = [
     [open, click, { type: "id-refused", status: 0 }, { type: "wake" }],
     { name: "idle", note: null }, []],
   ["no id without credentials", many, [open, click, { type: "id-refused", status: 401 }],
-    { name: "idle", note: "sign-in" }, ["sign-in"]],
+    { name: "idle", note: "stranger" }, ["sign-in"]],
 
   // The answers
   ["success", many, [...sent, answer(200, success)],
@@ -104,6 +104,10 @@ const rows = [
     { name: "failed", note: "sold-out" }, []],
   ["ended", many, [...sent, problem(410, "ended")],
     { name: "failed", note: "ended", record: null }, end],
+  ["ended, as the sale says, too", many, [...sent, problem(410, "ended"), ended],
+    { name: "failed", note: "ended" }, []],
+  ["open again after it had ended", many, [...sent, problem(410, "ended"), ended, open],
+    { name: "idle" }, []],
   ["barred", one, [...sent, problem(403, "barred")], { name: "failed", record: null }, end],
   ["quota exceeded", quota, [...sent, problem(409, "quota-exceeded", { owned: 5, limit: 5 })],
     { name: "limit", owned: 5, limit: 5, record: null }, end],
