@@ -95,7 +95,8 @@ impl Selection {
         let page = page.map_err(operation_failure)?;
         output.data(&page, || render_list(&page))?;
         let num = field(&page, "num_matching");
-        output.note(&format!("{num} match, nothing was changed: --expected {num} changes them"));
+        output
+            .note(&format!("{num} match, nothing was changed: --expected {num} --reason WHY does"));
         Ok(Exit::Done)
     }
 }

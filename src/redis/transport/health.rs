@@ -306,7 +306,9 @@ fn count_bucket(buckets: &mut FoundBuckets, key: &str, fields: &[Value], this_se
     if let (Some(sku), Some(pair)) = (sku_of(key), pair_of(&text(0), &text(3))) {
         let latest = of_installation.latest.entry(sku).or_insert(pair);
         *latest = pair.max(*latest);
-        *of_installation.loaded.entry(sku).or_default() += 1;
+        // A held bucket answers `busy` until a maintenance process has loaded it.
+        let is_held = !text(1).is_empty();
+        *of_installation.loaded.entry(sku).or_default() += u16::from(!is_held);
     }
     let server = text(2);
     if !server.is_empty() && server != this_server {
@@ -346,6 +348,8 @@ mod tests {
         };
         count("fg:{7:0}:bucket", &[field("f100d6a7.3"), Value::Nil, field("here"), field("2")]);
         count("fg:{7:1}:bucket", &[field("f100d6a7.2"), Value::Nil, field("here"), field("3")]);
+        let held = [field("f100d6a7.2"), field("f100d6a7.4"), field("here"), field("2")];
+        count("fg:{7:2}:bucket", &held);
         count("fg:{8:0}:bucket", &[Value::Nil, field("f100d6a7.9"), field("there")]);
         count("fg:{9:0}:bucket", &[field("nonsense"), Value::Nil, Value::Nil]);
         let of = |count, key: &str, of_skus: &[(i32, (i64, i64), u16)]| InstallationBuckets {
@@ -356,7 +360,7 @@ mod tests {
         };
         let expected = [
             (String::new(), of(1, "fg:{9:0}:bucket", &[])),
-            ("f100d6a7".into(), of(3, "fg:{7:0}:bucket", &[(7, (3, 2), 2)])),
+            ("f100d6a7".into(), of(4, "fg:{7:0}:bucket", &[(7, (3, 2), 2)])),
         ];
         assert_eq!(buckets.by_installation, expected.into());
         assert_eq!(buckets.opened_elsewhere, 1);
