@@ -51,6 +51,8 @@ impl ServerArgs {
 pub enum Error {
     #[error("{0}")]
     Address(String),
+    #[error("admin.ca_file is needed for {url}: {problem}")]
+    Authority { url: String, problem: String },
     #[error("no server answers at {url} ({reason})")]
     NoServer { url: String, reason: String },
     /// The request was sent and not answered: it may or may not have been carried out.
@@ -79,6 +81,9 @@ impl Error {
     pub fn into_failure(self) -> CommandFailure {
         let remedy = match &self {
             Self::Address(_) => "give --internal-url http://HOST:PORT or https://HOST:PORT",
+            Self::Authority { .. } => {
+                "name in admin.ca_file the PEM file of the authority that signed its certificate"
+            }
             Self::NoServer { .. } => {
                 "start it with `floodgate serve`, or name its internal listener with \
                  --internal-url; `floodgate doctor` checks the rest"
@@ -98,7 +103,9 @@ impl Error {
             }
         };
         let exit = match &self {
-            Self::Token { .. } | Self::Refused { status: 403, .. } => Exit::Configuration,
+            Self::Authority { .. } | Self::Token { .. } | Self::Refused { status: 403, .. } => {
+                Exit::Configuration
+            }
             Self::Refused { .. } => Exit::Negative,
             _ => Exit::Unclear,
         };
@@ -117,7 +124,7 @@ pub struct AdminClient {
 impl AdminClient {
     /// A client of the server at `url`, or at `internal.bind` without it.
     pub fn new(url: Option<&str>, settings: &Settings) -> Result<Self, Error> {
-        let token = settings.admin.bearer().cloned();
+        let token = settings.admin.bearer();
         let ca_file = &settings.admin.ca_file;
         if let Some(url) = url {
             return Self::at(url, token, ca_file);
@@ -131,15 +138,16 @@ impl AdminClient {
     /// A client of the internal listener `url`, whose authority is in `ca_file`.
     ///
     /// # Errors
-    /// [`Error::Address`].
+    /// [`Error::Address`] or [`Error::Authority`].
     pub fn at(url: &str, token: Option<SecretString>, ca_file: &Path) -> Result<Self, Error> {
         let base = Url::parse(url)
             .map_err(|error| Error::Address(format!("{url:?} is not a URL: {error}")))?;
         let trust = match base.scheme() {
             "http" => None,
-            "https" => Some(Trust::read(ca_file).map_err(|problem| {
-                Error::Address(format!("admin.ca_file is needed for {url}: {problem}"))
-            })?),
+            "https" => Some(
+                Trust::read(ca_file)
+                    .map_err(|problem| Error::Authority { url: url.to_owned(), problem })?,
+            ),
             _ => return Err(Error::Address(format!("{url:?} is neither http:// nor https://"))),
         };
         Ok(Self { base, token, http: HttpCaller::new(CONNECT_TIMEOUT, trust) })

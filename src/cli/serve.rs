@@ -1,5 +1,7 @@
 //! `floodgate serve`: runs the server; `floodgate migrate` prepares its ledger.
 
+use std::time::Duration;
+
 use clap::Args;
 use clap::builder::PossibleValue;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -13,6 +15,7 @@ use crate::config::{
     AuthMode, ExposedSecret, LoadedSettings, PaymentBackend, Settings, redact_url,
 };
 use crate::observe::telemetry;
+use crate::runtime::clock;
 use crate::tier;
 
 const EXAMPLES: &str = "\
@@ -123,6 +126,21 @@ fn warn_of_unsafe_settings(settings: &Settings) {
             remedy = link.remedy(),
             "passwords and orders travel to this server in plain text"
         );
+    }
+    for listener in settings.listeners() {
+        let (name, bind) = (listener.name, listener.bind);
+        if listener.is_readable() && (settings.role.sells() || name != "public") {
+            tracing::warn!(
+                listener = name,
+                %bind,
+                "other machines reach this listener in plain text: let only a proxy that speaks \
+                 TLS, and the operators' network, reach it, or set tls_cert_file and tls_key_file"
+            );
+        }
+        let now = Duration::from_millis(clock::wall_ms().cast_unsigned());
+        if let Some(problem) = listener.wrong_dates(now) {
+            tracing::error!(problem, "no client trusts this listener: renew its certificate");
+        }
     }
     if settings.role.sells() && settings.payment.provider == PaymentBackend::Demo {
         tracing::warn!(

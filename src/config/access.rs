@@ -21,6 +21,7 @@ const SECRET_DISTINCT_MIN: usize = 8;
 
 /// A rotation needs two.
 const JWT_SECRETS_MAX: usize = 2;
+const ADMIN_TOKENS_MAX: usize = 2;
 
 /// How a buyer authenticates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
@@ -110,10 +111,16 @@ impl NamedToken {
 }
 
 impl AdminSettings {
-    /// The token that callers must present; `None` if unset, which requires a loopback listener.
+    /// The tokens of `token`, one a line: callers must present one of them or of `tokens`. Without
+    /// any, the listener must be on loopback.
+    pub fn bearers(&self) -> impl Iterator<Item = &str> {
+        self.token.expose_secret().lines().map(str::trim).filter(|line| !line.is_empty())
+    }
+
+    /// The token that commands present: the first.
     #[must_use]
-    pub fn bearer(&self) -> Option<&SecretString> {
-        (!self.token.expose_secret().is_empty()).then_some(&self.token)
+    pub fn bearer(&self) -> Option<SecretString> {
+        self.bearers().next().map(SecretString::from)
     }
 }
 
@@ -137,6 +144,18 @@ pub(super) fn check(settings: &Settings, check: &mut RuleCheck) {
 }
 
 fn secrets(settings: &Settings, check: &mut RuleCheck) {
+    check.require(
+        settings.admin.bearers().count() <= ADMIN_TOKENS_MAX,
+        "admin.token",
+        "has more than two lines",
+        "keep the new token and the one that it replaces, one a line",
+    );
+    check.require(
+        settings.admin.bearers().all(|token| token.bytes().all(|byte| byte.is_ascii_graphic())),
+        "admin.token",
+        "holds white space or other characters that no header carries",
+        "use letters and digits, such as from `openssl rand -hex 16`",
+    );
     let (auth, key) = (&settings.auth, "auth.jwt_secret_file");
     let has_files = auth.jwt_secret_file != *"" || auth.jwks_file != *"";
     check.require(

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use rustls::crypto::ring::kx_group;
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Map, Value as Json};
 
@@ -117,6 +118,9 @@ fn public_key(jwk: &Json) -> Result<PublicJwk, String> {
             let mut point = vec![4];
             point.extend(coordinate(jwk, "x")?);
             point.extend(coordinate(jwk, "y")?);
+            if !is_on_curve(&point) {
+                return Err("has an x and a y that are no point of P-256".to_owned());
+            }
             ("ES256", KeyMaterial::P256(point))
         }
         (Some("OKP"), Some("Ed25519")) => ("EdDSA", KeyMaterial::Ed25519(coordinate(jwk, "x")?)),
@@ -126,6 +130,11 @@ fn public_key(jwk: &Json) -> Result<PublicJwk, String> {
         return Err(format!("has another alg than {algorithm}, the one that is read for its type"));
     }
     Ok(PublicJwk { kid: kid.to_owned(), material })
+}
+
+/// Whether an uncompressed point is on P-256: an agreement of keys with another one fails.
+fn is_on_curve(point: &[u8]) -> bool {
+    kx_group::SECP256R1.start().and_then(|own| own.complete(point)).is_ok()
 }
 
 fn rsa(jwk: &Map<String, Json>) -> Result<KeyMaterial, String> {

@@ -77,6 +77,7 @@ fn a_faulty_key_is_named_with_what_is_wrong() {
         (with(rsa_key(), "e", json!("")), "exponent e"),
         (with(ec_key(), "crv", json!("P-384")), "is none of"),
         (with(ec_key(), "y", json!("AQAB")), "member y of other than 32 bytes"),
+        (with(ec_key(), "y", json!("A".repeat(43))), "no point of P-256"),
         (with(ed_key(), "crv", json!("X25519")), "is none of"),
         (with(ed_key(), "x", json!(null)), "no member x"),
         (json!("key"), "is not an object"),

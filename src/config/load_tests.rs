@@ -186,10 +186,11 @@ fn secrets_are_read_again_all_or_nothing() {
     ]))
     .unwrap();
     std::fs::write(secret.path(), format!("{old}\n{new}\n")).unwrap();
-    std::fs::write(token.path(), "second").unwrap();
+    std::fs::write(token.path(), "second\nfirst\n").unwrap();
     std::fs::write(keys.path(), jwks("b")).unwrap();
     let changed = settings.reread_secrets().unwrap();
-    assert_eq!(changed.admin.bearer().unwrap().expose_secret(), "second");
+    assert_eq!(changed.admin.bearers().collect::<Vec<_>>(), ["second", "first"]);
+    assert_eq!(changed.admin.bearer().unwrap().expose_secret(), "second", "commands send it");
     let keys_of = |settings: &Settings| {
         let keys = &settings.auth.jwt_keys;
         (keys.secrets.len(), keys.public[0].kid.clone())
@@ -211,6 +212,21 @@ fn unreadable_and_empty_secret_files_are_named_together() {
     assert_eq!(faults.len(), 2, "{faults:?}");
     assert!(faults[0].problem.contains("/nowhere/token"), "{}", faults[0]);
     assert!(faults[1].problem.ends_with("is empty"), "{}", faults[1]);
+}
+
+#[test]
+fn files_with_more_lines_than_values_are_refused() {
+    let fault = |key: &str, text: &str| {
+        let file = temp(text);
+        let faults = faults_of(&set(&[&format!("{key}={}", file.path().display())]));
+        assert_eq!(faults.len(), 1, "{faults:?}");
+        faults[0].problem.clone()
+    };
+    assert!(fault("ledger.url_file", "sqlite://a\nb").ends_with("has more than one line"));
+    assert_eq!(fault("admin.token_file", "one\ntwo\nthree"), "has more than two lines");
+    for token in ["one word too many", "schlüssel"] {
+        assert!(fault("admin.token_file", token).contains("no header carries"), "{token}");
+    }
 }
 
 #[test]

@@ -12,13 +12,15 @@ use super::error::ConfigFault;
 use super::load::{FILE, FLAG};
 use super::settings::Settings;
 
-pub(super) const UNREADABLE: &str = "create it, or let the user that runs floodgate read it";
+pub(super) const UNREADABLE: &str =
+    "write the value into it as text, and let the user that runs floodgate read it";
 
 /// Files of these names hold nothing secret.
 const PUBLIC: [&str; 3] = ["ca_file", "jwks_file", "tls_cert_file"];
 
 /// Bits of a mode by which others than owner and group read, and others than the owner write.
 const TOO_OPEN: u32 = 0o027;
+const WRITABLE: u32 = 0o022;
 
 /// A file with a secret.
 #[derive(Debug, Clone)]
@@ -28,7 +30,7 @@ pub(super) struct SecretFile {
     pub path: PathBuf,
 }
 
-/// A secret that others may read.
+/// A secret that others may read, or a file of trust that they may change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExposedSecret {
     /// The key or the file, and who reads it.
@@ -72,16 +74,24 @@ pub(super) fn exposed_secrets<'p>(
     let is_in_file =
         |entry: &SettingEntry| entry.origin.as_ref().is_some_and(|origin| origin.starts_with(FILE));
     let configuration = configuration.filter(|_| secrets().any(is_in_file));
-    let paths: BTreeSet<&Path> = files.chain(configuration).filter(|path| is_open(path)).collect();
+    let paths = files.chain(configuration).filter(|path| has_mode(path, TOO_OPEN));
+    let paths: BTreeSet<&Path> = paths.collect();
     let of_files = paths.into_iter().map(|path| ExposedSecret {
         what: format!("{} holds a secret, and other users may read or change it", path.display()),
         remedy: "chmod 600, or 640 with a group of its own",
     });
-    of_flags.chain(of_files).collect()
+    let public = effective.entries().filter(|entry| PUBLIC.contains(&entry.path().1));
+    let public = public.filter_map(|entry| entry.value.as_str().map(Path::new));
+    let of_public = public.filter(|path| has_mode(path, WRITABLE)).map(|path| ExposedSecret {
+        what: format!("{} decides who is trusted, and other users may change it", path.display()),
+        remedy: "chmod 644",
+    });
+    of_flags.chain(of_files).chain(of_public).collect()
 }
 
-fn is_open(path: &Path) -> bool {
-    std::fs::metadata(path).is_ok_and(|file| file.permissions().mode() & TOO_OPEN != 0)
+/// Whether the file has any of these bits in its mode.
+fn has_mode(path: &Path, bits: u32) -> bool {
+    std::fs::metadata(path).is_ok_and(|file| file.permissions().mode() & bits != 0)
 }
 
 impl Effective {
@@ -107,6 +117,10 @@ impl Effective {
             return Err(fault(format!("is set together with {key}"), remedy));
         }
         let text = read_secret(&file.path).map_err(|problem| fault(problem, UNREADABLE))?;
+        if key != "admin.token" && text.expose_secret().contains('\n') {
+            let problem = format!("{} has more than one line", file.path.display());
+            return Err(fault(problem, "keep the one with the value"));
+        }
         self.set_from_file(key, text.expose_secret()).map(Some)
     }
 }
@@ -179,6 +193,9 @@ mod tests {
         fs::set_permissions(&readable, Permissions::from_mode(0o604)).unwrap();
         let path = readable.path().display();
         assert_eq!(exposed(0o600, &[&format!("auth.jwks_file={path}")]), []);
+        fs::set_permissions(&readable, Permissions::from_mode(0o646)).unwrap();
+        let changed = exposed(0o600, &[&format!("auth.jwks_file={path}")]);
+        assert!(changed[0].what.ends_with("other users may change it"), "{changed:?}");
         let webhook = format!("payment.webhook_secrets={path} until 2030-01-01T00:00:00Z");
         assert_eq!(exposed(0o600, &[&webhook]).len(), 1);
         let flags = exposed(0o600, &["admin.token=s3cret", "ledger.url=mysql://u:s3cret@db/x"]);

@@ -1,11 +1,13 @@
 //! Which servers a process talks to, whether encrypted, and the certificates for it.
 
-use std::path::Path;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::error::ConfigFault;
 use super::kinds::Tier;
 use super::settings::Settings;
-use crate::net::{Trust, is_loopback, server_config};
+use crate::net::{Trust, is_loopback, server_config, wrong_dates};
 use crate::redis::transport::RedisUrl;
 
 /// Parameters of `mysql://` URLs, besides `ssl-mode`.
@@ -50,7 +52,47 @@ impl ServerLink {
     }
 }
 
+/// A listener of this process.
+#[derive(Debug)]
+pub struct ListenerSettings {
+    pub name: &'static str,
+    pub bind: SocketAddr,
+    /// The file with its certificates; `None`: plain text.
+    pub chain: Option<PathBuf>,
+}
+
+impl ListenerSettings {
+    /// Whether other machines reach it in plain text.
+    #[must_use]
+    pub fn is_readable(&self) -> bool {
+        !self.bind.ip().is_loopback() && self.chain.is_none()
+    }
+
+    /// Why no client trusts its certificates `after_epoch`, if their dates are the reason.
+    #[must_use]
+    pub fn wrong_dates(&self, after_epoch: Duration) -> Option<String> {
+        let chain = self.chain.as_ref()?;
+        let what = wrong_dates(chain, after_epoch)?;
+        Some(format!("a certificate in {} of the {} listener {what}", chain.display(), self.name))
+    }
+}
+
 impl Settings {
+    /// Both listeners.
+    #[must_use]
+    pub fn listeners(&self) -> [ListenerSettings; 2] {
+        let Self { http, internal, .. } = self;
+        let chain = |file: &PathBuf| (*file != *"").then(|| file.clone());
+        [
+            ListenerSettings { name: "public", bind: http.bind, chain: chain(&http.tls_cert_file) },
+            ListenerSettings {
+                name: "internal",
+                bind: internal.bind,
+                chain: chain(&internal.tls_cert_file),
+            },
+        ]
+    }
+
     /// The servers that this tier uses.
     #[must_use]
     pub fn links(&self) -> Vec<ServerLink> {
@@ -160,9 +202,12 @@ pub(super) fn read_certificates(settings: &mut Settings) -> Vec<ConfigFault> {
         }
         let remedy = "name PEM files: the certificate with its chain, and its key";
         let read = chain_set.then(|| server_config(chain, key)).transpose();
-        read.map_err(|problem| faults.push(ConfigFault::new(keys[0], problem, remedy)))
-            .ok()
-            .flatten()
+        let fault = |(is_of_key, problem): (bool, String)| {
+            let [of_chain, of_key] = keys;
+            let key = if is_of_key { of_key } else { of_chain };
+            faults.push(ConfigFault::new(key, problem, remedy));
+        };
+        read.map_err(fault).ok().flatten()
     };
     let (http, internal) = (&settings.http, &settings.internal);
     let http = listener(

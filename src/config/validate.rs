@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::ops::{RangeBounds, RangeInclusive};
 
-use secrecy::ExposeSecret;
 use tracing_subscriber::EnvFilter;
 
 use super::access::{AuthMode, TOKEN_CHARS_MIN};
@@ -151,7 +150,7 @@ fn listeners(settings: &Settings, check: &mut RuleCheck) {
     if internal.ip().is_loopback() {
         return;
     }
-    match settings.admin.bearer() {
+    match settings.admin.bearers().map(|token| token.chars().count()).min() {
         None => check.require(
             settings.admin.token_file != *"" || settings.admin.tokens_file != *"",
             "internal.bind",
@@ -159,8 +158,8 @@ fn listeners(settings: &Settings, check: &mut RuleCheck) {
             "set admin.token_file (a file with 16 or more characters) or admin.tokens_file, or \
              bind to 127.0.0.1",
         ),
-        Some(token) => check.require(
-            token.expose_secret().chars().count() >= TOKEN_CHARS_MIN,
+        Some(shortest) => check.require(
+            shortest >= TOKEN_CHARS_MIN,
             "admin.token",
             &format!("is short enough to guess, and {internal} can be reached from other machines"),
             "use 16 characters or more, such as from `openssl rand -hex 16`",

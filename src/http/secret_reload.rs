@@ -47,7 +47,7 @@ fn replace(state: &HttpState, settings: &Settings) {
     tracing::info!(
         jwt_secrets = auth.jwt_keys.secrets.len(),
         jwt_kids = ?kids,
-        admin_tokens = admin.tokens.len() + usize::from(admin.bearer().is_some()),
+        admin_tokens = admin.tokens.len() + admin.bearers().count(),
         webhook_secrets = settings.payment.webhook_keys.len(),
         "secrets: replaced"
     );

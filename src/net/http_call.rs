@@ -79,7 +79,11 @@ impl HttpCaller {
     ) -> Result<Response<Bytes>, HttpCallError> {
         let not_connected =
             |error: &(dyn Error + 'static)| HttpCallError::NotConnected(innermost(error));
-        let unanswered = |error: hyper::Error| HttpCallError::Unanswered(innermost(&error));
+        let unanswered = |error: hyper::Error| {
+            let no_http = "the answer is no HTTP; TLS needs https://";
+            let reason = if error.is_parse() { no_http.to_owned() } else { innermost(&error) };
+            HttpCallError::Unanswered(reason)
+        };
         let request = request.body(Full::new(body)).map_err(|error| not_connected(&error))?;
         let connected = tokio::time::timeout(self.connect_timeout, self.connect(url)).await;
         let connected = connected

@@ -5,13 +5,16 @@ use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{CertificateError, ClientConfig, RootCertStore, ServerConfig};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 
@@ -86,18 +89,45 @@ impl Trust {
 /// The TLS of a listener with this certificate chain and key.
 ///
 /// # Errors
-/// What is wrong with the files.
-pub fn server_config(chain: &Path, key: &Path) -> Result<Arc<ServerConfig>, String> {
+/// What is wrong with the files, and whether with that of the key.
+pub fn server_config(chain: &Path, key: &Path) -> Result<Arc<ServerConfig>, (bool, String)> {
     let secret = PrivateKeyDer::from_pem_file(key)
-        .map_err(|error| format!("{} holds no private key: {error}", key.display()))?;
+        .map_err(|error| (true, format!("{} holds no private key: {error}", key.display())))?;
+    let certificates = certificates(chain).map_err(|problem| (false, problem))?;
     let mut config = ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
-        .map_err(|error| error.to_string())?
+        .map_err(|error| (false, error.to_string()))?
         .with_no_client_auth()
-        .with_single_cert(certificates(chain)?, secret)
-        .map_err(|error| format!("{} does not fit {}: {error}", key.display(), chain.display()))?;
+        .with_single_cert(certificates, secret)
+        .map_err(|error| {
+            (false, format!("{} does not fit {}: {error}", key.display(), chain.display()))
+        })?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Arc::new(config))
+}
+
+/// What clients find wrong with the dates of a listener's certificates `after_epoch`, in words.
+#[must_use]
+pub fn wrong_dates(chain: &Path, after_epoch: Duration) -> Option<&'static str> {
+    let time = UnixTime::since_unix_epoch(after_epoch);
+    certificates(chain).ok()?.into_iter().find_map(|certificate| {
+        // The dates are checked first: it does not matter who signed the certificate.
+        let mut roots = RootCertStore::empty();
+        roots.add(certificate.clone()).ok()?;
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider());
+        let name = ServerName::try_from("localhost").ok()?;
+        let checked =
+            verifier.build().ok()?.verify_server_cert(&certificate, &[], &name, &[], time);
+        match checked.err()? {
+            rustls::Error::InvalidCertificate(
+                CertificateError::Expired | CertificateError::ExpiredContext { .. },
+            ) => Some("has expired"),
+            rustls::Error::InvalidCertificate(
+                CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. },
+            ) => Some("is not valid yet"),
+            _ => None,
+        }
+    })
 }
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
@@ -176,7 +206,8 @@ mod tests {
         let garbage = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         std::fs::write(&file, garbage).unwrap();
         assert!(Trust::read(&file).err().unwrap().contains("holds no authority"));
-        assert!(server_config(&file, &file).err().unwrap().contains("holds no private key"));
+        let (is_of_key, problem) = server_config(&file, &file).err().unwrap();
+        assert!(is_of_key && problem.contains("holds no private key"), "{problem}");
     }
 
     #[test]

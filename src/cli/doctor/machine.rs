@@ -2,11 +2,11 @@
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
 use super::{Check, check};
 use crate::cli::serve::{OpenFiles, open_files_needed};
-use crate::config::{AuthMode, Settings};
+use crate::config::{AuthMode, ListenerSettings, Settings};
 use crate::runtime::clock;
 
 /// 2025-01-01T00:00:00Z: this program is younger.
@@ -17,6 +17,8 @@ const CLOCK_MAX_MS: i64 = 4_102_444_800_000;
 const SKEW_MAX_MS: i64 = 60_000;
 /// Tolerated difference between two clocks that are synchronized over the network.
 const SERVER_SKEW_MAX_MS: u64 = 1_000;
+/// A certificate should be valid for as long as this.
+const CERTIFICATE_LEFT_MIN: Duration = Duration::from_secs(14 * 86_400);
 
 pub(super) fn examine(settings: &Settings, running: bool) -> Vec<Check> {
     vec![
@@ -25,6 +27,7 @@ pub(super) fn examine(settings: &Settings, running: bool) -> Vec<Check> {
         address("public address", "http.bind", settings.http.bind, running),
         address("internal address", "internal.bind", settings.internal.bind, running),
         exposure(settings),
+        certificates(settings, clock::wall_ms()),
     ]
 }
 
@@ -101,17 +104,13 @@ fn address(name: &'static str, key: &str, bind: SocketAddr, running: bool) -> Ch
 
 /// Warns of exposure that is allowed; forbidden exposure is a fault of the configuration.
 fn exposure(settings: &Settings) -> Check {
-    let Settings { http, internal, .. } = settings;
-    let listeners = [
-        ("public", http.bind, http.tls.is_some()),
-        ("internal", internal.bind, internal.tls.is_some()),
-    ];
+    let listeners = settings.listeners();
     let open: Vec<String> = listeners
         .iter()
-        .filter(|(_, bind, is_tls)| !bind.ip().is_loopback() && !is_tls)
-        .map(|(name, bind, _)| format!("{name} {bind}"))
+        .filter(|listener| listener.is_readable())
+        .map(|ListenerSettings { name, bind, .. }| format!("{name} {bind}"))
         .collect();
-    let is_loopback = listeners.iter().all(|(_, bind, _)| bind.ip().is_loopback());
+    let is_loopback = listeners.iter().all(|listener| listener.bind.ip().is_loopback());
     check("exposure")
         .when(!open.is_empty())
         .warn(format!("reachable from other machines without TLS: {}", open.join(", ")))
@@ -125,6 +124,27 @@ fn exposure(settings: &Settings) -> Check {
             "for real buyers set auth.mode = \"jwt\" and auth.jwks_file or auth.jwt_secret_file",
         )
         .ok(if is_loopback { "loopback only" } else { "loopback or TLS only" })
+}
+
+/// The dates of the listeners' certificates, now and in the near future.
+fn certificates(settings: &Settings, now_ms: i64) -> Check {
+    let now = Duration::from_millis(now_ms.cast_unsigned());
+    let wrong_at = |time| {
+        let listeners = settings.listeners();
+        let wrong: Vec<_> =
+            listeners.iter().filter_map(|listener| listener.wrong_dates(time)).collect();
+        wrong.join("; ")
+    };
+    let (wrong, soon) = (wrong_at(now), wrong_at(now + CERTIFICATE_LEFT_MIN));
+    let remedy = "renew it, or set this machine's clock, and restart the server";
+    check("certificates")
+        .when(!wrong.is_empty())
+        .fail(wrong)
+        .remedy(remedy)
+        .when(!soon.is_empty())
+        .warn(format!("in two weeks {soon}"))
+        .remedy(remedy)
+        .ok("no listener has one that is out of date")
 }
 
 #[cfg(test)]

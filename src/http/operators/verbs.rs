@@ -27,7 +27,7 @@ pub(super) fn by_operator(
 ) -> Result<Option<ByOperator>, Problem> {
     if let Some(reason) = reason.as_deref() {
         if reason.trim().is_empty() {
-            return Err(Problem::invalid("reason must not be empty; it may be left out"));
+            return Err(Problem::invalid("reason must not be empty"));
         }
         if reason.chars().count() > REASON_CHARS_MAX {
             let detail = format!("reason must have at most {REASON_CHARS_MAX} characters");

@@ -349,6 +349,14 @@ fn the_exit_code_of_an_audit_is_never_better_than_the_report() {
 }
 
 #[test]
+fn a_refused_audit_is_no_violation() {
+    for (status, exit) in [(404, 2), (409, 2), (401, 3), (403, 3)] {
+        let problem = json!({"code": "refused", "title": "Refused", "status": status});
+        ScriptedApi::always(status, problem).text(&["audit"], exit);
+    }
+}
+
+#[test]
 fn an_audit_without_server_and_ledger_is_undecided() {
     let directory = tempfile::tempdir().unwrap();
     assert_eq!(code(&run(directory.path(), &["audit"])), 2, "no ledger");

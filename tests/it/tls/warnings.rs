@@ -1,7 +1,10 @@
 //! What `serve` and `doctor` say of servers in plain text and of secrets that others may read.
 
 use std::path::Path;
+use std::time::Duration;
 
+use floodgate::net::wrong_dates;
+use floodgate::runtime::clock::wall_ms;
 use serde_json::Value as Json;
 
 use super::assert_says;
@@ -38,6 +41,29 @@ fn the_doctor_warns_of_each() {
     assert_eq!((&encryption["status"], &secrets["status"]), (&"warn".into(), &"warn".into()));
     assert_says(encryption["remedy"].as_str().unwrap(), &["ssl-mode=verify-full"]);
     assert_says(secrets["detail"].as_str().unwrap(), &["admin.token"]);
+}
+
+#[test]
+fn certificates_that_are_out_of_date_or_soon_will_be_are_reported() {
+    let certificates = Certificates::new();
+    let (now, day) = (Duration::from_millis(wall_ms().cast_unsigned()), 86_400);
+    let three_days = Duration::from_secs(3 * day);
+    for file in ["server.crt", "ca.crt"] {
+        let wrong = [now, now + three_days, now - three_days]
+            .map(|time| wrong_dates(&certificates.path(file), time));
+        assert_eq!(wrong, [None, Some("has expired"), Some("is not valid yet")], "{file}");
+    }
+    let (chain, key) = (certificates.file("server.crt"), certificates.file("server.key"));
+    let keys = [
+        ("FLOODGATE__HTTP__TLS_CERT_FILE", chain.as_str()),
+        ("FLOODGATE__HTTP__TLS_KEY_FILE", key.as_str()),
+    ];
+    let output = command(Path::new("/"), &["doctor", "--json"], &keys).output().unwrap();
+    let report: Json = serde_json::from_slice(&output.stdout).unwrap();
+    let mut findings = report["findings"].as_array().unwrap().iter();
+    let found = findings.find(|finding| finding["check"] == "certificates").unwrap();
+    assert_eq!(found["status"], "warn", "{found}");
+    assert_says(found["detail"].as_str().unwrap(), &["in two weeks", &chain, "has expired"]);
 }
 
 #[test]
