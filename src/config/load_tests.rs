@@ -196,6 +196,9 @@ fn secrets_are_read_again_all_or_nothing() {
         (keys.secrets.len(), keys.public[0].kid.clone())
     };
     assert_eq!((keys_of(&settings), keys_of(&changed)), ((1, "a".into()), (2, "b".into())));
+    std::fs::write(token.path(), "two words").unwrap();
+    assert_eq!(changed.reread_secrets().err().unwrap().0[0].key, "admin.token");
+    std::fs::write(token.path(), "second").unwrap();
     std::fs::write(keys.path(), "{").unwrap();
     let faults = changed.reread_secrets().err().unwrap().0;
     assert_eq!(faults.len(), 1, "{faults:?}");

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ledger_gives_up_only_what_it_has() {
+    fn the_ledger_gives_up_only_what_it_has_and_knows_its_changes_by_sku_and_units() {
         let request = |wanted, withdrawn| StockChangeRequest {
             id: "change".to_owned(),
             sku: SkuNo(1),
@@ -136,5 +136,14 @@ mod tests {
         assert_eq!(request(-5, 4).units(10, 7), Some(-4));
         assert_eq!(request(-5, 4).units(10, 3), Some(-3));
         assert_eq!(request(-5, 9).units(10, 10), Some(-5));
+
+        let recorded = StockChange { sku: SkuNo(1), no: 1, wanted: 5, units: 5 };
+        assert_eq!(request(5, 0).repeats(recorded), StockChangeOutcome::Repeat(recorded));
+        for other in [
+            StockChange { sku: SkuNo(2), ..recorded },
+            StockChange { wanted: 6, units: 6, ..recorded },
+        ] {
+            assert_eq!(request(5, 0).repeats(other), StockChangeOutcome::OtherContent);
+        }
     }
 }

@@ -235,3 +235,13 @@ fn an_event_that_waited_in_a_queue_may_be_old_and_not_from_the_future() {
     let forged = example().with(SIGNATURE, "v1,AAAA").verified(&verifier, SIGNED_S + 301, true);
     assert_eq!(forged, Err(SignatureError::Signature));
 }
+
+#[test]
+fn a_reload_without_secrets_keeps_the_key_that_is_used() {
+    let set = vec!["payment.provider=demo".to_owned()];
+    let settings = Settings::load(&ConfigSources { set, ..ConfigSources::default() }).unwrap();
+    let verifier = WebhookVerifier::new(&settings.payment, &[7; 32]);
+    let sent = Sent::by(&verifier, SIGNED_S);
+    verifier.replace_secrets(&settings.payment);
+    assert_eq!(sent.at(&verifier, SIGNED_S), Ok(Some(EVENT.to_owned())));
+}

@@ -55,5 +55,7 @@ mod tests {
         let waits: Vec<_> = (0..5).map(|_| backoff.next_wait(1.0).as_millis()).collect();
         assert_eq!(waits, [10, 20, 40, 70, 70]);
         assert_eq!(Backoff::new(10, 70).next_wait(0.0).as_millis(), 5);
+        let (min, max) = (Duration::from_millis(10), Duration::from_millis(70));
+        assert_eq!(doubled(min, max, u32::MAX), max, "after any number of failures");
     }
 }

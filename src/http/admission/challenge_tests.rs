@@ -1,5 +1,9 @@
+use prometheus_client::metrics::counter::Counter;
+
 use super::*;
 use crate::domain::samples;
+use crate::http::admission::rate_table::RateTable;
+use crate::runtime::clock::now_monotonic;
 
 const NOW_MS: i64 = 1_800_000_000_000;
 
@@ -76,4 +80,15 @@ fn only_offered_kinds_are_issued() {
     assert_eq!(work.kind(Some(ChallengeKind::Arithmetic)), None);
     assert_eq!(both().kind(None), Some(ChallengeKind::Arithmetic));
     assert_eq!(both().kind(Some(ChallengeKind::Work)), Some(ChallengeKind::Work));
+}
+
+#[test]
+fn a_challenge_is_answered_three_times_in_its_life() {
+    let (rate, now) = (both().attempts(), now_monotonic());
+    let table = RateTable::new(now, Counter::default());
+    let answered = |after_s| {
+        let at = now + Duration::from_secs(after_s);
+        table.take(table.hash(7), rate, at).is_ok()
+    };
+    assert_eq!([0, 0, 0, 0, 119].map(answered), [true, true, true, false, false]);
 }

@@ -235,3 +235,20 @@ impl Admission {
             .with_header(RETRY_AFTER, &retry_after.to_string())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::clock::now_monotonic;
+
+    #[test]
+    fn a_purchase_that_was_refused_as_too_many_takes_no_place() {
+        let mut settings = Settings::for_test("sqlite://x");
+        settings.limits.in_flight_max = 1;
+        let admission = Admission::new(&settings, None, &Arc::default(), now_monotonic());
+        let first = admission.enter();
+        assert!((first.is_ok(), admission.enter().is_err()) == (true, true));
+        drop(first);
+        assert!(admission.enter().is_ok());
+    }
+}

@@ -53,7 +53,8 @@ fn forwarded_requests_are_not_local() {
     let auth = auth("", "127.0.0.1:0");
     let with = |name, value| passes(&auth, &[("host", "localhost:9090"), (name, value)]);
     assert!(with("user-agent", "curl"));
-    for name in ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via"] {
+    let by_name = ["x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"];
+    for name in by_name.into_iter().chain(["forwarded", "x-real-ip", "via"]) {
         assert!(!with(name, "203.0.113.9"), "{name}");
     }
     assert!(with("sec-fetch-site", "same-origin") && with("sec-fetch-site", "none"));

@@ -37,7 +37,8 @@ async fn the_buyer_header_must_be_one_number() {
         problem(answer, 401, "unauthenticated").await;
     }
     // Behind a proxy on this machine everybody would be believed.
-    for header in ["x-forwarded-for", "forwarded", "x-real-ip", "via", "x-forwarded-host"] {
+    let of_proxies = ["x-forwarded-for", "forwarded", "x-real-ip", "via"];
+    for header in of_proxies.into_iter().chain(["x-forwarded-host", "x-forwarded-proto"]) {
         let call = app.client.get(app.url("/v1/orders")).header("x-buyer-id", "1");
         let answer = call.header(header, "203.0.113.9").send().await.unwrap();
         problem(answer, 403, "forbidden").await;

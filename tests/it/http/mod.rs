@@ -9,6 +9,7 @@ mod dead_letters;
 mod documents;
 mod events;
 mod every_tier;
+mod expired_tickets;
 mod fuzz;
 mod limits;
 mod malformed;

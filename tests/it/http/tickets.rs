@@ -1,5 +1,6 @@
 //! Tickets: what a sale that requires them lets through, in every tier.
 
+use floodgate::config::Settings;
 use serde_json::{Value as Json, json};
 use sha2::{Digest, Sha256};
 
@@ -11,6 +12,10 @@ use crate::support::app::{Stores, sale_body};
 async fn ticketed(policy: Json, num_skus: usize) -> (TestApp, Stores) {
     let (mut settings, stores) = settings();
     settings.tickets.work_bits = 8;
+    (ticketed_on(settings, policy, num_skus).await, stores)
+}
+
+pub(super) async fn ticketed_on(settings: Settings, policy: Json, num_skus: usize) -> TestApp {
     let app = TestApp::start(settings);
     let mut body = sale_body("sale", policy, 20, 2);
     body["ticket_required"] = json!(true);
@@ -21,7 +26,7 @@ async fn ticketed(policy: Json, num_skus: usize) -> (TestApp, Stores) {
     }
     app.admin("/sales", Some(body)).await;
     app.admin("/sales/sale/open", Some(json!({}))).await;
-    (app, stores)
+    app
 }
 
 async fn post(app: &TestApp, path: &str, buyer: u64, body: &Json) -> reqwest::Response {
@@ -48,7 +53,7 @@ fn solve(challenge: &Json) -> String {
     (0..u64::MAX).find(is_solved).unwrap().to_string()
 }
 
-async fn ticket(app: &TestApp, buyer: u64) -> String {
+pub(super) async fn ticket(app: &TestApp, buyer: u64) -> String {
     let challenge = challenge(app, buyer).await;
     let answer = json!({"challenge_id": challenge["challenge_id"], "answer": solve(&challenge)});
     let issued: Json = post(app, "tickets", buyer, &answer).await.json().await.unwrap();
@@ -56,7 +61,7 @@ async fn ticket(app: &TestApp, buyer: u64) -> String {
     issued["path_id"].as_str().unwrap().to_owned()
 }
 
-fn purchase(sku: &str, request_id: Option<&str>) -> Json {
+pub(super) fn purchase(sku: &str, request_id: Option<&str>) -> Json {
     match request_id {
         Some(id) => json!({"sku_id": sku, "quantity": 1, "request_id": id}),
         None => json!({"sku_id": sku, "quantity": 1}),
