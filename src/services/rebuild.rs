@@ -171,3 +171,25 @@ impl<T> Drop for RowBuffer<T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_scan_that_breaks_off_fails_although_what_it_read_is_written() {
+        let scan = async |mut visit: Visitor<u32>| {
+            let reader = std::thread::spawn(move || [1, 2, 3].map(|row| visit(row)));
+            assert_eq!(reader.join().unwrap(), [true; 3]);
+            Err(db::Error::Unstorable { what: "the rest".to_owned() })
+        };
+        let mut written = Vec::new();
+        let write = async |rows| {
+            written.extend(rows);
+            Ok(())
+        };
+        let result = for_each_chunk::<_, db::Error>(scan, write).await;
+        assert!(matches!(result, Err(db::Error::Unstorable { .. })), "{result:?}");
+        assert_eq!(written, [1, 2, 3]);
+    }
+}

@@ -124,11 +124,16 @@ pub fn compare<'a>(
     attempts: impl Iterator<Item = &'a Attempt>,
     records: &'a [Record],
 ) -> Vec<(AnswerRule, AnswerCase<'a>)> {
-    let mut by_request: BTreeMap<&RequestKey, Vec<&Attempt>> = BTreeMap::new();
-    for attempt in attempts.filter(|attempt| attempt.is_sent) {
-        by_request.entry(&attempt.request).or_default().push(attempt);
-    }
+    let attempts: Vec<&Attempt> = attempts.filter(|attempt| attempt.is_sent).collect();
     let records = Records::of(records);
+    let derived = derived_ids(&attempts, &records);
+    let mut by_request: BTreeMap<&RequestKey, Vec<&Attempt>> = BTreeMap::new();
+    for attempt in attempts {
+        let request = &attempt.request;
+        let with_id = (&*request.sale, request.buyer, request.named.as_deref().unwrap_or_default());
+        let request = derived.get(&with_id).copied().unwrap_or(request);
+        by_request.entry(request).or_default().push(attempt);
+    }
     let mut found = Vec::new();
     for (request, attempts) in by_request {
         let record = records.find(request, &attempts);
@@ -140,6 +145,21 @@ pub fn compare<'a>(
         }
     }
     found
+}
+
+/// The requests whose ids the server derives, by sale, buyer and that id, which clients may send.
+fn derived_ids<'a>(
+    attempts: &[&'a Attempt],
+    records: &Records<'a>,
+) -> BTreeMap<(&'a str, u64, &'a str), &'a RequestKey> {
+    let unnamed = attempts.iter().filter(|attempt| attempt.request.named.is_none());
+    let with_id = unnamed.filter_map(|attempt| {
+        let RequestKey { sale, buyer, .. } = &attempt.request;
+        let promised = attempt.request_id.as_deref().filter(|_| attempt.is_promise());
+        let id = promised.or_else(|| records.of_buyer(sale, *buyer).map(|it| &*it.request_id))?;
+        Some(((&**sale, *buyer, id), &attempt.request))
+    });
+    with_id.collect()
 }
 
 impl AnswerCase<'_> {
@@ -215,13 +235,19 @@ impl<'a> Records<'a> {
 
     fn find(&self, key: &RequestKey, attempts: &[&Attempt]) -> Option<&'a Record> {
         if let Some(id) = &key.named {
-            return self.by_id.get(id.as_ref()).copied();
+            // Another buyer's id is refused, whatever became of its request.
+            let record = self.by_id.get(id.as_ref()).copied();
+            return record.filter(|record| record.buyer == key.buyer);
         }
         // Only promises: `already-purchased` names the id of another request.
         let mut promises = attempts.iter().filter(|attempt| attempt.is_promise());
         match promises.find_map(|attempt| attempt.request_id.as_deref()) {
             Some(id) => self.by_id.get(id).copied(),
-            None => self.by_buyer.get(&(key.sale.as_ref(), key.buyer)).copied(),
+            None => self.of_buyer(&key.sale, key.buyer),
         }
+    }
+
+    fn of_buyer(&self, sale: &str, buyer: u64) -> Option<&'a Record> {
+        self.by_buyer.get(&(sale, buyer)).copied()
     }
 }

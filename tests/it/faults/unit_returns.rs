@@ -14,6 +14,8 @@ use floodgate::domain::{
 };
 use floodgate::observe::metrics::Metrics;
 use floodgate::runtime::clock::{ManualClock, SharedClock};
+use floodgate::services::catalog::Catalog;
+use floodgate::services::order_feed::{FeedError, OrderFeed};
 use floodgate::services::orders::OrderService;
 use floodgate::stock::Stock;
 use floodgate::tier::Backends;
@@ -109,13 +111,24 @@ impl Fixture {
     }
 
     fn returner(&self) -> Arc<StockReturner> {
+        self.returner_of(self.harness.catalog.clone())
+    }
+
+    /// In a process that has read these sales.
+    fn returner_of(&self, catalog: Arc<Catalog>) -> Arc<StockReturner> {
         Arc::new(StockReturner {
             ledger: self.ledger.clone(),
             stock: self.stock.clone(),
-            catalog: self.harness.catalog.clone(),
+            catalog,
             clock: self.harness.clock.clone(),
             metrics: Arc::new(Metrics::default()),
         })
+    }
+
+    /// In a process that has read these sales.
+    fn feed_of(&self, catalog: Arc<Catalog>) -> OrderFeed {
+        let clock = self.harness.clock.clone();
+        OrderFeed::new(self.ledger.clone(), catalog, clock, "0a0b0c0d".into())
     }
 
     async fn cursor(&self) -> i64 {
@@ -156,6 +169,27 @@ fn orders_ended_before_a_crash_return_their_units_once() {
             fixture.assert_at_rest(STOCK - 1).await;
         });
     }
+}
+
+/// Another process has opened and sold the sale since this one read the ledger.
+#[test]
+fn changes_and_events_of_a_sale_that_is_not_read_yet_wait_for_it() {
+    in_system(async {
+        let fixture = Fixture::open(Tier::Memory).await;
+        fixture.sell(1..=3).await;
+        fixture.cancel(2).await;
+        let before = fixture.cursor().await;
+        let error = fixture.returner_of(Arc::default()).run(&()).await.unwrap_err();
+        assert!(error.to_string().contains("has not read the sale"), "{error}");
+        assert_eq!((fixture.cursor().await, fixture.free().await), (before, STOCK - 3));
+        let unread = fixture.feed_of(Arc::default()).events(0, 10).await;
+        assert!(matches!(unread, Err(FeedError::UnknownSku(_))));
+
+        fixture.returner().run(&()).await.unwrap();
+        fixture.assert_at_rest(STOCK - 2).await;
+        let feed = fixture.feed_of(fixture.harness.catalog.clone());
+        assert_eq!(feed.events(0, 10).await.unwrap().len(), 4);
+    });
 }
 
 /// Crash point `changes_settled`: the buckets have the changes, and the cursor does not.

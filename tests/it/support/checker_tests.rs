@@ -276,3 +276,29 @@ fn a_verdict_that_is_not_clean_panics() {
     planted.busy().recorded_as(RecordedAs::Order(ORDER));
     planted.check().assert_clean();
 }
+
+#[test]
+fn a_derived_id_that_is_sent_names_the_same_request() {
+    let with_id = |planted: &mut Planted| {
+        let named = Some(Arc::from("7-1-x"));
+        planted.history.purchases.last_mut().unwrap().request.named = named;
+    };
+    let mut denied = Planted::new(false);
+    denied.state(202, "queued").refused(404, false);
+    with_id(&mut denied);
+    denied.recorded_as(RecordedAs::Order(ORDER));
+    assert_eq!(denied.check().denials, 1);
+
+    let mut bought = Planted::new(false);
+    bought.bought(ORDER);
+    with_id(&mut bought);
+    bought.busy().recorded_as(RecordedAs::Order(ORDER)).assert_clean();
+}
+
+#[test]
+fn the_id_of_another_buyer_is_refused_and_no_ghost() {
+    let mut planted = Planted::new(true);
+    planted.bought(ORDER).refused(403, false).recorded_as(RecordedAs::Order(ORDER));
+    planted.history.purchases.last_mut().unwrap().request.buyer = 43;
+    planted.assert_clean();
+}
