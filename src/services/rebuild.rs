@@ -178,8 +178,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_scan_that_breaks_off_fails_although_what_it_read_is_written() {
-        let scan = async |mut visit: Visitor<u32>| {
-            let reader = std::thread::spawn(move || [1, 2, 3].map(|row| visit(row)));
+        let scan = async |visit: Visitor<u32>| {
+            let reader = std::thread::spawn(move || [1, 2, 3].map(visit));
             assert_eq!(reader.join().unwrap(), [true; 3]);
             Err(db::Error::Unstorable { what: "the rest".to_owned() })
         };

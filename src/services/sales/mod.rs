@@ -35,6 +35,7 @@ mod sync;
 pub use buckets::SkuBucketsReport;
 pub use changes::{StockChanged, StockOrder};
 pub use funnel::FunnelStage;
+pub use lookup::NotRead;
 pub use retention::{PurgeProgress, SaleArchive};
 
 /// Attempts to set a phase against concurrent changes of other processes.
