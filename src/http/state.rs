@@ -94,8 +94,7 @@ impl HttpState {
         &self,
         look: impl Fn(&Catalog) -> Option<Arc<CatalogSale>>,
     ) -> Result<Arc<CatalogSale>, Problem> {
-        let found = self.deps.sales.find(look).await.map_err(|_not_read| ProblemCode::Busy)?;
-        found.ok_or_else(|| ProblemCode::UnknownSku.into())
+        self.deps.sales.find(look).await?.ok_or_else(|| ProblemCode::UnknownSku.into())
     }
 
     pub fn new(settings: &Settings, deps: HttpDeps) -> Self {

@@ -180,8 +180,8 @@ async fn sale_of_path(
         return Ok((listed, None));
     }
     let sent = UnverifiedTicket::read(path_id).ok_or(ProblemCode::TicketInvalid)?;
-    let found = state.deps.sales.find(|catalog| catalog.of_no(sent.sale_no())).await;
-    let listed = found.map_err(|_not_read| ProblemCode::Busy)?.ok_or(ProblemCode::TicketInvalid)?;
+    let found = state.deps.sales.find(|catalog| catalog.of_no(sent.sale_no())).await?;
+    let listed = found.ok_or(ProblemCode::TicketInvalid)?;
     let ticket = sent.verified(&state.deps.signer, &listed.sale.id, buyer);
     Ok((listed, Some(ticket.ok_or(ProblemCode::TicketInvalid)?)))
 }

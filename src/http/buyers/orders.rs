@@ -53,6 +53,10 @@ pub async fn views_of(state: &HttpState, orders: &[Order]) -> Result<Vec<OrderVi
     for payment in state.deps.ledger.payments_of(keys).await? {
         payments.entry(payment.key.order).or_default().push(payment);
     }
+    for order in orders {
+        // Of a sale that another process sold, and this one may not have read.
+        state.deps.sales.find(|catalog| catalog.of_sku(order.sku)).await?;
+    }
     let is_paid = |key: &OrderKey| {
         payments.get(key).is_some_and(|own| own.iter().any(|payment| payment.received.is_some()))
     };

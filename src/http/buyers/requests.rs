@@ -102,8 +102,8 @@ impl BuyerRequest {
         let buyer = state.buyer(request)?;
         let unknown = || not_found(sent_id);
         let id = RequestIds::read(sent_id).ok_or_else(unknown)?;
-        let found = deps.sales.find(|catalog| catalog.of_sku(id.sku_no)).await;
-        let (listed, sku) = found.map_err(|_not_read| ProblemCode::Busy)?.ok_or_else(unknown)?;
+        let found = deps.sales.find(|catalog| catalog.of_sku(id.sku_no)).await?;
+        let (listed, sku) = found.ok_or_else(unknown)?;
         if !deps.request_ids.verify(&id, &listed.sale.id, sku.no, buyer) {
             return Err(unknown());
         }

@@ -14,6 +14,7 @@ use serde_json::Value;
 
 pub use super::problem_code::ProblemCode;
 use super::trace_context::{TRACEPARENT, TraceContext};
+use crate::services::sales::NotRead;
 use crate::{db, outbox, stock, tickets};
 
 /// Set on every answer that repeats an earlier one.
@@ -201,6 +202,12 @@ impl From<stock::Error> for Problem {
 impl From<tickets::Error> for Problem {
     fn from(error: tickets::Error) -> Self {
         unavailable("record of used tickets", &error)
+    }
+}
+
+impl From<NotRead> for Problem {
+    fn from(error: NotRead) -> Self {
+        unavailable("ledger", &error)
     }
 }
 

@@ -79,7 +79,7 @@ pub async fn list(query: web::Query<SalesQuery>, state: State) -> Handled {
     responses((status = 200, description = "the sale", body = AdminSaleView)),
 )]
 pub async fn show(sale_id: web::Path<String>, state: State) -> Handled {
-    let listed = state.deps.catalog.sale(&sale_id).ok_or(ProblemCode::UnknownSku)?;
+    let listed = state.sale(|catalog| catalog.sale(&sale_id)).await?;
     Ok(no_store_json(AdminSaleView::new(&listed.sale, &state)))
 }
 

@@ -124,6 +124,9 @@ fn a_server_denies_no_request_of_a_sale_that_it_has_not_read_yet() {
             assert_eq!(status, 200, "{bought}");
             format!("/v1/requests/{}", bought["request_id"].as_str().unwrap())
         };
+        sold("first").await;
+        let (_, listed) = other.get("/v1/orders", 1).await;
+        assert_eq!(listed["orders"][0]["sale_id"], "first", "{listed}");
         let (status, request) = other.get(&sold("sale").await, 1).await;
         assert_eq!((status.as_u16(), &request["state"]), (200, &json!("success")), "{request}");
         assert_eq!(other.get("/v1/sales/none", 1).await.0, 404);
