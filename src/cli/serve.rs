@@ -127,17 +127,17 @@ fn warn_of_unsafe_settings(settings: &Settings) {
             "passwords and orders travel to this server in plain text"
         );
     }
-    for listener in settings.listeners() {
-        let (name, bind) = (listener.name, listener.bind);
-        if listener.is_readable() && (settings.role.sells() || name != "public") {
+    let [public, internal] = settings.listeners();
+    let now = Duration::from_millis(clock::wall_ms().cast_unsigned());
+    for listener in settings.role.sells().then_some(public).into_iter().chain([internal]) {
+        if listener.is_readable() {
             tracing::warn!(
-                listener = name,
-                %bind,
+                listener = listener.name,
+                bind = %listener.bind,
                 "other machines reach this listener in plain text: let only a proxy that speaks \
                  TLS, and the operators' network, reach it, or set tls_cert_file and tls_key_file"
             );
         }
-        let now = Duration::from_millis(clock::wall_ms().cast_unsigned());
         if let Some(problem) = listener.wrong_dates(now) {
             tracing::error!(problem, "no client trusts this listener: renew its certificate");
         }

@@ -6,6 +6,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::jwks;
 use super::settings::{AdminSettings, AuthSettings, Settings};
 use super::validate::RuleCheck;
 
@@ -20,8 +21,7 @@ const SECRET_BYTES_MIN: usize = 32;
 const SECRET_DISTINCT_MIN: usize = 8;
 
 /// A rotation needs two.
-const JWT_SECRETS_MAX: usize = 2;
-const ADMIN_TOKENS_MAX: usize = 2;
+const SECRETS_MAX: usize = 2;
 
 /// How a buyer authenticates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
@@ -113,14 +113,14 @@ impl NamedToken {
 impl AdminSettings {
     /// The tokens of `token`, one a line: callers must present one of them or of `tokens`. Without
     /// any, the listener must be on loopback.
-    pub fn bearers(&self) -> impl Iterator<Item = &str> {
-        self.token.expose_secret().lines().map(str::trim).filter(|line| !line.is_empty())
+    pub fn bearers(&self) -> Vec<SecretString> {
+        jwks::secrets(&self.token)
     }
 
     /// The token that commands present: the first.
     #[must_use]
     pub fn bearer(&self) -> Option<SecretString> {
-        self.bearers().next().map(SecretString::from)
+        self.bearers().into_iter().next()
     }
 }
 
@@ -144,14 +144,10 @@ pub(super) fn check(settings: &Settings, check: &mut RuleCheck) {
 }
 
 fn secrets(settings: &Settings, check: &mut RuleCheck) {
+    let is_word =
+        |token: &SecretString| token.expose_secret().bytes().all(|byte| byte.is_ascii_graphic());
     check.require(
-        settings.admin.bearers().count() <= ADMIN_TOKENS_MAX,
-        "admin.token",
-        "has more than two lines",
-        "keep the new token and the one that it replaces, one a line",
-    );
-    check.require(
-        settings.admin.bearers().all(|token| token.bytes().all(|byte| byte.is_ascii_graphic())),
+        settings.admin.bearers().iter().all(is_word),
         "admin.token",
         "holds white space or other characters that no header carries",
         "use letters and digits, such as from `openssl rand -hex 16`",
@@ -165,15 +161,19 @@ fn secrets(settings: &Settings, check: &mut RuleCheck) {
         "name a file with the HS256 secret of your login service, at least 32 bytes, or in \
          auth.jwks_file one with its public keys",
     );
-    check.require(
-        auth.jwt_keys.secrets.len() <= JWT_SECRETS_MAX,
-        key,
-        "has more than two lines",
-        "keep the new secret and the one that it replaces, one a line",
-    );
+    for (key, num) in
+        [(key, auth.jwt_keys.secrets.len()), ("admin.token", settings.admin.bearers().len())]
+    {
+        check.require(
+            num <= SECRETS_MAX,
+            key,
+            "has more than two lines",
+            "keep the new secret and the one that it replaces, one a line",
+        );
+    }
     let jwt = auth.jwt_keys.secrets.iter().map(|secret| (key, secret));
     let signing = auth.signing_key.iter().map(|secret| ("auth.signing_key_file", secret));
-    for (key, secret) in jwt.take(JWT_SECRETS_MAX).chain(signing) {
+    for (key, secret) in jwt.take(SECRETS_MAX).chain(signing) {
         let bytes = secret.expose_secret().as_bytes();
         check.require(
             bytes.len() >= SECRET_BYTES_MIN,

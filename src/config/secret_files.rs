@@ -111,13 +111,14 @@ impl Effective {
     ) -> Result<Option<Settings>, ConfigFault> {
         let Some(key) = file.key.strip_suffix("_file") else { return Ok(None) };
         let Some(entry) = self.entries().find(|entry| entry.key == key) else { return Ok(None) };
+        let is_url = entry.path().1 == "url";
         let fault = |problem: String, remedy| ConfigFault::new(&file.key, problem, remedy);
         if entry.is_given() {
             let remedy = "keep one of the two; the file is the safer one";
             return Err(fault(format!("is set together with {key}"), remedy));
         }
         let text = read_secret(&file.path).map_err(|problem| fault(problem, UNREADABLE))?;
-        if key != "admin.token" && text.expose_secret().contains('\n') {
+        if is_url && text.expose_secret().contains('\n') {
             let problem = format!("{} has more than one line", file.path.display());
             return Err(fault(problem, "keep the one with the value"));
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::error::ConfigFault;
 use super::kinds::Tier;
 use super::settings::Settings;
-use crate::net::{Trust, is_loopback, server_config, wrong_dates};
+use crate::net::{Trust, is_loopback, private_key, server_config, wrong_dates};
 use crate::redis::transport::RedisUrl;
 
 /// Parameters of `mysql://` URLs, besides `ssl-mode`.
@@ -201,13 +201,14 @@ pub(super) fn read_certificates(settings: &mut Settings) -> Vec<ConfigFault> {
             return None;
         }
         let remedy = "name PEM files: the certificate with its chain, and its key";
-        let read = chain_set.then(|| server_config(chain, key)).transpose();
-        let fault = |(is_of_key, problem): (bool, String)| {
-            let [of_chain, of_key] = keys;
-            let key = if is_of_key { of_key } else { of_chain };
-            faults.push(ConfigFault::new(key, problem, remedy));
-        };
-        read.map_err(fault).ok().flatten()
+        if !chain_set {
+            return None;
+        }
+        let [of_chain, of_key] = keys;
+        let read = private_key(key)
+            .map_err(|problem| (of_key, problem))
+            .and_then(|secret| server_config(chain, secret).map_err(|problem| (of_chain, problem)));
+        read.map_err(|(key, problem)| faults.push(ConfigFault::new(key, problem, remedy))).ok()
     };
     let (http, internal) = (&settings.http, &settings.internal);
     let http = listener(

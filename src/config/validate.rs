@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::ops::{RangeBounds, RangeInclusive};
 
+use secrecy::ExposeSecret;
 use tracing_subscriber::EnvFilter;
 
 use super::access::{AuthMode, TOKEN_CHARS_MIN};
@@ -150,7 +151,8 @@ fn listeners(settings: &Settings, check: &mut RuleCheck) {
     if internal.ip().is_loopback() {
         return;
     }
-    match settings.admin.bearers().map(|token| token.chars().count()).min() {
+    let lengths = settings.admin.bearers().into_iter();
+    match lengths.map(|token| token.expose_secret().chars().count()).min() {
         None => check.require(
             settings.admin.token_file != *"" || settings.admin.tokens_file != *"",
             "internal.bind",

@@ -47,7 +47,7 @@ fn replace(state: &HttpState, settings: &Settings) {
     tracing::info!(
         jwt_secrets = auth.jwt_keys.secrets.len(),
         jwt_kids = ?kids,
-        admin_tokens = admin.tokens.len() + admin.bearers().count(),
+        admin_tokens = admin.tokens.len() + admin.bearers().len(),
         webhook_secrets = settings.payment.webhook_keys.len(),
         "secrets: replaced"
     );

@@ -10,4 +10,4 @@ mod trust;
 
 pub use http_call::{HttpCallError, HttpCaller};
 pub use stream::MaybeTls;
-pub use trust::{Trust, explain, is_loopback, server_config, wrong_dates};
+pub use trust::{Trust, explain, is_loopback, private_key, server_config, wrong_dates};

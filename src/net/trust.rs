@@ -86,22 +86,29 @@ impl Trust {
     }
 }
 
-/// The TLS of a listener with this certificate chain and key.
+/// The private key in a PEM file.
 ///
 /// # Errors
-/// What is wrong with the files, and whether with that of the key.
-pub fn server_config(chain: &Path, key: &Path) -> Result<Arc<ServerConfig>, (bool, String)> {
-    let secret = PrivateKeyDer::from_pem_file(key)
-        .map_err(|error| (true, format!("{} holds no private key: {error}", key.display())))?;
-    let certificates = certificates(chain).map_err(|problem| (false, problem))?;
+/// What is wrong with the file.
+pub fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, String> {
+    PrivateKeyDer::from_pem_file(file)
+        .map_err(|error| format!("{} holds no private key: {error}", file.display()))
+}
+
+/// The TLS of a listener with this certificate chain and its key.
+///
+/// # Errors
+/// What is wrong with the chain, or that the key is another one's.
+pub fn server_config(
+    chain: &Path,
+    key: PrivateKeyDer<'static>,
+) -> Result<Arc<ServerConfig>, String> {
     let mut config = ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
-        .map_err(|error| (false, error.to_string()))?
+        .map_err(|error| error.to_string())?
         .with_no_client_auth()
-        .with_single_cert(certificates, secret)
-        .map_err(|error| {
-            (false, format!("{} does not fit {}: {error}", key.display(), chain.display()))
-        })?;
+        .with_single_cert(certificates(chain)?, key)
+        .map_err(|error| format!("the key does not fit {}: {error}", chain.display()))?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Arc::new(config))
 }
@@ -206,8 +213,7 @@ mod tests {
         let garbage = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         std::fs::write(&file, garbage).unwrap();
         assert!(Trust::read(&file).err().unwrap().contains("holds no authority"));
-        let (is_of_key, problem) = server_config(&file, &file).err().unwrap();
-        assert!(is_of_key && problem.contains("holds no private key"), "{problem}");
+        assert!(private_key(&file).err().unwrap().contains("holds no private key"));
     }
 
     #[test]

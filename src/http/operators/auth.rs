@@ -11,10 +11,10 @@ use actix_web::dev::RequestHead;
 use actix_web::http::Method;
 use actix_web::http::header::{HOST, ORIGIN};
 use hmac::{Hmac, KeyInit, Mac};
-use secrecy::ExposeSecret;
+use secrecy::{ExposeSecret, SecretString};
 use sha2::Sha256;
 
-use crate::config::{AdminScope, AdminSettings, InternalSettings, NamedToken};
+use crate::config::{AdminScope, AdminSettings, InternalSettings};
 use crate::http::buyers::auth::{bearer, is_forwarded};
 use crate::http::middleware::problem::{Problem, ProblemCode};
 use crate::http::middleware::watch::RefusedCall;
@@ -56,16 +56,14 @@ impl AdminAuth {
         let Ok(keyed) = Hmac::<Sha256>::new_from_slice(b"floodgate admin token") else {
             return Self::DenyAll;
         };
-        let known = |name: &str, scope: AdminScope, token: &str| {
-            let expected = keyed.clone().chain_update(token).finalize();
+        let known = |name: &str, scope: AdminScope, token: &SecretString| {
+            let expected = keyed.clone().chain_update(token.expose_secret()).finalize();
             let operator = Operator { name: name.into(), scope };
             KnownToken { operator, expected: expected.into_bytes().to_vec() }
         };
-        let unnamed = admin.bearers().map(|token| known(ADMIN, AdminScope::Operate, token));
-        let named = admin
-            .tokens
-            .iter()
-            .map(|NamedToken { name, scope, token }| known(name, *scope, token.expose_secret()));
+        let bearers = admin.bearers();
+        let unnamed = bearers.iter().map(|token| known(ADMIN, AdminScope::Operate, token));
+        let named = admin.tokens.iter().map(|named| known(&named.name, named.scope, &named.token));
         let tokens: Vec<KnownToken> = unnamed.chain(named).collect();
         if !tokens.is_empty() {
             return Self::Tokens(keyed, tokens);
