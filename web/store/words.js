@@ -41,12 +41,9 @@ export function money(amount, currency) {
 }
 
 const SEASON_MS = 120 * 86400000;
-const day = new Intl.DateTimeFormat(tag, {
-  weekday: "short", month: "short", day: "numeric", hour: "2-digit", minute: "2-digit",
-});
-const dated = new Intl.DateTimeFormat(tag, {
-  year: "numeric", month: "short", day: "numeric", hour: "2-digit", minute: "2-digit",
-});
+const minute = { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" };
+const day = new Intl.DateTimeFormat(tag, { weekday: "short", ...minute });
+const dated = new Intl.DateTimeFormat(tag, { year: "numeric", ...minute });
 /** A time; one of another season with its year. */
 export function when(time) {
   const date = new Date(time);

@@ -15,7 +15,7 @@ use crate::redis::scripts::codes;
 use crate::runtime::backoff::{Backoff, doubled};
 
 /// Most polls of empty buckets per second by the workers that poll for their process: the more
-/// buckets, the longer the interval. Each is a script call of 10 to 70 µs of Redis.
+/// buckets, the longer the interval.
 const POLLS_PER_S: u32 = 2_000;
 
 /// Poll interval of a bucket whose sale is not open, because only reclaimed entries can appear
