@@ -19,7 +19,7 @@ way=(messages stock redis outbox broker watermark lease)
 part 'click to order: stores' 12500 "${way[@]/#/src/}"
 part 'actors' 10000 src/actors
 part 'ledger' 10000 src/db
-part 'rules and services' 9350 src/domain src/services
+part 'rules and services' 9400 src/domain src/services
 part 'payment providers' 2000 src/payment
 part 'front door' 12200 src/http src/tickets src/limits
 part 'command line and settings' 9500 src/cli src/config

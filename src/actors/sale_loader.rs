@@ -36,9 +36,10 @@ impl Task for SaleLoader {
         num_runs == state.num_passes.get()
     }
 
-    /// Reads the sales, then makes a pass over their buckets.
+    /// Reads the sales and the buyers that they bar, then makes a pass over their buckets.
     async fn run(&self, state: &LoaderState) -> Result<(), SalesError> {
         let sales = self.sales.refresh_catalog().await?;
+        self.sales.read_bars(&sales).await?;
         let num_passes = state.num_passes.get();
         if num_passes >= PASSES_MAX {
             return Ok(());

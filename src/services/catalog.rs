@@ -3,12 +3,13 @@
 //! The sales service writes it, after each phase change that the ledger has committed and after
 //! each read of the ledger's sales. Every HTTP request reads it without a lock.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use parking_lot::RwLock;
 
-use crate::domain::{Phase, Sale, SaleId, Sku, SkuNo};
+use crate::domain::{BuyerId, Phase, Sale, SaleId, Sku, SkuNo};
 
 /// A sale with shared SKUs.
 #[derive(Debug, Clone)]
@@ -33,10 +34,18 @@ struct CatalogIndex {
     in_order: Vec<Arc<CatalogSale>>,
 }
 
+/// The buyers who may not order a SKU any more, and the time of their latest bar.
+#[derive(Debug, Default)]
+struct BarredBuyers {
+    buyers: HashSet<BuyerId>,
+    latest_ms: i64,
+}
+
 /// All sales of this installation.
 #[derive(Debug, Default)]
 pub struct Catalog {
     index: ArcSwap<CatalogIndex>,
+    barred: RwLock<HashMap<SkuNo, BarredBuyers>>,
 }
 
 impl Catalog {
@@ -78,9 +87,33 @@ impl Catalog {
         self.index.load().in_order.clone()
     }
 
+    /// Whether the buyer may not order this SKU any more. The ledger may bar more buyers.
+    #[must_use]
+    pub fn is_barred(&self, sku: SkuNo, buyer: BuyerId) -> bool {
+        self.barred.read().get(&sku).is_some_and(|barred| barred.buyers.contains(&buyer))
+    }
+
+    /// The time of the latest bar from a SKU; 0 without one.
+    #[must_use]
+    pub fn latest_bar_ms(&self, sku: SkuNo) -> i64 {
+        self.barred.read().get(&sku).map_or(0, |barred| barred.latest_ms)
+    }
+
+    /// Bars buyers from a SKU, each since a time.
+    pub fn bar(&self, sku: SkuNo, bars: &[(BuyerId, i64)]) {
+        let Some(latest_ms) = bars.iter().map(|(_, at_ms)| *at_ms).max() else { return };
+        let mut barred = self.barred.write();
+        let barred = barred.entry(sku).or_default();
+        barred.buyers.extend(bars.iter().map(|(buyer, _)| *buyer));
+        barred.latest_ms = barred.latest_ms.max(latest_ms);
+    }
+
     /// Inserts the sale or replaces the entry with its number. An older epoch or phase than the
     /// entry's is ignored: a change of phase and a read of the ledger may arrive out of order.
     pub fn put(&self, sale: &Sale) {
+        if sale.retention.is_purged() {
+            self.barred.write().retain(|no, _| sale.skus.iter().all(|sku| sku.no != *no));
+        }
         let listed = Arc::new(CatalogSale {
             sale: sale.clone(),
             skus: sale.skus.iter().cloned().map(Arc::new).collect(),

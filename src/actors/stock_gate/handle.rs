@@ -113,9 +113,9 @@ impl GateHandle {
         Self { catalog, directory, stock, deadline, attempts_max }
     }
 
-    /// The refusal that applies to the whole sale: outside the window, paused, sold out. `None`: a
-    /// gate must decide. A request that was accepted before is not refused; the stock is read only
-    /// if this process cannot tell that it was not.
+    /// The refusal that needs no gate: outside the window, paused, sold out, or a barred buyer.
+    /// `None`: a gate must decide. A request that was accepted before is not refused; the stock is
+    /// read only if this process cannot tell that it was not.
     ///
     /// # Errors
     /// The stock's error when it has to be read and does not answer.
@@ -125,7 +125,7 @@ impl GateHandle {
         reservation: &Reservation,
         now_ms: i64,
     ) -> Result<Option<Refusal>, stock::Error> {
-        let Some(refusal) = self.sale_refusal(listed, reservation.sku, now_ms) else {
+        let Some(refusal) = self.local_refusal(listed, reservation, now_ms) else {
             return Ok(None);
         };
         if listed.sale.retention.is_purged() {
@@ -154,7 +154,12 @@ impl GateHandle {
         Ok(accepted.is_none().then_some(refusal))
     }
 
-    fn sale_refusal(&self, listed: &CatalogSale, sku: SkuNo, now_ms: i64) -> Option<Refusal> {
+    fn local_refusal(
+        &self,
+        listed: &CatalogSale,
+        reservation: &Reservation,
+        now_ms: i64,
+    ) -> Option<Refusal> {
         if listed.sale.is_over(now_ms) {
             return Some(Refusal::Ended);
         }
@@ -162,7 +167,11 @@ impl GateHandle {
         if !is_open || now_ms < listed.sale.starts_at_ms {
             return Some(Refusal::NotStarted);
         }
-        self.stock.is_sold_out(sku).then_some(Refusal::SoldOut)
+        let Reservation { sku, buyer, .. } = *reservation;
+        if self.stock.is_sold_out(sku) {
+            return Some(Refusal::SoldOut);
+        }
+        self.catalog.is_barred(sku, buyer).then_some(Refusal::Barred)
     }
 
     /// Sends the request to the buyer's home gate, and awaits the answer up to the deadline.

@@ -95,6 +95,15 @@ impl<D: Database> OrderReader for SqlLedger<D> {
         .await
     }
 
+    async fn bars(&self, sku: SkuNo, since_ms: i64) -> Result<Vec<(BuyerId, i64)>, Error> {
+        self.read("reading barred buyers", move |conn| {
+            let rows = conn.bars_since(sku.0, since_ms)?;
+            let bars = rows.iter().filter_map(|(id, at_ms)| Some((BuyerId::from_db(*id)?, *at_ms)));
+            Ok(bars.collect())
+        })
+        .await
+    }
+
     async fn payments_of(&self, orders: Vec<OrderKey>) -> Result<Vec<Payment>, Error> {
         self.read("reading payments", move |conn| {
             let mut payments = Vec::new();

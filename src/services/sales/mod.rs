@@ -22,6 +22,7 @@ use crate::services::catalog::Catalog;
 use crate::stock;
 use crate::tier::Backends;
 
+mod bars;
 mod buckets;
 mod changes;
 mod drift;

@@ -102,6 +102,29 @@ async fn a_barred_buyer_whose_money_was_late_has_the_order_and_buys_no_other() {
 }
 
 #[tokio::test]
+async fn a_barred_buyer_is_refused_before_the_gate_and_still_reads_the_order_that_lapsed() {
+    for tier in [Tier::Memory, Tier::Ledger, Tier::Gate, Tier::Pipeline] {
+        let app = selling(tier, unlimited(), 5, json!({"bar_lapsed": true})).await;
+        let (lapsed, _) = lapsed(&app).await;
+        let body = |id: &str| json!({"sku_id": "sku", "quantity": 1, "request_id": id});
+        // Until the process has read the bar, requests may be queued, and the ledger refuses them.
+        let problem = until("the bar", async || {
+            let id = app.request_id("sale", BUYER).await;
+            let (status, answer) = app.buy_json("sale", BUYER, body(&id)).await;
+            (status == StatusCode::FORBIDDEN).then_some(answer)
+        })
+        .await;
+        assert_eq!(problem["code"], "barred", "{tier:?}");
+        let (status, repeat) = app.buy_json("sale", BUYER, body(&lapsed)).await;
+        assert_eq!((status, &repeat["order"]["state"]), (StatusCode::OK, &json!("timed_out")));
+        let other = app.request_id("sale", 2).await;
+        let (status, sold) = app.buy_json("sale", 2, body(&other)).await;
+        assert!(status.is_success(), "{tier:?}: {sold}");
+        app.assert_audit_holds().await;
+    }
+}
+
+#[tokio::test]
 async fn late_money_for_units_that_were_sold_is_paid_back_and_the_feed_says_so() {
     for tier in [Tier::Memory, Tier::Gate] {
         let app = selling(tier, one_per_buyer(), 1, json!({"payment_window_s": 2})).await;

@@ -259,6 +259,10 @@ impl OrderReader for DefectiveLedger {
         Ok(own.take(limit as usize).copied().collect())
     }
 
+    async fn bars(&self, _: SkuNo, _: i64) -> Result<Vec<(BuyerId, i64)>, Error> {
+        Ok(Vec::new())
+    }
+
     /// Orders are placed here and never paid.
     async fn payments_of(&self, _: Vec<OrderKey>) -> Result<Vec<Payment>, Error> {
         Ok(Vec::new())

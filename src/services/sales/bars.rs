@@ -1,0 +1,28 @@
+//! The buyers whom open sales bar: each process reads them from the ledger, so that the gate handle
+//! refuses them. The ledger refuses those that a process has not read yet.
+
+use super::{SalesError, SalesService};
+use crate::domain::{Phase, Sale};
+
+/// The longest time from that of a bar to its commit, with the difference of two processes' clocks.
+const COMMIT_MAX_MS: i64 = 60_000;
+
+impl SalesService {
+    /// Reads the bars that this process may lack, of the open ones of these sales.
+    ///
+    /// # Errors
+    /// The ledger's error. A repeat continues.
+    pub async fn read_bars(&self, sales: &[Sale]) -> Result<(), SalesError> {
+        let now_ms = self.clock.wall_ms();
+        let bars_buyers = |sale: &&Sale| {
+            let is_open = sale.phase == Phase::Open && !sale.is_over(now_ms);
+            is_open && sale.skus.iter().any(|sku| sku.bar_lapsed)
+        };
+        for sku in sales.iter().filter(bars_buyers).flat_map(|sale| &sale.skus) {
+            let since_ms = self.catalog.latest_bar_ms(sku.no).saturating_sub(COMMIT_MAX_MS);
+            let bars = self.backends.ledger.bars(sku.no, since_ms).await?;
+            self.catalog.bar(sku.no, &bars);
+        }
+        Ok(())
+    }
+}
