@@ -33,15 +33,14 @@ impl From<SalesError> for Problem {
                 .with("from", from.name())
                 .with("to", to.name()),
             SalesError::NoBuckets => ProblemCode::NoBuckets.into(),
-            SalesError::NotRebuilt { .. } => {
-                Self::from(ProblemCode::Busy).with_detail(error.to_string())
-            }
             SalesError::LedgerBehind { .. } => {
                 Self::from(ProblemCode::LedgerBehind).with_detail(error.to_string())
             }
             SalesError::IsClosed => ProblemCode::SaleClosed.into(),
             SalesError::ChangeConflict => ProblemCode::ChangeConflict.into(),
-            SalesError::NotWithdrawn => {
+            SalesError::NotRebuilt { .. }
+            | SalesError::NotWithdrawn
+            | SalesError::NotApplied { .. } => {
                 Self::from(ProblemCode::Busy).with_detail(error.to_string())
             }
             SalesError::Unfinished(open) => {

@@ -65,6 +65,9 @@ pub enum SalesError {
          restored from an older backup; `floodgate sale open {sale}` continues above both"
     )]
     LedgerBehind { sale: SaleId, buckets: i64, ledger: i64 },
+    /// Buckets could not be reached: they are brought to the phase once they can.
+    #[error("the sale is {} in the ledger, its buckets follow: {error}", .phase.name())]
+    NotApplied { phase: Phase, error: stock::Error },
     #[error("a closed sale does not change")]
     IsClosed,
     #[error("this change_id names another change of stock")]
@@ -264,6 +267,10 @@ impl SalesService {
             Ok(()) => self.sync_sale(&sale).await.map(drop),
             error => error,
         };
+        let synced = synced.map_err(|error| match error {
+            SalesError::Stock(error) => SalesError::NotApplied { phase: next, error },
+            error => error,
+        });
         if self.backends.is_shared {
             // Another operation may have changed the sale during the sync.
             let listed = self.enter_changed(id).await;
