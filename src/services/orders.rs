@@ -326,7 +326,7 @@ impl OrderService {
         match outcome {
             PaymentOutcome::Mismatch | PaymentOutcome::Unmatched => {
                 let outcome = outcome_name;
-                tracing::error!(event_id, payment_id, outcome, "payment: money not expected");
+                tracing::error!(event_id, payment_id, outcome, "payment: unexpected report");
             }
             _ => tracing::info!(event_id, payment_id, outcome = outcome_name, "payment: event"),
         }

@@ -1,6 +1,6 @@
 //! Checks of a SQLite ledger: its directory and disk, its file, its lock.
 
-use std::fs::{File, TryLockError};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::Path;
 use std::time::Duration;
@@ -116,12 +116,13 @@ pub fn median_sync(mut file: &File, syncs: usize) -> io::Result<Duration> {
 fn content(settings: &Settings, file: &Path) -> Check {
     let (check, shown) = (check("ledger file"), file.display());
     let mut head = Vec::new();
-    match File::open(file).and_then(|open| open.take(16).read_to_end(&mut head)) {
+    let opened = OpenOptions::new().read(true).write(true).open(file);
+    match opened.and_then(|open| open.take(16).read_to_end(&mut head)) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             return check.ok(format!("{shown} does not exist yet; serve creates it"));
         }
         Err(error) => {
-            return check.fail(format!("{shown} cannot be read: {error}")).remedy(NOT_ALLOWED);
+            return check.fail(format!("{shown} cannot be opened: {error}")).remedy(NOT_ALLOWED);
         }
         Ok(_) => {}
     }

@@ -115,9 +115,11 @@ fn measure_clock(conn: &mut MysqlConnection) -> QueryResult<(Duration, i64)> {
     Ok(fastest.unwrap_or_default())
 }
 
-/// Updates a row that does not exist, and rolls back. Returns the error of the server.
+/// Writes a row that does not exist in every way. Returns the error of the server.
 fn try_write(conn: &mut MysqlConnection) -> Option<String> {
     conn.limit_job();
-    let sql = "START TRANSACTION; UPDATE tokens SET token = token WHERE name = ''; ROLLBACK";
+    let sql = "INSERT INTO tokens SELECT * FROM tokens WHERE name = ''; \
+               UPDATE tokens SET token = token WHERE name = ''; \
+               DELETE FROM tokens WHERE name = ''";
     conn.batch_execute(sql).err().map(|error| error.to_string())
 }

@@ -1,6 +1,9 @@
 //! `floodgate doctor` on stacks with exactly one fault: it names the fault and the remedy.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::{Command, Output};
 
 use crate::support::process::command;
 use serde_json::Value as Json;
@@ -56,13 +59,18 @@ impl Stack {
         self.keys.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()
     }
 
-    pub fn run(&self, words: &[&str]) -> std::process::Output {
+    pub fn run(&self, words: &[&str]) -> Output {
         command(self.path(), words, &self.keys()).output().unwrap()
     }
 
     /// Runs the doctor. Findings about slow servers become `ok`.
     pub fn examine(&self) -> Diagnosis {
-        let output = self.run(&["doctor", "--json"]);
+        Diagnosis::read(&self.run(&["doctor", "--json"]))
+    }
+}
+
+impl Diagnosis {
+    fn read(output: &Output) -> Self {
         let report: Json = serde_json::from_slice(&output.stdout)
             .unwrap_or_else(|error| panic!("{error}: {output:?}"));
         let mut findings: Vec<Finding> =
@@ -74,11 +82,9 @@ impl Stack {
                 && slow_details.iter().any(|words| finding.detail.contains(words))
         };
         findings.iter_mut().filter(slow).for_each(|finding| finding.status = "ok".to_owned());
-        Diagnosis { exit: output.status.code(), findings }
+        Self { exit: output.status.code(), findings }
     }
-}
 
-impl Diagnosis {
     /// The findings whose check name begins with `prefix`.
     pub fn about(&self, prefix: &str) -> Vec<&Finding> {
         self.findings.iter().filter(|finding| finding.check.starts_with(prefix)).collect()
@@ -124,6 +130,23 @@ fn an_empty_ledger_file_is_refused_as_serve_refuses_it() {
     assert!(finding.remedy.contains("backup"), "{finding:#?}");
     let served = stack.run(&["serve"]);
     assert_eq!(served.status.code(), Some(4), "{served:?}");
+}
+
+#[test]
+fn a_ledger_file_that_may_only_be_read_is_reported() {
+    let stack = Stack::new(&[]);
+    let file = stack.path().join("ledger.db");
+    std::fs::set_permissions(file, Permissions::from_mode(0o400)).unwrap();
+    // Without this capability the permissions of files bind root, too.
+    let mut doctor = Command::new("setpriv");
+    doctor.args(["--bounding-set=-dac_override", "--inh-caps=-dac_override"]);
+    let bound = command(stack.path(), &["doctor", "--json"], &stack.keys());
+    doctor.arg(bound.get_program()).args(bound.get_args()).current_dir(stack.path()).env_clear();
+    doctor.envs(bound.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    let diagnosis = Diagnosis::read(&doctor.output().unwrap());
+    let finding = diagnosis.only_problem("ledger file", "fail");
+    assert!(finding.detail.contains("cannot be opened"), "{finding:#?}");
+    assert!(finding.remedy.contains("read and write"), "{finding:#?}");
 }
 
 #[test]

@@ -95,15 +95,15 @@ fn a_read_only_server_is_reported() {
     assert!(finding.remedy.contains("primary"), "{finding:#?}");
     server.sql("SET GLOBAL read_only = OFF");
 
-    server.sql(
-        "CREATE USER reader@127.0.0.1 IDENTIFIED BY 'secret'; \
-         GRANT SELECT ON floodgate.* TO reader@127.0.0.1",
-    );
+    server.sql("CREATE USER reader@127.0.0.1 IDENTIFIED BY 'secret'");
     let url = format!("mysql://reader:secret@{}/floodgate", server.addr());
-    let diagnosis = examine(&url);
-    let finding = diagnosis.only_problem("ledger", "fail");
-    assert!(finding.detail.contains("UPDATE command denied"), "{finding:#?}");
-    assert!(finding.remedy.contains("GRANT ALL"), "{finding:#?}");
+    for (right, missing) in [("SELECT", "INSERT"), ("INSERT", "UPDATE"), ("UPDATE", "DELETE")] {
+        server.sql(&format!("GRANT {right} ON floodgate.* TO reader@127.0.0.1"));
+        let diagnosis = examine(&url);
+        let finding = diagnosis.only_problem("ledger", "fail");
+        assert!(finding.detail.contains(&format!("{missing} command denied")), "{finding:#?}");
+        assert!(finding.remedy.contains("GRANT ALL"), "{finding:#?}");
+    }
 }
 
 #[test]
