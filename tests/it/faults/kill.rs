@@ -89,7 +89,8 @@ fn kill_rounds(tier: &str, rounds: u64) {
 fn a_server_that_is_stopped_raises_no_alarm() {
     let folder = tempfile::tempdir().unwrap();
     // Its periodic actors read the ledger nearly all the time.
-    let often = [("payment.every_ms", "10"), ("maintenance.every_ms", "10")];
+    let often =
+        [("FLOODGATE__PAYMENT__EVERY_MS", "10"), ("FLOODGATE__MAINTENANCE__EVERY_MS", "10")];
     let mut server = Server::start(folder.path(), &often);
     server.terminate();
     assert_eq!(server.wait().code(), Some(0), "{}", server.log());
