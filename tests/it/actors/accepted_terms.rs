@@ -76,28 +76,52 @@ fn a_repeat_of_a_queued_request_is_ordered_at_the_time_and_the_price_of_the_firs
     });
 }
 
+/// The request that buys again with late money, at the gates, and the order that timed out.
+fn late_money(fixture: &Failing) -> (RequestId, GateRepurchase, Order) {
+    let successor = RequestId::new(77).unwrap();
+    let shop = GateRepurchase {
+        gates: fixture.gates.clone(),
+        catalog: Arc::clone(&fixture.catalog),
+        stock: fixture.stock.clone(),
+        next: Arc::new(move |_, _, _, _| successor),
+        clock: fixture.clock.clone(),
+    };
+    let sku = fixture.catalog.sale("sale").unwrap().skus[0].clone();
+    let ended = fixture.ask(1, 1, 1).intent(&sku).order(START_MS);
+    (successor, shop, Order { state: OrderState::TimedOut, version: 1, ..ended })
+}
+
 #[test]
 fn late_money_waits_for_its_accepted_purchase_though_the_price_has_changed() {
     in_system(async {
         let fixture = Failing::open(Tier::Memory, OFFER).await;
-        let successor = RequestId::new(77).unwrap();
-        let shop = GateRepurchase {
-            gates: fixture.gates.clone(),
-            catalog: Arc::clone(&fixture.catalog),
-            stock: fixture.stock.clone(),
-            next: Arc::new(move |_, _, _, _| successor),
-            clock: fixture.clock.clone(),
-        };
-        let sku = fixture.catalog.sale("sale").unwrap().skus[0].clone();
-        let ended = fixture.ask(1, 1, 1).intent(&sku).order(START_MS);
-        let ended = Order { state: OrderState::TimedOut, version: 1, ..ended };
+        let (successor, shop, ended) = late_money(&fixture);
         fixture.ledger.set(Fault::Down);
         assert_eq!(shop.buy(&ended, successor).await, Purchase::Queued);
         fixture.ledger.set(Fault::None);
         fixture.change_price(250).await;
         assert_eq!(shop.buy(&ended, successor).await, Purchase::Queued, "it was accepted");
+        fixture.stock.set(StockFault::RecordFails);
+        let unknown = shop.buy(&ended, successor).await;
+        assert_eq!(unknown, Purchase::NotAccepted, "it may have been accepted");
+        fixture.stock.set(StockFault::None);
         let other = RequestId::new(78).unwrap();
         let refused = Purchase::Refused("the price has changed".to_owned());
         assert_eq!(shop.buy(&ended, other).await, refused);
+    });
+}
+
+#[test]
+fn late_money_buys_a_unit_that_its_ended_order_has_not_returned_to_the_bucket_yet() {
+    in_system(async {
+        let offer = Offer { stock: 1, buckets: 1, ..OFFER };
+        let fixture = Failing::open(Tier::Memory, offer).await;
+        assert!(is_placed(&fixture.buy_as(1, 1, 1).await));
+        let (successor, shop, ended) = late_money(&fixture);
+        fixture.ledger.set(Fault::Down);
+        fixture.stock.set(StockFault::RefusesResults);
+        assert_eq!(shop.buy(&ended, successor).await, Purchase::NotAccepted);
+        fixture.stock.set(StockFault::None);
+        assert_eq!(shop.buy(&ended, successor).await, Purchase::Queued);
     });
 }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use floodgate::broker::{BrokerStatus, Headers, Message, Route};
+use floodgate::broker::{BrokerStatus, Headers, Message, Publisher, Route};
 use floodgate::db::{DeadLetterStore, Ledger, OrderWriter};
 use floodgate::domain::{DeadLetterNo, DeadLetterOrigin, DeadLetterState, RequestId};
 use floodgate::services::dead_letters::{DeadLetterError, DeadLetterOutcome, DeadLetterService};
@@ -106,6 +106,8 @@ fn while_the_ledger_is_down_dead_letters_are_held_and_none_is_lost() {
         until("many rounds", || async { (steps(&collector) > before + 30).then_some(()) }).await;
         assert_eq!(fixture.broker.waiting("dead").len(), 12, "the prefetch window is the limit");
         assert_eq!(fixture.simulation.store.dead().len(), 1);
+        let refused = collector.metric("floodgate_dead_letters_refused_total");
+        assert!(refused < 0.5, "a ledger that is down refuses no dead letter: {refused}");
 
         // Unacknowledged messages are redelivered to the next process.
         collector.kill().await;
@@ -154,6 +156,41 @@ fn a_dead_letter_that_the_ledger_refuses_stays_queued_and_others_go_on() {
             fixture.simulation.store.dead().is_empty().then_some(())
         })
         .await;
+    });
+}
+
+#[test]
+fn a_dead_letter_of_a_lost_subscription_acknowledges_none_of_the_next_one() {
+    in_system(async {
+        let fixture = DeadLetterFixture::new();
+        fixture.ledger.set(Fault::RefusesDeadLetter(RequestId::new(3).unwrap()));
+        let collector = fixture.collector();
+        let until_refused = async |count: f64| {
+            until("a refused dead letter", async || {
+                let refused = collector.metric("floodgate_dead_letters_refused_total");
+                (refused > count - 0.5).then_some(())
+            })
+            .await;
+        };
+        fixture.publish(vec![fixture.dead(&[3], "why")]).await;
+        until_refused(1.0).await;
+        // Deliveries of another queue have the same tags.
+        fixture.broker.lose_queue("dead");
+        fixture.broker.declare().await.unwrap();
+        fixture.simulation.clock.advance(Duration::from_secs(10));
+        fixture.publish(vec![fixture.dead(&[3, 4], "why")]).await;
+        until_refused(2.0).await;
+
+        // The first would be stored 30 s after its refusal, and the second is not due yet.
+        fixture.ledger.set(Fault::None);
+        fixture.simulation.clock.advance(Duration::from_secs(21));
+        let before = steps(&collector);
+        until("many rounds", async || (steps(&collector) > before + 30).then_some(())).await;
+        collector.kill().await;
+        assert_eq!(fixture.broker.waiting("dead").len(), 1, "not stored, so not acknowledged");
+        let _next = fixture.collector();
+        let stored = fixture.until_dead_letters(1).await;
+        assert_eq!(numbers(&stored[0]), [3, 4]);
     });
 }
 

@@ -1,6 +1,7 @@
 //! Failures of the order consumer: which deliveries stay unacknowledged, which become dead letters,
 //! and that a failing delivery delays no other.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use floodgate::config::Tier;
@@ -305,6 +306,26 @@ fn a_copy_that_is_not_confirmed_is_published_until_it_is() {
             assert!(dead.len() == 1 || answer == PublishAnswer::Unknown);
             harness.assert_orders(2..=5).await;
         }
+    });
+}
+
+#[test]
+fn an_order_of_a_sale_that_cannot_be_looked_up_delays_no_other() {
+    in_system(async {
+        let harness = ConsumerHarness::open().await;
+        harness.refresh_fails.store(true, Ordering::SeqCst);
+        harness.put(&harness.create_elsewhere(901..=901).await);
+        // More than the prefetch.
+        harness.put_each(1..=40).await;
+        until("the other orders", async || {
+            let broker = &harness.broker;
+            ((broker.num_ready(), broker.num_unacknowledged()) == (0, 1)).then_some(())
+        })
+        .await;
+        assert_eq!(harness.harness.num_orders().await, 40);
+        harness.refresh_fails.store(false, Ordering::SeqCst);
+        harness.until_empty().await;
+        assert!(harness.broker.published().is_empty());
     });
 }
 

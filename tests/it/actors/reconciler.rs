@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use floodgate::broker::{BrokerStatus, Route};
-use floodgate::db::{DeadLetterStore, OrderWriter};
+use floodgate::db::{DeadLetterStore, OrderWriter, RepairStore};
 use floodgate::domain::{
     BucketKey, BucketNo, Currency, Epoch, Failure, LoaderToken, OrderIntent, Phase, Refusal,
     RequestId, RequestStatus, Reservation, Sale, Sku, TraceId,
@@ -334,6 +334,8 @@ fn an_order_of_another_buyer_with_the_same_id_is_no_result() {
         let process = reconciler(&simulation, &watermarks);
         // A consumer decides the copy.
         until_republished(&simulation, &process, 1).await;
+        process.passes(1).await;
+        assert!(simulation.ledger.repairs(None, 9).await.unwrap().is_empty(), "it has no end yet");
         assert_eq!(process.metric("floodgate_reconcile_matched_total"), 0);
     });
 }

@@ -7,7 +7,7 @@ use floodgate::actors::status_watcher::{
     FollowedRequest, StatusWatcher, StreamNews, StreamRegistry,
 };
 use floodgate::config::Tier;
-use floodgate::domain::RequestStatus;
+use floodgate::domain::{RequestStatus, SkuNo};
 use floodgate::runtime::clock::Clock;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
@@ -81,5 +81,30 @@ fn fifty_streams_cost_one_lookup_per_poll_and_outlive_a_stock_that_fails() {
         };
         let (answers, ()) = tokio::join!(purchases, following);
         assert!(answers.iter().all(is_placed));
+    });
+}
+
+#[test]
+fn a_sku_whose_statuses_cannot_be_read_delays_no_stream_of_another_sku() {
+    in_system(async {
+        let fixture = Failing::open(Tier::Memory, OFFER).await;
+        assert!(is_placed(&fixture.buy_as(1, 1, 1).await));
+        let registry = Arc::new(StreamRegistry::new(1_000, Arc::default()));
+        let watcher = StatusWatcher {
+            registry: Arc::clone(&registry),
+            stock: fixture.stock.clone(),
+            clock: fixture.clock.clone(),
+        };
+        let (own, other, now) = (fixture.ask(1, 1, 1), fixture.ask(2, 2, 1), fixture.clock.now());
+        // The stock has no such SKU. Polls begin with the smallest number.
+        let _unreadable = registry.follow((SkuNo(0), other.request), other.buyer, now).unwrap();
+        let mut stream = registry.follow((own.sku, own.request), own.buyer, now).unwrap();
+        let status = until("the end of the stream", async || {
+            registry.listen().hint(&[own.request, other.request]);
+            watcher.run(&()).await.unwrap_err();
+            end(&mut stream)
+        })
+        .await;
+        assert!(matches!(status, RequestStatus::Ordered { .. }), "{status:?}");
     });
 }

@@ -5,12 +5,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use actix::{Actor, Arbiter, AsyncContext, Context, Handler, Message};
+use diesel::connection::SimpleConnection;
+use diesel::prelude::*;
 use floodgate::actors::supervisor::supervised::{
     ExitReason, Incarnation, Supervised, end, spawn_step, step, step_later,
 };
 use floodgate::actors::supervisor::{ChildSpec, Supervisor};
 use floodgate::config::{Settings, Tier};
-use floodgate::messages::{BuyAnswer, Stop};
+use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
+use floodgate::messages::{BuyAnswer, NoOutcome, Stop, WriteError};
 use floodgate::runtime::clock::{ManualClock, SystemClock, now_monotonic};
 use floodgate::runtime::fault_injection::FaultInjector;
 use floodgate::runtime::progress::ChildState;
@@ -234,6 +237,55 @@ fn a_used_up_budget_is_a_component_that_is_down() {
         assert_eq!(num_started.load(Ordering::Relaxed), 4);
         let waited = tokio::time::timeout(Duration::from_millis(20), address.wait_up()).await;
         assert!(waited.is_err(), "no replacement is started");
+    });
+}
+
+/// What the other process sells is missing in the buckets of this one.
+#[test]
+fn a_ledger_writer_ends_when_another_process_has_taken_over_its_ledger() {
+    in_system(async {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("ledger.db");
+        let ledger = Arc::new(SqliteLedger::open(&OpenOptions::new(&file)).unwrap());
+        let mut settings = settings(Tier::Memory);
+        settings.supervisor.restarts_max = 0;
+        settings.consumer.attempts_max = 1;
+        let offer = Offer { policy: ONE_PER_BUYER, stock: 9, buckets: 1 };
+        let harness = Harness::open(&settings, ledger, offer).await;
+        let mut other = SqliteConnection::establish(file.to_str().unwrap()).unwrap();
+        other.batch_execute("PRAGMA busy_timeout = 5000").unwrap();
+        other.batch_execute("UPDATE tokens SET token = token + 1 WHERE name = 'writer'").unwrap();
+
+        let intent = harness.ask(1, 1, 1).intent(&harness.catalog.sale("sale").unwrap().skus[0]);
+        let written = harness.actors.ledger_writer.place_and_settle(vec![intent]).await;
+        let has_ended = matches!(written[..], [Err(WriteError { cause: NoOutcome::Crashed, .. })]);
+        assert!(has_ended, "{written:?}");
+        let down = harness.actors.supervisor.component_down().await;
+        assert_eq!(down.name, "ledger_writer");
+        assert!(down.last_exit.contains("stop one of the two"), "{down}");
+    });
+}
+
+#[test]
+fn restarts_that_are_far_apart_never_use_up_the_budget() {
+    in_system(async {
+        let mut settings = settings(Tier::Memory).supervisor;
+        settings.restarts_max = 1;
+        let window = Duration::from_millis(settings.restart_window_ms);
+        let clock = Arc::new(ManualClock::new(0));
+        let supervisor =
+            Supervisor::new(settings, clock.clone(), Shutdown::default(), Arbiter::current());
+        let address = supervisor.start(victim(&Arc::default()));
+        for panics in 1..=3 {
+            address.wait_up().await.try_send(Do::Panic).unwrap();
+            let state = until("the exit", async || {
+                let report = supervisor.report().remove(0);
+                (report.panics == panics).then_some(report.state)
+            })
+            .await;
+            assert_ne!(state, ChildState::Down, "after exit {panics}");
+            clock.advance(window + Duration::from_millis(1));
+        }
     });
 }
 

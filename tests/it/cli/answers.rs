@@ -12,8 +12,8 @@ use super::{code, json as printed, run};
 use crate::support::offers::{self, ANY, buyer, intent, request};
 
 /// Makes a ledger with the order 1 of buyer 1; returns the order as its buyer reads it, and the id
-/// of request 2, which is in no ledger.
-fn ledger_in(directory: &Path) -> (Json, String) {
+/// of request 2, which is in no ledger. Without a key the ids are signed with that of the ledger.
+fn ledger_in(directory: &Path, signing_key: Option<&str>) -> (Json, String) {
     assert_eq!(code(&run(directory, &["migrate"])), 0);
     offers::run(async {
         let options = OpenOptions::new(directory.join("floodgate.db"));
@@ -21,7 +21,10 @@ fn ledger_in(directory: &Path) -> (Json, String) {
         let sku = offers::open_offer(&ledger, "spring", ANY, 10).await;
         let order = intent(&sku, 1, 1, 2);
         ledger.place(vec![order]).await.unwrap().unwrap();
-        let key = ledger.secret("request-ids").await.unwrap();
+        let key = match signing_key {
+            Some(key) => key.as_bytes().to_vec(),
+            None => ledger.secret("request-ids").await.unwrap(),
+        };
         let request_ids = RequestIds::new(&key, 0, 1);
         let sale = "spring".parse().unwrap();
         let [own, lost] = [1, 2].map(|no| request_ids.sign(request(no), &sale, sku.no, buyer(no)));
@@ -42,9 +45,15 @@ fn line(buyer: u64, at_us: u64, status: u16, body: &Json) -> String {
 
 /// Compares these lines with the ledger: exit code and report.
 fn compared(directory: &Path, lines: &[String]) -> (i32, Json) {
+    compared_with(directory, lines, &[])
+}
+
+/// [`compared`] with further arguments.
+fn compared_with(directory: &Path, lines: &[String], more: &[&str]) -> (i32, Json) {
     let file = directory.join("answers.ndjson");
     std::fs::write(&file, lines.concat()).unwrap();
-    let output = run(directory, &["audit", "--json", "--answers", "answers.ndjson"]);
+    let words = ["audit", "--json", "--answers", "answers.ndjson"];
+    let output = run(directory, &[&words[..], more].concat());
     (code(&output), printed(&output))
 }
 
@@ -52,7 +61,7 @@ fn compared(directory: &Path, lines: &[String]) -> (i32, Json) {
 fn answers_that_the_ledger_does_not_keep_are_found() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
-    let (own, lost) = ledger_in(directory);
+    let (own, lost) = ledger_in(directory, None);
     let kept = line(1, 0, 200, &own);
     let (exit, report) = compared(directory, std::slice::from_ref(&kept));
     assert_eq!((exit, &report["holds"]), (0, &json!(true)), "{report:#}");
@@ -77,6 +86,18 @@ fn answers_that_the_ledger_does_not_keep_are_found() {
     let shown = run(directory, &["audit", "--answers", "answers.ndjson"]);
     let shown = String::from_utf8(shown.stdout).unwrap();
     assert!(shown.starts_with("CONTRADICTED: 1 requests (1 answers)\n  GHOST  sale spring"));
+}
+
+#[test]
+fn answers_with_ids_of_a_configured_key_are_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let key = "0123456789abcdef".repeat(2);
+    std::fs::write(directory.join("key"), &key).unwrap();
+    let (own, _) = ledger_in(directory, Some(&key));
+    let more = ["--set", "auth.signing_key_file=key"];
+    let (exit, report) = compared_with(directory, &[line(1, 0, 200, &own)], &more);
+    assert_eq!((exit, &report["holds"]), (0, &json!(true)), "{report:#}");
 }
 
 #[test]

@@ -22,6 +22,7 @@ use floodgate::services::sales::{Gates, SalesService};
 use floodgate::tier::Backends;
 use tempfile::TempDir;
 
+use crate::support::faulty_ledger::{Fault, FaultyLedger};
 use crate::support::gate::{GateFixture, PATIENT};
 use crate::support::harness::{Offer, START_MS, UNLIMITED, broken, in_system, settings};
 
@@ -113,6 +114,20 @@ impl Shop {
         let verdicts = self.backends.stock.reserve(key, vec![reservation]).await.unwrap();
         assert_eq!(verdicts, [Verdict::Reserved]);
         reservation.intent(&self.sku)
+    }
+
+    /// The violation of a request that is in no stage.
+    fn lost(&self, intent: &OrderIntent) -> Violation {
+        let (verdict, action) = (AuditVerdict::Leak, RepairAction::Submit);
+        Violation::new(InvariantId::NothingLost, verdict, action, String::new())
+            .of_sku(self.sku.no)
+            .of_request(Some(intent.request))
+    }
+
+    async fn status(&self, intent: &OrderIntent) -> RequestStatus {
+        let key = BucketKey { sku: self.sku.no, bucket: intent.bucket };
+        let stored = self.backends.stock.record(key, intent.request, None).await.unwrap();
+        stored.unwrap().status()
     }
 
     /// Changes rows of the ledger.
@@ -240,24 +255,35 @@ fn a_lost_request_becomes_an_order_or_a_recorded_failure() {
                 if outcome == RepairOutcome::FailedFinal {
                     shop.tamper("UPDATE skus SET available = 0");
                 }
-                let lost = Violation::new(
-                    InvariantId::NothingLost,
-                    AuditVerdict::Leak,
-                    RepairAction::Submit,
-                    String::new(),
-                );
-                let lost = lost.of_sku(shop.sku.no).of_request(Some(intent.request));
-                let repairs = shop.repair(&[lost]).await;
+                let repairs = shop.repair(&[shop.lost(&intent)]).await;
                 let outcomes: Vec<_> = repairs.iter().map(|one| one.outcome).collect();
                 assert_eq!(outcomes, [Some(outcome)], "{repairs:#?}");
-                let key = BucketKey { sku: shop.sku.no, bucket: intent.bucket };
-                let stored = shop.backends.stock.record(key, intent.request, None).await.unwrap();
-                let is_ordered = matches!(stored.unwrap().status(), RequestStatus::Ordered { .. });
+                let is_ordered =
+                    matches!(shop.status(&intent).await, RequestStatus::Ordered { .. });
                 assert_eq!(is_ordered, outcome == RepairOutcome::Compensated);
                 let failure = shop.backends.ledger.failure(intent.request).await.unwrap();
                 assert_eq!(failure.is_some(), !is_ordered);
             }
         }
+    });
+}
+
+#[test]
+fn a_lost_request_whose_refusal_cannot_be_recorded_stays_queued() {
+    in_system(async {
+        let shop = Shop::in_memory().await;
+        let intent = shop.accept(4).await;
+        shop.tamper("UPDATE skus SET available = 0");
+        let ledger = FaultyLedger::new(shop.backends.ledger.clone());
+        ledger.set(Fault::RecordsNothing);
+        let sources = AuditSources { ledger: &ledger, ..shop.sources(Duration::ZERO) };
+        let repairer = Repairer { sources, sales: &shop.sales, by: None, now_ms: START_MS };
+        repairer.repair(&[shop.lost(&intent)]).await.unwrap_err();
+        assert_eq!(shop.status(&intent).await, RequestStatus::Queued);
+        // The next repair records the refusal first.
+        ledger.set(Fault::None);
+        repairer.repair(&[shop.lost(&intent)]).await.unwrap();
+        assert!(matches!(shop.status(&intent).await, RequestStatus::Failed(_)));
     });
 }
 

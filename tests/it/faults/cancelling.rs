@@ -237,6 +237,21 @@ fn ended_not_released_is_healed_by_the_next_submission() {
     }
 }
 
+/// The ledger had no unit left, and the bucket did not take that result.
+#[test]
+fn a_request_that_was_refused_keeps_its_reason_when_its_buyer_cancels() {
+    in_system(async {
+        let queue = Queue::open(Tier::Memory, draft()).await;
+        queue.queue(&[1]).await;
+        let refused = Failure { reason: Refusal::SoldOut, ..queue.failure(1) };
+        queue.ledger.record_failures(vec![refused]).await.unwrap();
+        let sold_out = Some(RequestStatus::Failed(Refusal::SoldOut));
+        assert_eq!(queue.cancel(1).await, sold_out);
+        assert_eq!(queue.status(1).await, sold_out);
+        assert_eq!(queue.left().await, STOCK - 1, "the ledger has no such unit");
+    });
+}
+
 #[test]
 fn a_bucket_that_takes_no_results_learns_the_cancellation_later() {
     in_system(async {

@@ -24,6 +24,7 @@ use serde_json::Value as Json;
 use tempfile::TempDir;
 
 use crate::support::faulty_ledger::{Fault, FaultyLedger};
+use crate::support::memory_broker::MemoryBroker;
 use crate::support::offers::{ANY, assert_ledger_holds, intent, open_offer, run};
 use crate::support::servers::rabbitmq::RabbitMq;
 
@@ -186,8 +187,13 @@ fn events_published_before_a_crash_come_again_and_none_is_missed() {
         fixture.process(fixture.broker.clone(), Arc::new(Taken)).run(&()).await.unwrap();
         assert_eq!(fixture.cursor().await, 1, "another process publishes");
 
-        let (inner, ledger) = (fixture.broker.clone(), fixture.ledger.clone());
         let lease = Arc::new(SoleLease::new(SystemClock::shared()));
+        let refuses_one = MemoryBroker::new(Topology::new("fg", 1, 100).with_events(true));
+        refuses_one.nack_next(1);
+        fixture.process(Arc::new(refuses_one), lease.clone()).run(&()).await.unwrap_err();
+        assert_eq!(fixture.cursor().await, 1, "the first event of the page is not published");
+
+        let (inner, ledger) = (fixture.broker.clone(), fixture.ledger.clone());
         let crashes = fixture.process(Arc::new(LosesLedger { inner, ledger }), lease);
         crashes.run(&()).await.unwrap_err();
         fixture.ledger.set(Fault::None);

@@ -8,7 +8,8 @@ use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::db::{CrossSkuAnomalies, Error, ErrorClass, Ledger, UnknownSku};
 use floodgate::domain::invariants::Violation;
 use floodgate::domain::{
-    Failure, InvariantId, OrderState, OrderTimeline, Policy, Refusal, Sku, SkuNo,
+    Failure, InvariantId, OrderKey, OrderState, OrderTimeline, Policy, Refusal, RepairOutcome, Sku,
+    SkuNo,
 };
 use floodgate::services::audit::audit;
 use tempfile::TempDir;
@@ -31,15 +32,17 @@ impl Store {
     /// One store of each kind. The requests 1 to 3 are orders of two units each, for buyers 1 to 3;
     /// request 9 failed.
     async fn each_with(policy: Policy) -> [Self; 2] {
-        let directory = tempfile::tempdir().unwrap();
-        let options = OpenOptions::new(directory.path().join("ledger.db"));
-        let file = Box::new(SqliteLedger::open(&options).unwrap());
         let server = MariaDb::start();
         let mariadb = Box::new(MysqlLedger::open(&server.options()).unwrap());
-        [
-            Self::fill(Storage::File(directory), file, policy).await,
-            Self::fill(Storage::Server(server), mariadb, policy).await,
-        ]
+        let server = Self::fill(Storage::Server(server), mariadb, policy).await;
+        [Self::in_file(policy).await, server]
+    }
+
+    async fn in_file(policy: Policy) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let options = OpenOptions::new(directory.path().join("ledger.db"));
+        let ledger = Box::new(SqliteLedger::open(&options).unwrap());
+        Self::fill(Storage::File(directory), ledger, policy).await
     }
 
     async fn fill(storage: Storage, ledger: Box<dyn Ledger>, policy: Policy) -> Self {
@@ -74,7 +77,7 @@ impl Store {
 }
 
 #[test]
-fn a_quota_row_that_differs_from_the_orders_is_found() {
+fn a_quota_row_that_differs_from_the_orders_is_found_and_recounted() {
     run(async {
         for store in Store::each_with(quota(5)).await {
             store.tamper(
@@ -85,7 +88,26 @@ fn a_quota_row_that_differs_from_the_orders_is_found() {
             );
             let found = store.ledger.anomalies(store.sku.no).await.unwrap().wrong_quotas;
             assert_eq!(found, [(1, 3, 2), (3, 2, 0), (2, 0, 2)]);
+            for number in 1..=3 {
+                let repair = store.ledger.recount(store.sku.no, Some(buyer(number)), 1).await;
+                assert_eq!(repair.unwrap().outcome, RepairOutcome::Compensated);
+            }
+            let found = store.ledger.anomalies(store.sku.no).await.unwrap().wrong_quotas;
+            assert_eq!(found, []);
         }
+    });
+}
+
+#[test]
+fn an_order_without_its_quota_row_keeps_no_other_of_its_batch_from_ending() {
+    run(async {
+        let store = Store::in_file(quota(5)).await;
+        store.tamper("UPDATE orders SET due_ms = 1; DELETE FROM quotas WHERE buyer_id = 2");
+        let key =
+            |number| OrderKey { sku: store.sku.no, buyer: buyer(number), request: request(number) };
+        let ended = store.ledger.end_due((1..=3).map(key).collect(), 0).await.unwrap();
+        let ended: Vec<_> = ended.iter().map(|order| order.request).collect();
+        assert_eq!(ended, [request(1), request(3)]);
     });
 }
 

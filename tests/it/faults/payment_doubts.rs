@@ -20,7 +20,7 @@ use crate::support::offers::{assert_ledger_holds, buyer, intent, request, run};
 
 const CALM: u64 = 300_000;
 /// The wait until a provider that did not answer is asked about payments in doubt.
-const ASK_AGAIN: u64 = 60_000;
+pub(super) const ASK_AGAIN: u64 = 60_000;
 
 #[test]
 fn money_of_a_payment_in_doubt_is_paid_back_although_its_webhook_is_lost() {
@@ -110,7 +110,7 @@ fn a_webhook_before_the_answer_to_the_start_pays_the_order() {
 }
 
 /// Orders of two further buyers, who ask now.
-async fn two_more(timed: &Timed) -> Vec<OrderKey> {
+pub(super) async fn two_more(timed: &Timed) -> Vec<OrderKey> {
     let sku = timed.shop.ledger.sales().await.unwrap()[0].skus[0].clone();
     let placed_at_ms = timed.clock.wall_ms();
     let asked = |number| OrderIntent { placed_at_ms, ..intent(&sku, number, number, 1) };

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use floodgate::actors::PaymentConsumer;
 use floodgate::actors::payment_consumer::{ConsumeError, Events};
 use floodgate::actors::periodic::Task;
-use floodgate::broker::{RabbitBroker, Subscriber, Topology};
+use floodgate::broker::{Headers, Publisher, RabbitBroker, Subscriber, Topology};
 use floodgate::config::{PaymentBackend, Settings, Tier, WebhookSecret};
+use floodgate::db::ErrorClass;
 use floodgate::domain::{OrderState, PaymentState};
 use floodgate::observe::metrics::{Metrics, OutcomeLabel};
 use floodgate::payment::{DemoProvider, WebhookReader, WebhookVerifier};
@@ -22,6 +23,7 @@ use serde_json::{Value as Json, json};
 use super::payments::Shop;
 use crate::support::TestApp;
 use crate::support::app::fresh_settings;
+use crate::support::fake_broker::{FakeBroker, PublishAnswer};
 use crate::support::faulty_ledger::{Fault, FaultyLedger};
 use crate::support::offers::{assert_ledger_holds, run};
 use crate::support::servers::rabbitmq::RabbitMq;
@@ -63,7 +65,31 @@ fn send(server: &RabbitMq, id: &str, event: &Json, age_s: i64) {
     publish(server, &headers, body.as_bytes());
 }
 
-/// A consumer on a shop with one order whose payment is open.
+/// A consumer of the shop's payment events from this broker.
+fn consumer<B: Subscriber + Publisher + 'static>(
+    shop: &Shop,
+    ledger: &Arc<FaultyLedger>,
+    broker: &Arc<B>,
+) -> PaymentConsumer {
+    PaymentConsumer {
+        subscriber: broker.clone(),
+        publisher: broker.clone(),
+        webhooks: Arc::new(WebhookReader::new(Arc::new(signer()), DemoProvider::NAME)),
+        orders: OrderService::new(ledger.clone(), None, &shop.settings, Arc::new(|| ())),
+        clock: SystemClock::shared(),
+        metrics: Arc::new(Metrics::default()),
+    }
+}
+
+/// A shop with one order whose payment is open, and the id of the payment.
+async fn paying() -> (Shop, Arc<FaultyLedger>, String) {
+    let shop = Shop::open_with(SystemClock::shared(), 900).await;
+    let payment_id = shop.service().pay(shop.key().await).await.unwrap().started.payment_id;
+    let ledger = Arc::new(FaultyLedger::new(shop.ledger.clone()));
+    (shop, ledger, payment_id)
+}
+
+/// A consumer of RabbitMQ.
 struct Fixture {
     shop: Shop,
     ledger: Arc<FaultyLedger>,
@@ -76,21 +102,11 @@ struct Fixture {
 
 impl Fixture {
     async fn open() -> Self {
-        let shop = Shop::open_with(SystemClock::shared(), 900).await;
-        let payment_id = shop.service().pay(shop.key().await).await.unwrap().started.payment_id;
-        let ledger = Arc::new(FaultyLedger::new(shop.ledger.clone()));
+        let (shop, ledger, payment_id) = paying().await;
         let server = RabbitMq::start();
         let options = server.options(Topology::new("fg", 1, 20).with_payments(true));
         let broker = Arc::new(RabbitBroker::new(options).unwrap());
-        let orders = OrderService::new(ledger.clone(), None, &shop.settings, Arc::new(|| ()));
-        let consumer = PaymentConsumer {
-            subscriber: broker.clone(),
-            publisher: broker.clone(),
-            webhooks: Arc::new(WebhookReader::new(Arc::new(signer()), DemoProvider::NAME)),
-            orders,
-            clock: SystemClock::shared(),
-            metrics: Arc::new(Metrics::default()),
-        };
+        let consumer = consumer(&shop, &ledger, &broker);
         let inbox = Events::default();
         // Declares the queue.
         consumer.run(&inbox).await.unwrap();
@@ -187,6 +203,49 @@ fn events_that_the_ledger_refuses_are_dead_letters_however_many_come_together() 
         })
         .await;
         assert_eq!(fixture.shop.state().await, OrderState::Paid);
+    });
+}
+
+#[test]
+fn while_the_ledger_refuses_every_event_none_becomes_a_dead_letter() {
+    run(async {
+        let (shop, ledger, payment_id) = paying().await;
+        let broker = Arc::new(FakeBroker::default());
+        let (consumer, inbox) = (consumer(&shop, &ledger, &broker), Events::default());
+        let body = event("paid", &payment_id, 250, 0).to_string();
+        for id in ["one", "other"] {
+            let signed = signer().sign(id, body.as_bytes(), SystemClock.wall_ms()).into_iter();
+            let signature = signed.map(|(name, value)| (name.to_owned(), value)).collect();
+            broker.put(Headers { signature, ..Headers::default() }, "", body.clone());
+        }
+        ledger.set(Fault::RefusesAll(ErrorClass::Bug));
+        for _ in 0..10 {
+            let failed = consumer.run(&inbox).await;
+            assert!(matches!(failed, Err(ConsumeError::Ledger(_))), "{failed:?}");
+        }
+        ledger.set(Fault::None);
+        consumer.run(&inbox).await.unwrap();
+        assert_eq!(shop.state().await, OrderState::Paid);
+        assert!(broker.published().is_empty() && broker.is_empty());
+    });
+}
+
+#[test]
+fn an_event_waits_until_its_dead_letter_is_confirmed() {
+    run(async {
+        let (shop, ledger, _) = paying().await;
+        let broker = Arc::new(FakeBroker::default());
+        let (consumer, inbox) = (consumer(&shop, &ledger, &broker), Events::default());
+        broker.put(Headers::default(), "", "unsigned");
+        for answer in [PublishAnswer::NotSent, PublishAnswer::Refused] {
+            broker.say(answer);
+            let failed = consumer.run(&inbox).await;
+            assert!(matches!(failed, Err(ConsumeError::NotConfirmed(Some(_)))), "{failed:?}");
+            assert_eq!(broker.num_unacknowledged(), 1);
+        }
+        broker.say(PublishAnswer::Yes);
+        consumer.run(&inbox).await.unwrap();
+        assert_eq!((broker.dead().len(), broker.num_unacknowledged()), (1, 0));
     });
 }
 

@@ -278,6 +278,24 @@ fn a_refund_made_before_a_crash_is_made_once() {
 }
 
 #[test]
+fn a_refund_is_asked_only_of_the_provider_that_received_the_money() {
+    run(async {
+        let (timed, payment) = Timed::paying().await;
+        timed.pass_after(WINDOW).await;
+        timed.press(&payment, DemoAction::PayLate);
+        assert_eq!(timed.receive(&payment).await, PaymentOutcome::Late);
+        timed.shop.damage("UPDATE payments SET provider = 'former'");
+        timed.pass().await;
+        timed.assert_order(OrderState::TimedOut, PaymentState::RefundDue, 10).await;
+        assert!(matches!(timed.report().await, Some(PaymentReport::Succeeded(_))));
+        // The operator configures that provider again.
+        timed.shop.damage("UPDATE payments SET provider = 'demo'");
+        timed.pass_after(HOUR).await;
+        timed.assert_order(OrderState::TimedOut, PaymentState::Refunded, 10).await;
+    });
+}
+
+#[test]
 fn a_refund_that_is_never_confirmed_is_given_up() {
     run(async {
         let (mut timed, payment) = Timed::paying().await;

@@ -54,17 +54,23 @@ fn ask(folder: &Path, server: &Server, words: &[&str]) -> Json {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Closes the sale, and archives it as soon as all its events are read.
-async fn archive(folder: &Path, server: &Server, to: &str) -> Json {
-    call(server.internal, "/sales/sale/close", json!({})).await;
+/// Closes a sale, and runs the command that archives it as soon as all its events are read.
+async fn run_archive(folder: &Path, server: &Server, sale: &str, to: &str) -> Output {
+    call(server.internal, &format!("/sales/{sale}/close"), json!({})).await;
     until("the archive", async || {
-        let output = run(folder, server.internal, &["sale", "archive", "sale", "--to", to]);
+        let output = run(folder, server.internal, &["sale", "archive", sale, "--to", to]);
         let stderr = String::from_utf8_lossy(&output.stderr);
         let waits = ["unread events", "queued requests"].iter().any(|what| stderr.contains(what));
-        assert!(output.status.success() || waits, "{output:?}");
-        output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap())
+        (!waits).then_some(output)
     })
     .await
+}
+
+/// Closes and archives the sale `sale`.
+async fn archive(folder: &Path, server: &Server, to: &str) -> Json {
+    let output = run_archive(folder, server, "sale", to).await;
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
 }
 
 async fn get(server: &Server, path: &str) -> (u16, Json) {
@@ -215,6 +221,28 @@ async fn continue_purge(folder: &Path, archive: &str, state: &str, bought: &[Att
     assert_eq!(count(folder, "orders WHERE sku_no = 1"), 0);
     assert_eq!(count(folder, "order_events WHERE sku_no = 1"), 0);
     assert_eq!(count(folder, "orders"), i64::try_from(SOLD_OF_OTHER).unwrap() + 1);
+}
+
+#[test]
+fn an_archive_is_not_overwritten_by_that_of_another_sale() {
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path();
+        let server = Server::start(path, &KEYS);
+        sell(&server, "sale", 2).await;
+        sell(&server, "other", 1).await;
+        archive(path, &server, "archive").await;
+        let files = || {
+            let names = ["manifest.json", "orders.ndjson"];
+            names.map(|name| fs::read_to_string(path.join("archive").join(name)).unwrap())
+        };
+        let before = files();
+        let refused = run_archive(path, &server, "other", "archive").await;
+        let stderr = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains("name another folder"), "{stderr}");
+        assert_eq!(files(), before);
+    });
 }
 
 fn keys_of(fixture: &PipelineFixture, sku: u8) -> Vec<String> {

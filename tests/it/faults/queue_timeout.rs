@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use floodgate::config::Tier;
+use floodgate::db::OrderWriter;
 use floodgate::domain::{Refusal, RequestStatus, Sale};
 use floodgate::runtime::clock::Clock;
 use floodgate::stock::Stock;
@@ -85,6 +86,19 @@ fn a_request_that_may_wait_becomes_an_order() {
             until_ordered(&queue).await;
             assert_eq!(queue.drained().await, 1, "{seconds} s");
         }
+    });
+}
+
+/// The ledger has its order, and the bucket did not take that result.
+#[test]
+fn an_order_that_its_bucket_calls_queued_is_settled_after_the_timeout() {
+    in_system(async {
+        let queue = timing_out(Tier::Memory).await;
+        queue.queue(&[1]).await;
+        queue.ledger.place(vec![queue.intent(1, 1)]).await.unwrap();
+        assert_eq!(queue.status(1).await, QUEUED);
+        queue.harness.clock.advance(TIMEOUT + Duration::from_secs(1));
+        until_ordered(&queue).await;
     });
 }
 

@@ -155,15 +155,20 @@ fn requests_in_dead_letters_are_entered_where_redis_lost_them() {
             );
             pack_into(&reservation.intent(&sku), &mut bytes);
         }
-        let entry = OutboxDeadLetter {
-            id: Box::new([1]),
-            bytes: bytes.into(),
-            reason: "it was tried 10 times".to_owned(),
-            attempts: 10,
-            dead_at_ms: START_MS,
+        let dead_letter = |bytes: Vec<u8>| {
+            let entry = OutboxDeadLetter {
+                id: Box::new([1]),
+                bytes: bytes.into(),
+                reason: "it was tried 10 times".to_owned(),
+                attempts: 10,
+                dead_at_ms: START_MS,
+            };
+            headers::from_outbox(&entry, &reader(INSTALLATION))
         };
-        let dead_letter = headers::from_outbox(&entry, &reader(INSTALLATION));
-        ledger.store_dead_letters(vec![dead_letter], START_MS).await.unwrap();
+        // A load reads 32 dead letters at a time: the requests are not in the first ones.
+        let others = (0..32_u8).map(|no| vec![no]);
+        let dead_letters = others.chain([bytes]).map(dead_letter).collect();
+        ledger.store_dead_letters(dead_letters, START_MS).await.unwrap();
         // One of the two requests is also an order.
         ledger.place(vec![dead[1].intent(&sku)]).await.unwrap();
 

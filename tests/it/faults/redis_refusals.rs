@@ -4,6 +4,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use floodgate::runtime::clock::{SystemClock, wall_ms};
+use floodgate::tickets::{RedisTicketUses, TicketUses};
 use serde_json::json;
 
 use crate::support::admin::{self, open_sale};
@@ -14,6 +16,8 @@ use crate::support::gate::{
     GateFixture, PATIENT, assert_holds_at_rest, buy, buy_for_sure, metric, purchases,
     retry_until_answered, try_stage,
 };
+use crate::support::offers::request;
+use crate::support::redis_connections::connection_pool;
 use crate::support::servers::redis::Redis;
 use crate::support::wait::until;
 
@@ -100,6 +104,23 @@ fn a_full_redis_takes_no_new_request_and_finishes_what_it_took() {
         history.absorb(retry_until_answered(public, purchases, 16).await);
         assert_eq!(fixture.check(internal, &history, 10_000).await.ok, 399);
         assert!(num_orders >= 20, "{num_orders} orders before Redis was full");
+    });
+}
+
+#[test]
+fn a_full_redis_binds_no_new_ticket_and_keeps_those_that_are_bound() {
+    let redis = Redis::start();
+    run(async {
+        let pool = connection_pool(&redis.url());
+        let uses = RedisTicketUses::new(pool, "shop", SystemClock::shared());
+        let ends_ms = wall_ms() + 3_600_000;
+        assert_eq!(uses.bind(1, request(1), ends_ms).await, Ok(request(1)));
+        redis.cmd(&["CONFIG", "SET", "maxmemory", "1"]);
+        for number in [2, 3] {
+            let bound = uses.bind(2, request(number), ends_ms).await;
+            assert!(bound.is_err(), "request {number}: {bound:?}");
+        }
+        assert_eq!(uses.bind(1, request(2), ends_ms).await, Ok(request(1)));
     });
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use floodgate::config::Tier;
-use floodgate::db::Ledger;
+use floodgate::db::{ErrorClass, Ledger};
 use floodgate::domain::{Epoch, Phase, Refusal, RequestStatus};
 use floodgate::messages::BuyAnswer;
 use floodgate::runtime::clock::{ManualClock, SharedClock};
@@ -118,18 +118,20 @@ fn a_pause_that_misses_the_buckets_holds_in_ledger_and_catalog() {
 }
 
 #[test]
-fn a_verb_that_the_ledger_refuses_leaves_the_buckets_selling() {
+fn a_verb_that_the_ledger_does_not_commit_fails_and_leaves_the_buckets_selling() {
     in_system(async {
         let ledger =
             Arc::new(FaultyLedger::new(Arc::new(DefectiveLedger::new(LedgerDefect::None))));
         let (harness, _) = open_in_front_of(ledger.clone()).await;
-        for phase in [Phase::Paused, Phase::Closed] {
-            ledger.set(Fault::Down);
+        let unknown = Fault::RefusesAll(ErrorClass::Unknown);
+        let phases = [Phase::Paused, Phase::Closed].into_iter();
+        let cases = phases.flat_map(|phase| [(phase, Fault::Down), (phase, unknown)]);
+        for (request, (phase, fault)) in (1..).zip(cases) {
+            ledger.set(fault);
             let refused = harness.sales.set_phase(&"sale".parse().unwrap(), phase, None).await;
-            assert!(matches!(refused, Err(SalesError::Ledger(_))), "{refused:?}");
+            assert!(matches!(refused, Err(SalesError::Ledger(_))), "{fault:?}: {refused:?}");
             ledger.set(Fault::None);
-            let request = 1 + phase as u64;
-            assert!(is_placed(&harness.buy_as(request, 1, 1).await));
+            assert!(is_placed(&harness.buy_as(request, 1, 1).await), "{phase:?} {fault:?}");
         }
         harness.assert_holds().await;
     });

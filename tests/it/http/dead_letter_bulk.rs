@@ -2,12 +2,17 @@
 
 use std::time::Duration;
 
+use diesel::connection::SimpleConnection;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value as Json, json};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::time::sleep;
 
-use super::dead_letters::{get, ids, packed, post, store};
+use super::dead_letters::{connect, get, ids, packed, post, store};
 use super::{problem, selling, unlimited};
 use crate::support::TestApp;
+use crate::support::wait::until;
 
 async fn found(app: &TestApp, query: &str) -> Json {
     let answer = get(app, query).await;
@@ -157,7 +162,7 @@ async fn a_dead_letter_that_comes_meanwhile_is_not_acted_on() {
     let open = json!({"state": "open"});
     for round in 1..=ROUNDS {
         let storing = async {
-            tokio::time::sleep(Duration::from_micros(fastrand::u64(0..3_000))).await;
+            sleep(Duration::from_micros(fastrand::u64(0..3_000))).await;
             tokio::task::block_in_place(|| {
                 store(&app, &[(round + 1, 0, "consumer", "00", 1)]);
             });
@@ -189,6 +194,62 @@ async fn a_dead_letter_that_refuses_the_verb_does_not_stop_the_others() {
     let refused = post(&app, "/replay", Some(bulk(&open, 1))).await;
     problem(refused, 409, "no-broker").await;
     assert_eq!(ids(&found(&app, "?state=open").await), ["2"]);
+}
+
+#[tokio::test]
+async fn a_step_that_the_ledger_stopped_is_repeated_and_skips_no_dead_letter() {
+    let app = selling(unlimited(), 5).await;
+    store(&app, &(1..=4).map(|no| (no, 0, "consumer", "00", 1)).collect::<Vec<_>>());
+    let mut ledger = connect(&app);
+    ledger
+        .batch_execute(
+            "CREATE TRIGGER refuse BEFORE UPDATE ON dead_letters WHEN NEW.letter_no = 2 \
+             BEGIN SELECT RAISE(ABORT, 'on purpose'); END",
+        )
+        .unwrap();
+    let filter = json!({"state": "open", "order": "oldest", "limit": 3});
+    let stopped = stepped(&app, "/park", &filter, 4).await;
+    assert_eq!(outcomes(&stopped), [("1", "parked")]);
+    assert!(stopped["stopped"].is_string(), "{stopped}");
+    assert_eq!((&stopped["num_left"], stopped.get("next_cursor")), (&json!(3), None));
+    ledger.batch_execute("DROP TRIGGER refuse").unwrap();
+    let repeated = stepped(&app, "/park", &filter, 3).await;
+    assert_eq!(outcomes(&repeated), [("2", "parked"), ("3", "parked"), ("4", "parked")]);
+}
+
+#[tokio::test]
+async fn a_step_whose_caller_hangs_up_is_carried_out_and_recorded() {
+    let app = selling(unlimited(), 5).await;
+    store(&app, &(1..=3).map(|no| (no, 0, "consumer", "00", 1)).collect::<Vec<_>>());
+    let mut ledger = connect(&app);
+    let body = bulk(&json!({"state": "open"}), 3).to_string();
+    let park = format!(
+        "POST /admin/v1/dead-letters/park HTTP/1.1\r\nHost: {}\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        app.internal,
+        body.len(),
+    );
+    until("a record of every dead letter", async || {
+        // The first change waits for the lock while the caller hangs up.
+        ledger.batch_execute("BEGIN IMMEDIATE").unwrap();
+        let mut caller = TcpStream::connect(app.internal).await.unwrap();
+        caller.write_all(park.as_bytes()).await.unwrap();
+        sleep(Duration::from_millis(200)).await;
+        drop(caller);
+        sleep(Duration::from_millis(200)).await;
+        ledger.batch_execute("ROLLBACK").unwrap();
+        for _ in 0..20 {
+            let recorded = verbs(&app, "").await;
+            let parked = recorded.iter().filter(|[_, verb, ..]| verb == "park").count();
+            if parked == 3 {
+                return Some(());
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+        None
+    })
+    .await;
+    assert_eq!(ids(&found(&app, "?state=parked").await), ["3", "2", "1"]);
 }
 
 #[tokio::test]

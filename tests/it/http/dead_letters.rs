@@ -16,12 +16,18 @@ use crate::support::TestApp;
 use crate::support::intents::pack;
 use crate::support::offers::{buyer, request};
 
-/// Stores dead letters in the ledger, as the collector of another process does: number, state,
-/// origin, body in hexadecimal digits, length of the body.
-pub(super) fn store(app: &TestApp, dead_letters: &[(i64, i16, &str, &str, i64)]) {
+/// A connection to the ledger's file, as another process has one.
+pub(super) fn connect(app: &TestApp) -> SqliteConnection {
     let file = app.settings.ledger.url.strip_prefix("sqlite://").unwrap();
     let mut conn = SqliteConnection::establish(file).unwrap();
     conn.batch_execute("PRAGMA busy_timeout = 5000").unwrap();
+    conn
+}
+
+/// Stores dead letters in the ledger, as the collector of another process does: number, state,
+/// origin, body in hexadecimal digits, length of the body.
+pub(super) fn store(app: &TestApp, dead_letters: &[(i64, i16, &str, &str, i64)]) {
+    let mut conn = connect(app);
     for (no, state, origin, body, body_bytes) in dead_letters {
         conn.batch_execute(&format!(
             "INSERT INTO dead_letters VALUES ({no}, x'{no:064x}', '{origin}', 'reason {no}', 3, \
@@ -35,13 +41,8 @@ pub(super) fn store(app: &TestApp, dead_letters: &[(i64, i16, &str, &str, i64)])
 /// Stores a dead letter with this one request.
 fn store_with_request(app: &TestApp, no: i64, request: u64) {
     store(app, &[(no, 0, "consumer", &packed(request), 75)]);
-    let file = app.settings.ledger.url.strip_prefix("sqlite://").unwrap();
-    let mut conn = SqliteConnection::establish(file).unwrap();
-    conn.batch_execute(&format!(
-        "PRAGMA busy_timeout = 5000; \
-         UPDATE dead_requests SET request_id = {request} WHERE letter_no = {no}"
-    ))
-    .unwrap();
+    let update = format!("UPDATE dead_requests SET request_id = {request} WHERE letter_no = {no}");
+    connect(app).batch_execute(&update).unwrap();
 }
 
 const TRACE_ID: TraceId = TraceId(0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736);

@@ -6,6 +6,7 @@ mod cancelling;
 mod connections;
 mod dead_letter_bulk;
 mod dead_letters;
+mod derived_ids;
 mod documents;
 mod events;
 mod every_tier;

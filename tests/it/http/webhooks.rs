@@ -1,11 +1,13 @@
 //! Webhooks of the payment provider: forged, repeated, late and malformed.
 
+use diesel::connection::SimpleConnection;
 use floodgate::config::{PaymentBackend, Tier, WebhookSecret};
 use floodgate::payment::WebhookVerifier;
 use floodgate::runtime::clock::wall_ms;
 use reqwest::{Method, Response};
 use serde_json::{Value as Json, json};
 
+use super::dead_letters::{connect, ids};
 use super::{one_per_buyer, problem};
 use crate::support::TestApp;
 use crate::support::app::fresh_settings;
@@ -171,6 +173,25 @@ async fn a_signed_webhook_that_cannot_be_read_is_one_dead_letter() {
     let page = webhooks.app.admin("/dead-letters", None).await;
     assert_eq!(page["dead_letters"].as_array().unwrap().len(), 1);
     webhooks.app.assert_audit_holds().await;
+}
+
+/// A provider repeats what is answered with 503, and nothing that is answered with 400.
+#[tokio::test]
+async fn a_signed_webhook_that_can_be_neither_read_nor_stored_is_to_be_repeated() {
+    let webhooks = Webhooks::start().await;
+    let mut ledger = connect(&webhooks.app);
+    ledger
+        .batch_execute(
+            "CREATE TRIGGER refuse BEFORE INSERT ON dead_letters \
+             BEGIN SELECT RAISE(ABORT, 'on purpose'); END",
+        )
+        .unwrap();
+    let refused = webhooks.signed("evt-1", b"paid").await;
+    assert!(refused.status().is_server_error(), "{refused:?}");
+    ledger.batch_execute("DROP TRIGGER refuse").unwrap();
+    problem(webhooks.signed("evt-1", b"paid").await, 400, "invalid-request").await;
+    let page = webhooks.app.admin("/dead-letters", None).await;
+    assert_eq!(ids(&page).len(), 1, "{page}");
 }
 
 /// Strangers choose neither what is logged nor how much: their webhooks are counted.

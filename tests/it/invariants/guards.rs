@@ -152,12 +152,22 @@ fn a_ledger_that_never_answers_breaks_drains() {
     });
 }
 
+/// What an audit can read between the gates and the ledger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PipelineState {
+    Empty,
+    /// The outbox has an entry of the request.
+    HasEntry,
+    /// The order queue has no consumer: it may be a quorum queue without majority.
+    HasNoConsumer,
+}
+
 /// Audits `later_ms` after a request was accepted without an answer of the ledger and stored as a
-/// dead letter. The pipeline is empty, except for an outbox entry of the request if `in_outbox`.
+/// dead letter.
 fn found_of_a_dead_lettered_request(
     defect: LedgerDefect,
     later_ms: i64,
-    in_outbox: bool,
+    found: PipelineState,
 ) -> AuditReport {
     in_system(async {
         let ledger = Arc::new(DefectiveLedger::new(defect));
@@ -165,9 +175,9 @@ fn found_of_a_dead_lettered_request(
         ledger.store_dead_letters(vec![new_dead_letter(&[1])], START_MS).await.unwrap();
 
         let fixture = DeadLetterFixture::new();
-        // An order queue without consumers does not count as empty.
         let consumer = fixture.broker.subscribe(Route::Orders(0), 1).await.unwrap();
-        if in_outbox {
+        let consumer = (found != PipelineState::HasNoConsumer).then_some(consumer);
+        if found == PipelineState::HasEntry {
             fixture.simulation.store.put(key, fixture.body(&[1]));
         }
         let pipeline = fixture.pipeline(&fixture.broker);
@@ -183,14 +193,16 @@ fn found_of_a_dead_lettered_request(
 
 #[test]
 fn a_dead_letter_is_an_end_of_its_request() {
-    let report = found_of_a_dead_lettered_request(LedgerDefect::Hangs, 30_001, false);
+    let report =
+        found_of_a_dead_lettered_request(LedgerDefect::Hangs, 30_001, PipelineState::Empty);
     assert!(report.holds && report.could_tell, "{report:#?}");
     assert_eq!(report.num_dead_letters, 1);
 }
 
 #[test]
 fn a_request_that_is_in_no_store_breaks_nothing_lost() {
-    let report = found_of_a_dead_lettered_request(LedgerDefect::ForgetsDeadLetters, 30_001, false);
+    let defect = LedgerDefect::ForgetsDeadLetters;
+    let report = found_of_a_dead_lettered_request(defect, 30_001, PipelineState::Empty);
     assert_eq!(broken(&report), [InvariantId::NothingLost, InvariantId::Drains]);
     let lost = report.violations.iter().find(|v| v.invariant == InvariantId::NothingLost);
     let detail = &lost.unwrap().detail;
@@ -200,10 +212,13 @@ fn a_request_that_is_in_no_store_breaks_nothing_lost() {
 
 #[test]
 fn a_request_in_flight_is_not_lost() {
-    let report = found_of_a_dead_lettered_request(LedgerDefect::ForgetsDeadLetters, 30_001, true);
-    assert_eq!(broken(&report), [InvariantId::Drains]);
-    assert!(report.notes[0].contains("1 of 1 queued requests are in no store"), "{report:#?}");
-    let young = found_of_a_dead_lettered_request(LedgerDefect::ForgetsDeadLetters, 30_000, false);
+    let defect = LedgerDefect::ForgetsDeadLetters;
+    for found in [PipelineState::HasEntry, PipelineState::HasNoConsumer] {
+        let report = found_of_a_dead_lettered_request(defect, 30_001, found);
+        assert_eq!(broken(&report), [InvariantId::Drains], "{found:?}");
+        assert!(report.notes[0].contains("1 of 1 queued requests are in no store"), "{report:#?}");
+    }
+    let young = found_of_a_dead_lettered_request(defect, 30_000, PipelineState::Empty);
     assert!(young.holds && !young.could_tell, "the request may be in flight: {young:#?}");
     assert!(young.notes[0].contains("1 requests are queued, and none that"), "{young:#?}");
 }

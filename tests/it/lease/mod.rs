@@ -1,10 +1,11 @@
 //! Leases on a real Redis, held by processes that run, are delayed, or are cut off from Redis.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use floodgate::lease::{Lease, LeaseGrant, RedisLease};
 use floodgate::redis::transport::ConnectionPool;
-use floodgate::runtime::clock::{SystemClock, now_monotonic};
+use floodgate::runtime::clock::{Clock, ManualClock, SystemClock, now_monotonic};
 
 use crate::support::fault_proxy::{FaultProxy, Mode};
 use crate::support::redis_connections::{connection_pool, options, run, short_timeout_options};
@@ -97,6 +98,26 @@ fn a_renewal_that_arrives_late_takes_nothing_away() {
         };
         let (late, ()) = futures_util::future::join(late, other).await;
         assert_eq!(late.unwrap(), taken("two"));
+    });
+}
+
+#[test]
+fn a_lease_whose_answer_came_after_its_end_is_not_held() {
+    let redis = Redis::start();
+    let proxy = FaultProxy::start(redis.addr());
+    run(async {
+        let clock = Arc::new(ManualClock::new(0));
+        let pool = connection_pool(&format!("redis://{}", proxy.addr()));
+        let one = RedisLease::new(pool, "shop", clock.clone());
+        proxy.set(Mode::Hold(None));
+        let delayed = async {
+            clock.advance(LONG);
+            proxy.heal();
+        };
+        let held = one.hold("loader", "one", LONG);
+        let (granted, ()) = futures_util::future::join(held, delayed).await;
+        let Ok(LeaseGrant::Held { until }) = granted else { panic!("{granted:?}") };
+        assert!(until <= clock.now(), "two holders at once");
     });
 }
 

@@ -12,6 +12,7 @@ use crate::support::fault_proxy::Mode;
 use crate::support::gate::GateFixture;
 use crate::support::redis_connections::{connection_pool, run};
 use crate::support::servers::redis::Redis;
+use crate::support::wait::DEADLINE;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -99,6 +100,8 @@ fn the_sum_of_two_processes_holds_and_without_redis_each_limits_on_its_own() {
         ("limits.shared", "true"),
         ("limits.buyer_per_second", "0"),
         ("limits.buyer_per_minute", "6"),
+        ("redis.connect_timeout_ms", "600000"),
+        ("redis.command_timeout_ms", "600000"),
     ];
     let apps = [fixture.app(&keys), fixture.app(&keys)];
     tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -112,6 +115,12 @@ fn the_sum_of_two_processes_holds_and_without_redis_each_limits_on_its_own() {
         let counted = [not_shared(&apps[0]).await, not_shared(&apps[1]).await];
         assert!((6..=most + counted[0] + counted[1]).contains(&passed_shared), "{passed_shared}");
         assert!(passed(&both, 2, 1).await == 1, "another buyer");
+
+        // A Redis that hangs delays no call until its own time-out.
+        fixture.proxy.set(Mode::Hold(None));
+        let delayed = tokio::time::timeout(DEADLINE, passed(&both[..1], 4, 1));
+        assert_eq!(delayed.await, Ok(1));
+        fixture.proxy.heal();
 
         fixture.proxy.set(Mode::Reset);
         let begun = now_monotonic();

@@ -1,9 +1,12 @@
 //! Fencing between exclusive and shared writers, and locking between two writers.
 
+use floodgate::config::{Settings, Tier};
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
 use floodgate::db::sql::WriteMode::{self, Exclusive, Shared};
 use floodgate::db::{Error, ErrorClass, OrderReader, OrderWriter, SaleStore};
 use floodgate::domain::{OrderIntent, Sku};
+use floodgate::runtime::clock::SystemClock;
+use floodgate::tier;
 
 use crate::support::offers::{ANY, intent, offer, orders, run};
 use crate::support::servers::mariadb::MariaDb;
@@ -67,6 +70,14 @@ fn processes_that_share_a_ledger_and_one_that_writes_alone_end_each_other() {
         assert_fenced(&first, &sku, EXCLUSIVE).await;
         assert!(place(&second, &sku, 6).await.unwrap().is_some());
         assert_eq!(orders(&second, sku.no).await.len(), 6);
+
+        let mut settings = Settings::for_test(&server.url());
+        for alone in [Tier::Memory, Tier::Ledger] {
+            settings.tier = alone;
+            let before = open(&server, Exclusive);
+            tier::open(&settings, &SystemClock::shared()).await.unwrap();
+            assert_fenced(&before, &sku, EXCLUSIVE).await;
+        }
     });
 }
 

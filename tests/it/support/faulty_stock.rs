@@ -24,16 +24,26 @@ pub enum StockFault {
     Held,
     /// `reserve` executes the batch and panics; afterwards the fault is `ReserveFails`.
     PanicsThenUnavailable,
+    /// `reserve` executes the batch and its answer is lost; afterwards the fault is `ReserveFails`.
+    AnswerLostThenUnavailable,
     /// `reserve` fails.
     ReserveFails,
     /// Results are written; their answers wait until the fault ends.
     ResultsWait,
     /// Units are lent, and the answer is lost.
     LendAnswerLost,
+    /// `num_unsettled` fails.
+    CountFails,
+    /// A page of queued requests counts as more pages than one pass may read.
+    PagesAreLarge,
+    /// An order of this request cannot be written: it is on a damaged page.
+    Damaged(RequestId),
     /// `facts` fails as fenced.
     Fenced,
     /// `statuses` fails.
     LookupFails,
+    /// `record` fails.
+    RecordFails,
     /// `health` waits until the fault ends.
     Hangs,
     /// `load` of this SKU waits until the fault ends.
@@ -128,6 +138,9 @@ impl Stock for FaultyStock {
 
     async fn settle(&self, orders: Vec<(BucketNo, Order)>) -> Result<(), Error> {
         self.check_write()?;
+        if orders.iter().any(|(_, order)| self.is(StockFault::Damaged(order.request))) {
+            return Err(Error::Damaged { what: "a page, on purpose".to_owned() });
+        }
         let settled = self.inner.settle(orders).await;
         self.until_not(StockFault::ResultsWait).await;
         settled
@@ -204,6 +217,11 @@ impl Stock for FaultyStock {
             self.set(StockFault::ReserveFails);
             panic!("a panic on purpose, after the reservation");
         }
+        if self.is(StockFault::AnswerLostThenUnavailable) {
+            self.set(StockFault::ReserveFails);
+            let reason = "lost on purpose".to_owned();
+            return Err(Error::Unknown { operation: "reserving", reason });
+        }
         verdicts
     }
 
@@ -216,7 +234,11 @@ impl Stock for FaultyStock {
     }
 
     async fn queued(&self, bucket: BucketKey, page: u16) -> Result<QueuedPage, Error> {
-        self.inner.queued(bucket, page).await
+        let mut queued = self.inner.queued(bucket, page).await?;
+        if self.is(StockFault::PagesAreLarge) {
+            queued.num_pages = u16::MAX;
+        }
+        Ok(queued)
     }
 
     async fn lend(&self, from: BucketKey, to: BucketNo, want: u32) -> Result<Option<Loan>, Error> {
@@ -242,6 +264,9 @@ impl Stock for FaultyStock {
         request: RequestId,
         buyer: Option<BuyerId>,
     ) -> Result<Option<RequestRecord>, Error> {
+        if self.is(StockFault::RecordFails) {
+            return Err(Error::Unavailable { reason: "no record, on purpose".to_owned() });
+        }
         self.inner.record(bucket, request, buyer).await
     }
 
@@ -288,6 +313,9 @@ impl Stock for FaultyStock {
     }
 
     async fn num_unsettled(&self, sku: SkuNo) -> Result<u64, Error> {
+        if self.is(StockFault::CountFails) {
+            return Err(Error::Unavailable { reason: "no count, on purpose".to_owned() });
+        }
         self.inner.num_unsettled(sku).await
     }
 

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use actix::Arbiter;
 use async_trait::async_trait;
@@ -70,6 +70,8 @@ pub struct ConsumerHarness {
     pub consumer: Address<OrderConsumer>,
     /// Number of catalog refreshes.
     pub refreshed: Arc<AtomicU32>,
+    /// Whether catalog refreshes fail.
+    pub refresh_fails: Arc<AtomicBool>,
 }
 
 /// Settings with short delays.
@@ -111,14 +113,14 @@ impl ConsumerHarness {
         let broker = FakeBroker::default();
         let metrics = Arc::new(Metrics::default());
         let watermarks = Arc::<RecordedWatermarks>::default();
-        let refreshed = Arc::new(AtomicU32::new(0));
+        let (refreshed, refresh_fails) = (Arc::default(), Arc::default());
         let deps = ConsumerDeps {
             queue: 0,
             subscriber: Arc::new(broker.clone()),
             publisher: Arc::new(broker.clone()),
             ledger_writer: harness.actors.ledger_writer.clone(),
             catalog: harness.catalog.clone(),
-            refresh: refresh(&harness, &refreshed),
+            refresh: refresh(&harness, &refreshed, &refresh_fails),
             ledger: harness.backends.ledger.clone(),
             breaker: harness.actors.breaker.clone(),
             watermarks: watermarks.clone(),
@@ -143,7 +145,17 @@ impl ConsumerHarness {
             }),
             factory: Arc::new(move |incarnation| OrderConsumer::new(incarnation, deps.clone())),
         });
-        Self { harness, broker, ledger, stock, metrics, watermarks, consumer, refreshed }
+        Self {
+            harness,
+            broker,
+            ledger,
+            stock,
+            metrics,
+            watermarks,
+            consumer,
+            refreshed,
+            refresh_fails,
+        }
     }
 
     /// Reserves one unit for a request; the ledger has no order of it.
@@ -271,11 +283,19 @@ pub fn envelope(intents: &[OrderIntent]) -> (Headers, Vec<u8>) {
     (envelope::headers(&body, INSTALLATION, START_MS).unwrap(), body)
 }
 
-fn refresh(harness: &Harness, refreshed: &Arc<AtomicU32>) -> CatalogSync {
-    let (sales, refreshed) = (harness.sales.clone(), refreshed.clone());
+fn refresh(
+    harness: &Harness,
+    refreshed: &Arc<AtomicU32>,
+    refresh_fails: &Arc<AtomicBool>,
+) -> CatalogSync {
+    let sales = harness.sales.clone();
+    let (refreshed, refresh_fails) = (refreshed.clone(), refresh_fails.clone());
     Arc::new(move || {
         let sales = sales.clone();
         refreshed.fetch_add(1, Ordering::SeqCst);
+        if refresh_fails.load(Ordering::SeqCst) {
+            return async { Err("not read, on purpose".to_owned()) }.boxed();
+        }
         async move { sales.refresh_catalog().await.map(drop).map_err(|error| error.to_string()) }
             .boxed()
     })

@@ -17,6 +17,7 @@ use floodgate::runtime::clock::{Clock, ManualClock, SharedClock};
 use floodgate::runtime::fault_injection::FaultInjector;
 use floodgate::runtime::shutdown::Shutdown;
 use floodgate::services::requests::RequestService;
+use floodgate::stock::Stock;
 use floodgate::tickets::MemoryTicketUses;
 use floodgate::tier::{Backends, Pipeline};
 use floodgate::watermark::{Error, Watermarks};
@@ -121,11 +122,11 @@ pub fn watermarks(simulation: &Simulation) -> Arc<FakeWatermarks> {
     Arc::new(FakeWatermarks { clock: simulation.clock.clone(), queues: Mutex::default() })
 }
 
-/// Starts a process whose reconciler competes for these leases.
-pub fn reconciler_with(
+fn start(
     simulation: &Simulation,
     watermarks: &Arc<FakeWatermarks>,
     holders: &Arc<Holders>,
+    stock: Arc<dyn Stock>,
 ) -> Process {
     let (faults, shutdown) = (InjectedFaults::default(), Shutdown::default());
     let metrics = Arc::new(Metrics::default());
@@ -149,7 +150,7 @@ pub fn reconciler_with(
     let reconciler = Arc::new(Reconciler {
         backends: Backends {
             ledger: simulation.ledger.clone(),
-            stock: simulation.stock.clone(),
+            stock: stock.clone(),
             counting: Counting::InStock,
             lease: lease.clone(),
             ticket_uses: Arc::new(MemoryTicketUses::new(simulation.clock.clone())),
@@ -168,7 +169,7 @@ pub fn reconciler_with(
         catalog: simulation.catalog.clone(),
         requests: RequestService::new(
             simulation.ledger.clone(),
-            simulation.stock.clone(),
+            stock,
             simulation.clock.clone(),
             metrics.clone(),
             5_000,
@@ -190,6 +191,24 @@ pub fn reconciler_with(
         }),
     });
     Process { metrics, supervisor, address, shutdown }
+}
+
+/// Starts a process whose reconciler competes for these leases.
+pub fn reconciler_with(
+    simulation: &Simulation,
+    watermarks: &Arc<FakeWatermarks>,
+    holders: &Arc<Holders>,
+) -> Process {
+    start(simulation, watermarks, holders, simulation.stock.clone())
+}
+
+/// Starts a process whose reconciler reads and writes this stock.
+pub fn reconciler_on(
+    simulation: &Simulation,
+    watermarks: &Arc<FakeWatermarks>,
+    stock: Arc<dyn Stock>,
+) -> Process {
+    start(simulation, watermarks, &simulation.holders, stock)
 }
 
 /// Starts a process with a reconciler.

@@ -1,10 +1,14 @@
 //! Ids beyond 2^53 from end to end: JSON in, Lua, SQL, JSON out.
 
-use floodgate::config::Tier;
+use floodgate::config::{Settings, Tier};
 use floodgate::domain::{BucketNo, BuyerId};
+use floodgate::http::state::signers;
 use serde_json::json;
 
 use crate::support::app::{TestApp, fresh_settings};
+use crate::support::defective_ledger::{DefectiveLedger, LedgerDefect};
+use crate::support::harness::START_MS;
+use crate::support::offers::run;
 use crate::support::orders::orders_in;
 
 /// Ten ids of 18 and 19 digits; neighbours differ by less than the precision of a double.
@@ -82,4 +86,15 @@ fn a_new_signing_key_permits_no_second_order() {
             app.stop();
         });
     }
+}
+
+#[test]
+fn two_processes_issue_different_ids_in_the_same_millisecond() {
+    run(async {
+        let settings = Settings::for_test("sqlite://unused.db");
+        let ledger = DefectiveLedger::new(LedgerDefect::None);
+        let (_, one) = signers(&settings, &ledger).await.unwrap();
+        let (_, other) = signers(&settings, &ledger).await.unwrap();
+        assert_ne!(one.issue(START_MS), other.issue(START_MS));
+    });
 }

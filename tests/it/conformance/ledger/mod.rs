@@ -190,6 +190,7 @@ macro_rules! backends {
                     a_refund_that_was_given_up_is_tried_again_on_demand;
                 retakes:
                     late_money_pays_the_order_that_it_bought_again
+                    charges_of_an_order_are_recorded_after_its_first_payment_has_moved
                     late_money_that_buys_nothing_is_due_back
                     the_bar_of_a_lapse_does_not_apply_to_its_late_money
                     of_two_reports_during_a_move_none_is_lost;

@@ -207,11 +207,12 @@ pub async fn a_refund_ends_a_paid_order(backend: &dyn Backend) {
     assert_eq!((outcome, order.state), (PaymentOutcome::Refunded, Refunded));
     assert!(order.counts_for_limit, "by default a refund does not return the limit");
 
-    // Heard before the success that it implies.
+    // Heard before the success that it implies, and of more than was received.
     let key = shop.place(2, 2, 1).await;
     let (_, payment) = shop.open_payment(key).await;
-    let (outcome, order, _) = shop.reported(&payment, "e5", back(&payment, 250)).await;
+    let (outcome, order, after) = shop.reported(&payment, "e5", back(&payment, 251)).await;
     assert_eq!((outcome, order.state), (PaymentOutcome::Refunded, Refunded));
+    assert_eq!(after.refunded_total, 250, "no more than was received");
     let (outcome, after, _) = shop.reported(&payment, "e6", paid(&payment)).await;
     assert_eq!((outcome, after), (PaymentOutcome::Unchanged, order));
     assert_eq!((shop.left().await, shop.refunds().await), (10, vec![]));

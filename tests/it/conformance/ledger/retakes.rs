@@ -2,8 +2,8 @@
 
 use floodgate::domain::OrderState::{Paid, PendingPayment, Refunded, TimedOut};
 use floodgate::domain::{
-    Order, OrderKey, Payment, PaymentOutcome, PaymentRecorded, PaymentState, Refusal, RequestId,
-    RetakeEnd, RetakeOutcome, SkuDraft,
+    Order, OrderKey, Payment, PaymentEvent, PaymentOutcome, PaymentRecorded, PaymentReport,
+    PaymentState, Refusal, RequestId, RetakeEnd, RetakeOutcome, SkuDraft,
 };
 use floodgate::runtime::clock::Clock;
 
@@ -86,6 +86,33 @@ pub async fn late_money_pays_the_order_that_it_bought_again(backend: &dyn Backen
     assert_eq!((found.0.key(), found.0.state), (successor, Refunded));
     assert_eq!(shop.left().await, 10);
     assert_eq!(shop.unfulfilled(ended.request).await, []);
+    shop.holds().await;
+}
+
+pub async fn charges_of_an_order_are_recorded_after_its_first_payment_has_moved(
+    backend: &dyn Backend,
+) {
+    let shop = Shop::open(backend, ONE).await;
+    let key = shop.place(1, 1, 1).await;
+    let (_, first) = shop.open_payment(key).await;
+    shop.reported(&first, "closed", PaymentReport::Closed).await;
+    let (_, second) = shop.open_payment(key).await;
+    shop.pass(WINDOW_MS + EXTENSION_MS);
+    assert_eq!(shop.end_due(&[key]).await.len(), 1);
+    shop.reported(&first, "late", paid(&first)).await;
+    let successor = shop.place(2, 1, 1).await;
+    let moved = shop.end(&first, placed(successor)).await;
+    assert!(matches!(moved, RetakeOutcome::Applied(_)), "{moved:?}");
+
+    // The attempt that stayed is charged twice.
+    for id in ["one", "other"] {
+        let charge = report(&second, id, paid(&second));
+        let charge = PaymentEvent { payment_id: id.to_owned(), ..charge };
+        let recorded = shop.ledger.record_payment(charge).await.unwrap();
+        assert_eq!(recorded.outcome(), PaymentOutcome::Late, "{id}");
+    }
+    let stayed = shop.payments(key).await;
+    assert_eq!(stayed.iter().map(|payment| payment.key.no).collect::<Vec<_>>(), [2, 3]);
     shop.holds().await;
 }
 

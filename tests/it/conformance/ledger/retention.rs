@@ -247,6 +247,9 @@ pub async fn a_purge_deletes_every_row_and_keeps_the_name(backend: &dyn Backend)
     for TableContents { table, rows, .. } in ledger.contents(&before).await.unwrap() {
         assert_eq!(rows > 0, kept.contains(&table), "{}: {rows}", table.name());
     }
+    // The contents are those of existing orders only.
+    let report = ledger.match_event("demo".to_owned(), "e1".to_owned()).await.unwrap();
+    assert_eq!(report, None, "the report of the payment is deleted");
     let verbs = ledger.verbs(Some("sale:sale".to_owned()), None, 9).await.unwrap();
     let verbs: Vec<_> = verbs.into_iter().map(|(_, one)| (one.verb, one.by)).collect();
     assert_eq!(verbs, ["purge", "archive"].map(|verb| (verb.to_owned(), olga())));

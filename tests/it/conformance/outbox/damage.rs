@@ -1,5 +1,8 @@
 //! Keys with a wrong type or content, and buckets of another installation.
 
+use floodgate::redis::executor::CallError;
+use floodgate::redis::scripts::Error as ScriptError;
+
 use super::*;
 
 const KINDS: [OutboxKind; 2] = [OutboxKind::List, OutboxKind::Stream];
@@ -150,4 +153,17 @@ fn a_fenced_bucket_and_one_that_is_being_loaded_are_drained() {
             }
         }
     });
+}
+
+/// The script may have moved entries: their worker must read what it holds.
+#[test]
+fn an_answer_that_cannot_be_read_leaves_the_effect_of_a_call_unknown() {
+    let unexpected =
+        ScriptError::Unexpected { script: "list_claim", reply: "simple-string(OK)".to_owned() };
+    for error in [unexpected, ScriptError::NotReady, ScriptError::Fenced, ScriptError::OldLoader] {
+        let (operation, key) = ("claiming entries", "test:{7:0}:bucket".to_owned());
+        let rejected = CallError::Rejected { operation, sku: SkuNo(7), key, error };
+        let error = Error::from(rejected);
+        assert!(matches!(error, Error::Unknown { .. }), "{error}");
+    }
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use floodgate::domain::{OrderIntent, Phase, Reservation, TraceId, Verdict};
+use floodgate::domain::{LoaderToken, OrderIntent, Phase, Reservation, TraceId, Verdict};
 use floodgate::redis::scripts::intent::{IntentKey, pack};
 use floodgate::redis::scripts::{BucketKeys, EntryLimits, OutboxArgs, Pages};
 use floodgate::stock::{BucketHealth, Error};
@@ -134,6 +134,21 @@ fn a_foreign_record_does_not_hide_the_others() {
         command(&mut redis, &["HSET", &page, "no number", &format!("{twelve}Q123456")]);
         command(&mut redis, &["HSET", &page, "78", "short"]);
         assert_eq!(unsettled(&shop).await, Ok(expected));
+    });
+}
+
+/// A newer version may have written it, and a sale with a queued request is not archived.
+#[test]
+fn a_record_that_cannot_be_read_is_queued_in_a_bucket_that_a_loader_holds() {
+    run(async {
+        let backend = SingleRedis::fresh(OUTBOXES[1]);
+        let shop = Shop::open(&backend, ONE, 100, 1).await;
+        accept(&backend, &shop, 1, 3).await;
+        shop.settle(&[1, 2].map(|no| shop.reservation(no, no, 1))).await;
+        let page = keys(&shop).requests(0);
+        command(&mut connect(&backend), &["HSET", &page, "77", "twelve bytes?123456"]);
+        let _loading = shop.stock.load(shop.sku.clone(), 0, LoaderToken(2)).await.unwrap();
+        assert_eq!(shop.stock.num_unsettled_in_any_state(shop.sku.no).await, Ok(1));
     });
 }
 

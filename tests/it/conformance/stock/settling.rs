@@ -1,11 +1,14 @@
 //! Settling orders and releasing refused requests.
 
-use floodgate::domain::{
-    BuyerId, Failure, Order, OrderState, Refusal, RequestStatus, Reservation, Verdict,
-};
+use std::sync::Arc;
 
-use super::{Backend, FIRST_LOAD, PLACED_AT_MS, Shop, sku};
-use crate::support::offers::{ANY, ONE, quota, request};
+use floodgate::domain::{
+    BuyerId, Counting, Failure, Order, OrderState, Refusal, RequestStatus, Reservation, Verdict,
+};
+use floodgate::stock::MemoryStock;
+
+use super::{Backend, FIRST_LOAD, Memory, PLACED_AT_MS, Shop, sku};
+use crate::support::offers::{ANY, ONE, quota, request, run};
 
 pub async fn an_order_settles_its_request_once(backend: &dyn Backend) {
     let shop = Shop::open(backend, ONE, 10, 1).await;
@@ -233,6 +236,22 @@ pub async fn young_intents_are_left_to_their_own_process(backend: &dyn Backend) 
     assert_eq!(buyers(i64::MAX).await, [4]);
     shop.refresh().await;
     assert_eq!(buyers(PLACED_AT_MS + 1).await, [4]);
+}
+
+/// It records no refusal, and decides a repeat again: units may have come back.
+#[test]
+fn a_refusal_of_a_ledger_that_counts_is_not_kept_however_often_it_arrives() {
+    run(async {
+        let stock = Arc::new(MemoryStock::new(Counting::InLedger));
+        let shop = Shop::open(&Memory { stock }, ONE, 10, 1).await;
+        let reservation = shop.reservation(1, 1, 1);
+        shop.take(&[reservation]).await;
+        for _ in 0..2 {
+            shop.release(&reservation, Refusal::SoldOut).await;
+            assert_eq!(shop.status(&reservation).await, None);
+        }
+        shop.take(&[reservation]).await;
+    });
 }
 
 pub(super) fn ordered(reservation: &Reservation) -> RequestStatus {

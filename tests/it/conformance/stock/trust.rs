@@ -1,7 +1,8 @@
-//! Errors without a certain outcome, and when a stock on Redis drops its cache.
+//! The errors of a stock on Redis, and when it drops its cache.
 
-use floodgate::domain::{Epoch, LoaderToken, Phase};
-use floodgate::redis::scripts::{BucketKeys, OutboxArgs, Pages};
+use floodgate::domain::{BucketNo, Epoch, LoaderToken, Phase, SkuNo};
+use floodgate::redis::executor::CallError;
+use floodgate::redis::scripts::{self, BucketKeys, OutboxArgs, Pages};
 use floodgate::stock::{BucketHealth, Error};
 use redis::{Client, Connection};
 
@@ -13,7 +14,7 @@ fn connect(backend: &SingleRedis) -> Connection {
 }
 
 fn keys(shop: &Shop) -> BucketKeys {
-    BucketKeys::new("test", shop.sku.no, floodgate::domain::BucketNo(0))
+    BucketKeys::new("test", shop.sku.no, BucketNo(0))
 }
 
 #[test]
@@ -33,6 +34,36 @@ fn a_partly_accepted_batch_has_an_unknown_outcome() {
         let both = shop.stock.reserve(shop.key(0), vec![first, second]).await;
         assert!(matches!(both, Err(Error::Unknown { .. })), "{both:?}");
         assert_eq!(shop.free().await, [9], "the first reservation was accepted");
+    });
+}
+
+/// The script has run, and may have accepted the request.
+#[test]
+fn an_answer_that_cannot_be_read_has_an_unknown_outcome() {
+    let error = Error::from(CallError::Rejected {
+        operation: "reserving",
+        sku: SkuNo(1),
+        key: "bucket".to_owned(),
+        error: scripts::Error::Unexpected { script: "reserve", reply: "nothing".to_owned() },
+    });
+    assert!(!error.is_certain(), "{error:?}");
+}
+
+/// A missing bucket sells nothing, but the other one may sell on.
+#[test]
+fn a_bucket_that_did_not_take_a_phase_is_reported_before_a_missing_one() {
+    run(async {
+        let backend = SingleRedis::fresh(OutboxArgs::None);
+        let shop = Shop::open(&backend, ANY, 10, 2).await;
+        let mut redis = connect(&backend);
+        redis::Cmd::del(keys(&shop).bucket()).query::<()>(&mut redis).unwrap();
+        let pause = async || shop.stock.set_phase(&shop.sku, Phase::Paused, OPENING).await;
+        assert_eq!(pause().await, Err(Error::NotLoaded(shop.sku.no)));
+
+        let other = BucketKeys::new("test", shop.sku.no, BucketNo(1)).bucket();
+        redis::Cmd::hset(&other, "phase", "unreadable").query::<()>(&mut redis).unwrap();
+        let paused = pause().await;
+        assert!(matches!(paused, Err(Error::Damaged { .. })), "{paused:?}");
     });
 }
 
@@ -61,5 +92,38 @@ fn a_bucket_that_is_not_ready_invalidates_the_cache() {
         let _loading = here.stock.load(here.sku.clone(), 0, LoaderToken(3)).await.unwrap();
         assert_eq!(health().await, Ok(BucketHealth::Missing));
         assert!(!there.is_sold_out() && may_have_accepted());
+    });
+}
+
+/// Each refresh renews the cache, which would hide a withdrawal whose process has crashed.
+#[test]
+fn the_health_of_buckets_with_withdrawn_units_is_not_read_from_the_cache() {
+    run(async {
+        let backend = SingleRedis::fresh(OutboxArgs::None);
+        let here = Shop::open(&backend, ANY, 10, 1).await;
+        let there = here.in_other_process(&backend).await;
+        assert_eq!(here.stock.withdraw(here.sku.no, 3).await.unwrap().units, 3);
+        there.refresh().await;
+        let _loading = here.stock.load(here.sku.clone(), 0, LoaderToken(2)).await.unwrap();
+        let health = there.stock.health(&there.sku, Phase::Open, OPENING).await;
+        assert_eq!(health, Ok(BucketHealth::Missing));
+    });
+}
+
+#[test]
+fn a_load_that_keeps_only_queued_requests_denies_none_of_them() {
+    run(async {
+        let backend = SingleRedis::fresh(OutboxArgs::None);
+        let here = Shop::open(&backend, ONE, 1, 1).await;
+        let there = here.in_other_process(&backend).await;
+        let accepted = here.reservation(1, 1, 1);
+        here.take(&[accepted]).await;
+        // The ledger has neither an order nor a failure.
+        here.load(LoaderToken(2), 1, Vec::new(), Vec::new()).await;
+        for shop in [&here, &there] {
+            shop.refresh().await;
+            assert!(shop.is_sold_out(), "the request holds the only unit");
+            assert!(shop.stock.may_have_accepted(shop.key(0), accepted.request));
+        }
     });
 }

@@ -34,6 +34,8 @@ pub enum Fault {
     NeverAnswers(RequestId),
     /// A batch with this request is refused with an error that does not name the request.
     Refuses(RequestId),
+    /// A batch with this request is refused, and so is every token.
+    CommitsNothing(RequestId),
     /// The next batches, so many, are refused with an error that names no request.
     RefusesBatches(usize),
     /// Reads work; every write is refused with an error of this class.
@@ -170,7 +172,7 @@ impl OrderWriter for FaultyLedger {
                 self.set(Fault::RefusesBatches(left - 1));
                 return Err(Error::Unstorable { what: "a batch, on purpose".to_owned() });
             }
-            Fault::Refuses(request) if holds(request) => {
+            Fault::Refuses(request) | Fault::CommitsNothing(request) if holds(request) => {
                 return Err(Error::Unstorable { what: "an order, on purpose".to_owned() });
             }
             Fault::Kills(request) if holds(request) => {
@@ -363,6 +365,9 @@ impl Ledger for FaultyLedger {
 
     async fn next_token(&self, name: &'static str) -> Result<i64, Error> {
         self.begin_write().await?;
+        if matches!(*self.fault.borrow(), Fault::CommitsNothing(_)) {
+            return Err(self.refuse());
+        }
         self.inner.next_token(name).await
     }
 

@@ -1,0 +1,66 @@
+//! The reconciler over a stock that fails for some buckets or some results: the others get theirs.
+
+use std::sync::Arc;
+
+use floodgate::db::OrderWriter;
+use floodgate::domain::{BucketKey, BucketNo};
+use floodgate::stock::Stock;
+
+use super::reconciler::{
+    SECOND, reserve, run_passes, simulation_with_lost_requests, sku_of_both, until_republished,
+};
+use crate::support::faulty_stock::{FaultyStock, StockFault};
+use crate::support::harness::in_system;
+use crate::support::reconcilers::{reconciler_on, watermarks};
+use crate::support::relays::Simulation;
+
+/// The stock of a simulation, with this fault.
+fn with_fault(simulation: &Simulation, fault: StockFault) -> Arc<FaultyStock> {
+    let stock = Arc::new(FaultyStock::new(simulation.stock.clone()));
+    stock.set(fault);
+    stock
+}
+
+/// One damaged bucket is enough that the requests of its SKU cannot be counted.
+#[test]
+fn lost_requests_of_a_sku_that_cannot_be_counted_are_published_again() {
+    in_system(async {
+        let (simulation, watermarks) = simulation_with_lost_requests().await;
+        let stock = with_fault(&simulation, StockFault::CountFails);
+        let process = reconciler_on(&simulation, &watermarks, stock);
+        until_republished(&simulation, &process, 10).await;
+    });
+}
+
+#[test]
+fn a_bucket_that_uses_up_every_pass_leaves_the_next_pass_to_the_others() {
+    in_system(async {
+        let (simulation, watermarks) = simulation_with_lost_requests().await;
+        let stock = with_fault(&simulation, StockFault::PagesAreLarge);
+        let process = reconciler_on(&simulation, &watermarks, stock);
+        until_republished(&simulation, &process, 10).await;
+    });
+}
+
+#[test]
+fn a_result_that_cannot_be_written_keeps_no_other_result_of_its_bucket_unwritten() {
+    in_system(async {
+        let simulation = Simulation::new(1);
+        let watermarks = watermarks(&simulation);
+        let sku = sku_of_both(&simulation).await;
+        let mut intents = Vec::new();
+        for request in 1..=4 {
+            intents.push(reserve(&simulation, &sku, request).await);
+        }
+        let damaged = intents[1].request;
+        assert!(simulation.ledger.place(intents).await.unwrap().is_some());
+        let stock = with_fault(&simulation, StockFault::Damaged(damaged));
+        let process = reconciler_on(&simulation, &watermarks, stock);
+        run_passes(&simulation, &process, 3, SECOND * 6).await;
+        let key = BucketKey { sku: sku.no, bucket: BucketNo(0) };
+        let queued = simulation.stock.unsettled(key, i64::MAX).await.unwrap();
+        let queued: Vec<_> = queued.iter().map(|intent| intent.request).collect();
+        assert_eq!(queued, [damaged]);
+        assert_eq!(process.blocked("results"), 1);
+    });
+}

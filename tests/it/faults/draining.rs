@@ -1,0 +1,58 @@
+//! A server that stops while load balancers still route to it.
+
+use std::time::Duration;
+
+use floodgate::runtime::clock::now_monotonic;
+use serde_json::{Value as Json, json};
+use tempfile::TempDir;
+
+use crate::support::admin::open_sale;
+use crate::support::gate::buy;
+use crate::support::process::Server;
+use crate::support::wait::until;
+
+/// The listeners stay open for longer than a test.
+const KEYS: [(&str, &str); 2] =
+    [("FLOODGATE__SHUTDOWN__DRAIN_MS", "600000"), ("FLOODGATE__SHUTDOWN__DEADLINE_MS", "700000")];
+
+fn start() -> (TempDir, Server) {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &KEYS);
+    (folder, server)
+}
+
+/// Ends the server, and waits until load balancers can know.
+async fn terminate(server: &Server) {
+    server.terminate();
+    until("a server that is not ready", async || {
+        let answer = reqwest::get(format!("http://{}/readyz", server.internal)).await.unwrap();
+        (answer.status() == 503).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_ready_still_sells_on_new_connections() {
+    let (_folder, server) = start();
+    open_sale(server.internal, "sale", json!({"kind": "one_per_buyer"}), 1_000, 2).await;
+    terminate(&server).await;
+    for buyer in 1..=100 {
+        let (status, answer) = buy(server.public, buyer).await.expect("an open listener");
+        assert!(matches!(status, 200 | 202), "{status} {answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_reader_who_waits_for_order_events_is_answered_when_the_server_stops() {
+    let (_folder, server) = start();
+    let begun = now_monotonic();
+    let waiting = async {
+        let path = "/admin/v1/order-events?wait_ms=30000";
+        let answer = reqwest::get(format!("http://{}{path}", server.internal)).await.unwrap();
+        answer.json::<Json>().await.unwrap()
+    };
+    let (events, ()) = tokio::join!(waiting, terminate(&server));
+    let took = now_monotonic().duration_since(begun);
+    assert_eq!(events, json!([]));
+    assert!(took < Duration::from_secs(25), "{took:?}");
+}
