@@ -190,15 +190,17 @@ impl Effective {
         self.entries.iter_mut().for_each(SettingEntry::hide);
     }
 
-    /// Suggests the known key with the least edit distance; a known name in a wrong section has
-    /// distance one.
+    /// Suggests the known key with the least edit distance, if that is at most a third of the key.
+    /// A known name in a wrong section has distance one.
     fn unknown_key(&self, key: &str, origin: &str) -> ConfigFault {
         let name = key.rsplit('.').next().unwrap_or(key);
-        let nearest = self.entries.iter().min_by_key(|known| {
+        let distance_to = |known: &SettingEntry| {
             let whole = strsim::damerau_levenshtein(key, &known.key);
             whole.min(strsim::damerau_levenshtein(name, known.path().1) + 1)
-        });
-        let hint = nearest.map_or(String::new(), |near| format!("did you mean `{}`? ", near.key));
+        };
+        let nearest = self.entries.iter().min_by_key(|known| distance_to(known));
+        let near = nearest.filter(|near| distance_to(near) * 3 <= key.len());
+        let hint = near.map_or(String::new(), |near| format!("did you mean `{}`? ", near.key));
         ConfigFault::new(
             key,
             format!("is not a key ({origin})"),

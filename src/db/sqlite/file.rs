@@ -105,8 +105,8 @@ impl InstanceLock {
         let open = options.open(&lock);
         let mut file = open.or_else(|error| {
             cannot_open(format!(
-                "the lock file {} cannot be written: {error}; the directory must be writable for \
-                 this user and not be mounted read-only",
+                "the lock file {} cannot be written: {error}; this user must be able to \
+                 write it and its directory, which must not be mounted read-only",
                 lock.display()
             ))
         })?;

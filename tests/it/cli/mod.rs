@@ -150,6 +150,9 @@ fn a_taken_address_and_a_wrong_key_have_their_exits() {
     assert!(wrong.stdout.is_empty());
     let stderr = String::from_utf8(wrong.stderr).unwrap();
     assert!(stderr.contains("did you mean `http.workers`?"), "{stderr}");
+    let unlike = run(directory.path(), &["serve", "--set", "colour=red"]);
+    let stderr = String::from_utf8(unlike.stderr).unwrap();
+    assert!(stderr.contains("lists every key") && !stderr.contains("did you mean"), "{stderr}");
 
     let doctor = run(directory.path(), &["doctor", "--json", "--set", "http.wrokers=1"]);
     let findings = json(&doctor)["findings"].clone();
