@@ -148,8 +148,8 @@ pub trait OrderReader: Send + Sync {
         limit: u32,
     ) -> Result<Vec<Order>, Error>;
 
-    /// The buyers who may not order a SKU any more since `since_ms` or later, each with the time.
-    async fn bars(&self, sku: SkuNo, since_ms: i64) -> Result<Vec<(BuyerId, i64)>, Error>;
+    /// The buyers who may not order a SKU any more, barred at or after `since_ms`.
+    async fn barred(&self, sku: SkuNo, since_ms: i64) -> Result<Vec<BuyerId>, Error>;
 
     /// The payment attempts of these orders; those of one order oldest first.
     async fn payments_of(&self, orders: Vec<OrderKey>) -> Result<Vec<Payment>, Error>;

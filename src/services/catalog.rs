@@ -34,11 +34,11 @@ struct CatalogIndex {
     in_order: Vec<Arc<CatalogSale>>,
 }
 
-/// The buyers who may not order a SKU any more, and the time of their latest bar.
+/// The buyers who may not order a SKU any more, and when they were last read.
 #[derive(Debug, Default)]
 struct BarredBuyers {
     buyers: HashSet<BuyerId>,
-    latest_ms: i64,
+    read_at_ms: i64,
 }
 
 /// All sales of this installation.
@@ -93,19 +93,18 @@ impl Catalog {
         self.barred.read().get(&sku).is_some_and(|barred| barred.buyers.contains(&buyer))
     }
 
-    /// The time of the latest bar from a SKU; 0 without one.
+    /// The time of the last [`Self::bar`] of a SKU; 0 without one.
     #[must_use]
-    pub fn latest_bar_ms(&self, sku: SkuNo) -> i64 {
-        self.barred.read().get(&sku).map_or(0, |barred| barred.latest_ms)
+    pub fn bars_read_at_ms(&self, sku: SkuNo) -> i64 {
+        self.barred.read().get(&sku).map_or(0, |barred| barred.read_at_ms)
     }
 
-    /// Bars buyers from a SKU, each since a time.
-    pub fn bar(&self, sku: SkuNo, bars: &[(BuyerId, i64)]) {
-        let Some(latest_ms) = bars.iter().map(|(_, at_ms)| *at_ms).max() else { return };
+    /// Bars more buyers from a SKU, who were read at this time.
+    pub fn bar(&self, sku: SkuNo, buyers: Vec<BuyerId>, read_at_ms: i64) {
         let mut barred = self.barred.write();
         let barred = barred.entry(sku).or_default();
-        barred.buyers.extend(bars.iter().map(|(buyer, _)| *buyer));
-        barred.latest_ms = barred.latest_ms.max(latest_ms);
+        barred.buyers.extend(buyers);
+        barred.read_at_ms = read_at_ms;
     }
 
     /// Inserts the sale or replaces the entry with its number. An older epoch or phase than the

@@ -176,10 +176,10 @@ trait LifeQueries {
         rows.select((bars::sku_no, bars::buyer_id, bars::exempt_id)).load(self)
     }
 
-    /// The buyers barred from a SKU at or after a time, each with the time.
-    fn bars_since(&mut self, sku: i32, since_ms: i64) -> QueryResult<Vec<(i64, i64)>> {
+    /// The buyers barred from a SKU at or after a time.
+    fn barred_since(&mut self, sku: i32, since_ms: i64) -> QueryResult<Vec<i64>> {
         let rows = bars::table.filter(bars::sku_no.eq(sku)).filter(bars::at_ms.ge(since_ms));
-        rows.select((bars::buyer_id, bars::at_ms)).load(self)
+        rows.select(bars::buyer_id).load(self)
     }
 
     /// Exempts a request from the bar that this order brought, if it brought one.

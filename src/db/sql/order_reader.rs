@@ -95,11 +95,10 @@ impl<D: Database> OrderReader for SqlLedger<D> {
         .await
     }
 
-    async fn bars(&self, sku: SkuNo, since_ms: i64) -> Result<Vec<(BuyerId, i64)>, Error> {
+    async fn barred(&self, sku: SkuNo, since_ms: i64) -> Result<Vec<BuyerId>, Error> {
         self.read("reading barred buyers", move |conn| {
-            let rows = conn.bars_since(sku.0, since_ms)?;
-            let bars = rows.iter().filter_map(|(id, at_ms)| Some((BuyerId::from_db(*id)?, *at_ms)));
-            Ok(bars.collect())
+            let buyers = conn.barred_since(sku.0, since_ms)?;
+            Ok(buyers.into_iter().filter_map(BuyerId::from_db).collect())
         })
         .await
     }

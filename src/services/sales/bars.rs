@@ -19,9 +19,11 @@ impl SalesService {
             is_open && sale.skus.iter().any(|sku| sku.bar_lapsed)
         };
         for sku in sales.iter().filter(bars_buyers).flat_map(|sale| &sale.skus) {
-            let since_ms = self.catalog.latest_bar_ms(sku.no).saturating_sub(COMMIT_MAX_MS);
-            let bars = self.backends.ledger.bars(sku.no, since_ms).await?;
-            self.catalog.bar(sku.no, &bars);
+            // The clock may have stepped back.
+            let read_at_ms = self.catalog.bars_read_at_ms(sku.no).min(now_ms);
+            let since_ms = read_at_ms.saturating_sub(COMMIT_MAX_MS);
+            let buyers = self.backends.ledger.barred(sku.no, since_ms).await?;
+            self.catalog.bar(sku.no, buyers, now_ms);
         }
         Ok(())
     }

@@ -130,7 +130,7 @@ fn a_newer_schema_is_refused_and_an_older_one_is_brought_up_to_date() {
     assert_eq!(MysqlLedger::schema_status(&options).unwrap().pending, Vec::<String>::new());
     run(ledger.close());
     server.sql("INSERT INTO __diesel_schema_migrations (version) VALUES ('9999')");
-    assert_cannot_open(&options, &["9999", "0018", "newer program"]);
+    assert_cannot_open(&options, &["9999", "0019", "newer program"]);
     assert_eq!(MysqlLedger::schema_status(&options).unwrap().unknown, ["9999"]);
 }
 

@@ -6,7 +6,7 @@ use diesel::sql_types::{Nullable, Text};
 use diesel_async::RunQueryDsl;
 use floodgate::db::mysql::MysqlLedger;
 use floodgate::db::{OrderChanges, OrderCursor, OrderReader, OrderWriter, Refunds, Retakes};
-use floodgate::domain::{Failure, OrderState, Refusal, Sku};
+use floodgate::domain::{Failure, OrderState, Refusal, Sku, SkuNo};
 
 use crate::support::offers::{ANY, ONE, buyer, intent, offer, quota, request, run};
 use crate::support::servers::mariadb::MariaDb;
@@ -224,6 +224,22 @@ fn what_is_due_is_found_by_its_state_and_its_time() {
             // State and time: 2 bytes, and 9 with the one of NULL.
             assert_eq!(plans[0].1[0].key_len.as_deref(), Some("11"), "{plans:#?}");
         }
+    });
+}
+
+#[test]
+fn the_latest_bars_are_found_by_their_time() {
+    run(async {
+        let store = Store::filled().await;
+        store.server.sql(
+            "INSERT INTO bars (sku_no, buyer_id, request_id, at_ms) \
+               SELECT 99, seq, seq, seq FROM seq_1_to_20000; \
+             ANALYZE TABLE bars",
+        );
+        let plans = store.plans(store.ledger.barred(SkuNo(99), 19_990)).await;
+        assert!(reads_by(&plans, "bars", "bars_by_time"), "{plans:#?}");
+        // SKU and time.
+        assert_eq!(plans[0].1[0].key_len.as_deref(), Some("12"), "{plans:#?}");
     });
 }
 

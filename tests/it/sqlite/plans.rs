@@ -139,6 +139,10 @@ fn what_is_due_is_found_by_its_state_and_its_time() {
                 "INDEX payments_refund_due (state=? AND refund_due_ms<?)",
             ),
             (store.plans(ledger.due_retakes(9)).await, "INDEX payments_refund_due (state=?"),
+            (
+                store.plans(ledger.barred(store.sku.no, 1)).await,
+                "INDEX bars_by_time (sku_no=? AND at_ms>?)",
+            ),
         ] {
             without_sorting(&plans);
             assert!(plans[0].contains(index), "{plans:#?}");

@@ -259,7 +259,7 @@ impl OrderReader for DefectiveLedger {
         Ok(own.take(limit as usize).copied().collect())
     }
 
-    async fn bars(&self, _: SkuNo, _: i64) -> Result<Vec<(BuyerId, i64)>, Error> {
+    async fn barred(&self, _: SkuNo, _: i64) -> Result<Vec<BuyerId>, Error> {
         Ok(Vec::new())
     }
 

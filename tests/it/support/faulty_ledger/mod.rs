@@ -250,9 +250,9 @@ impl OrderReader for FaultyLedger {
         self.inner.orders_of(buyer, cursor, limit).await
     }
 
-    async fn bars(&self, sku: SkuNo, since_ms: i64) -> Result<Vec<(BuyerId, i64)>, Error> {
+    async fn barred(&self, sku: SkuNo, since_ms: i64) -> Result<Vec<BuyerId>, Error> {
         self.begin().await?;
-        self.inner.bars(sku, since_ms).await
+        self.inner.barred(sku, since_ms).await
     }
 
     async fn payments_of(&self, orders: Vec<OrderKey>) -> Result<Vec<Payment>, Error> {

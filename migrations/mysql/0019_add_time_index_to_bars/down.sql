@@ -1,0 +1,2 @@
+-- Removes the index, for tests of the migrations only.
+ALTER TABLE bars DROP KEY bars_by_time;
