@@ -135,11 +135,7 @@ impl StockReturner {
         match self.stock.settle(orders).await {
             // No process loads these buckets any more.
             Err(stock::Error::NotLoaded(_) | stock::Error::Fenced { .. }) if is_dormant => Ok(()),
-            Err(error) => {
-                self.metrics.stock_error(&error);
-                Err(error.into())
-            }
-            Ok(()) => Ok(()),
+            settled => Ok(settled.inspect_err(|error| self.metrics.stock_error(error))?),
         }
     }
 

@@ -128,10 +128,8 @@ impl GateHandle {
         let Some(refusal) = self.local_refusal(listed, reservation, now_ms) else {
             return Ok(None);
         };
-        if listed.sale.retention.is_purged() {
-            return Ok(Some(refusal));
-        }
-        let Some(sku) = listed.skus.iter().find(|sku| sku.no == reservation.sku) else {
+        let sku = listed.skus.iter().find(|sku| sku.no == reservation.sku);
+        let Some(sku) = sku.filter(|_| !listed.sale.retention.is_purged()) else {
             return Ok(Some(refusal));
         };
         let key = BucketKey { sku: reservation.sku, bucket: reservation.bucket };
@@ -163,15 +161,12 @@ impl GateHandle {
         if listed.sale.is_over(now_ms) {
             return Some(Refusal::Ended);
         }
-        let is_open = listed.sale.phase == Phase::Open;
-        if !is_open || now_ms < listed.sale.starts_at_ms {
+        if listed.sale.phase != Phase::Open || now_ms < listed.sale.starts_at_ms {
             return Some(Refusal::NotStarted);
         }
         let Reservation { sku, buyer, .. } = *reservation;
-        if self.stock.is_sold_out(sku) {
-            return Some(Refusal::SoldOut);
-        }
-        self.catalog.is_barred(sku, buyer).then_some(Refusal::Barred)
+        let sold_out = self.stock.is_sold_out(sku).then_some(Refusal::SoldOut);
+        sold_out.or_else(|| self.catalog.is_barred(sku, buyer).then_some(Refusal::Barred))
     }
 
     /// Sends the request to the buyer's home gate, and awaits the answer up to the deadline.
