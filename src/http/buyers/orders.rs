@@ -44,18 +44,19 @@ pub async fn mine(request: HttpRequest, query: web::Query<OrdersQuery>, state: S
     Ok(no_store_json(OrdersView { orders, next_cursor }))
 }
 
-/// The orders with their payments, without those of sales that are not in this process's catalog
-/// yet.
+/// The orders with their payments.
+///
+/// # Errors
+/// `busy` if the ledger cannot be read, also for a sale that this process has not read yet.
 pub async fn views_of(state: &HttpState, orders: &[Order]) -> Result<Vec<OrderView>, Problem> {
+    for order in orders {
+        state.deps.sales.find(|catalog| catalog.of_sku(order.sku)).await?;
+    }
     let successors = orders.iter().filter_map(|order| successor(state, order));
     let keys = orders.iter().map(Order::key).chain(successors).collect();
     let mut payments: HashMap<OrderKey, Vec<Payment>> = HashMap::new();
     for payment in state.deps.ledger.payments_of(keys).await? {
         payments.entry(payment.key.order).or_default().push(payment);
-    }
-    for order in orders {
-        // Of a sale that another process sold, and this one may not have read.
-        state.deps.sales.find(|catalog| catalog.of_sku(order.sku)).await?;
     }
     let is_paid = |key: &OrderKey| {
         payments.get(key).is_some_and(|own| own.iter().any(|payment| payment.received.is_some()))
