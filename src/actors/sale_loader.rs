@@ -39,14 +39,15 @@ impl Task for SaleLoader {
     /// Reads the sales and the buyers that they bar, then makes a pass over their buckets.
     async fn run(&self, state: &LoaderState) -> Result<(), SalesError> {
         let sales = self.sales.refresh_catalog().await?;
-        self.sales.read_bars(&sales).await?;
+        // Bars that cannot be read delay no bucket.
+        let bars_read = self.sales.read_bars(&sales).await;
         let num_passes = state.num_passes.get();
         if num_passes >= PASSES_MAX {
-            return Ok(());
+            return bars_read;
         }
         state.num_passes.set(num_passes + 1);
         let synced = self.sales.sync_sales(&sales).await;
         state.num_passes.set(state.num_passes.get() - 1);
-        synced
+        synced.and(bars_read)
     }
 }
