@@ -21,25 +21,25 @@ fn with_fault(simulation: &Simulation, fault: StockFault) -> Arc<FaultyStock> {
     stock
 }
 
-/// One damaged bucket is enough that the requests of its SKU cannot be counted.
-#[test]
-fn lost_requests_of_a_sku_that_cannot_be_counted_are_published_again() {
+/// Lost requests of two buckets are all published again in spite of this fault.
+fn assert_republished_with(fault: StockFault) {
     in_system(async {
         let (simulation, watermarks) = simulation_with_lost_requests().await;
-        let stock = with_fault(&simulation, StockFault::CountFails);
+        let stock = with_fault(&simulation, fault);
         let process = reconciler_on(&simulation, &watermarks, stock);
         until_republished(&simulation, &process, 10).await;
     });
 }
 
+/// One damaged bucket is enough that the requests of its SKU cannot be counted.
+#[test]
+fn lost_requests_of_a_sku_that_cannot_be_counted_are_published_again() {
+    assert_republished_with(StockFault::CountFails);
+}
+
 #[test]
 fn a_bucket_that_uses_up_every_pass_leaves_the_next_pass_to_the_others() {
-    in_system(async {
-        let (simulation, watermarks) = simulation_with_lost_requests().await;
-        let stock = with_fault(&simulation, StockFault::PagesAreLarge);
-        let process = reconciler_on(&simulation, &watermarks, stock);
-        until_republished(&simulation, &process, 10).await;
-    });
+    assert_republished_with(StockFault::PagesAreLarge);
 }
 
 #[test]
