@@ -63,8 +63,9 @@ impl Repurchase for GateRepurchase {
             terms: sku.terms(),
         };
         match self.gates.refuse(&listed, &reservation, now_ms).await {
-            // What this process knows of the stock may be older than the unit that has returned.
-            Ok(None | Some(Refusal::SoldOut)) => {}
+            // What this process knows of the stock may be older than the unit that has returned;
+            // of a bar it does not know which request is exempt. Gate and ledger decide.
+            Ok(None | Some(Refusal::SoldOut | Refusal::Barred)) => {}
             Ok(Some(refusal)) => return purchase(RequestStatus::Failed(refusal)),
             Err(_) => return Purchase::NotAccepted,
         }

@@ -91,6 +91,18 @@ async fn late_money_buys_again_where_request_ids_are_issued() {
     app.assert_audit_holds().await;
 }
 
+/// Waits until this process refuses the buyer itself: it has read the bar. Until then, requests may
+/// be queued, and the ledger refuses them.
+async fn refused(app: &TestApp) -> Json {
+    until("the bar", async || {
+        let id = app.request_id("sale", BUYER).await;
+        let body = json!({"sku_id": "sku", "quantity": 1, "request_id": id});
+        let (status, answer) = app.buy_json("sale", BUYER, body).await;
+        (status == StatusCode::FORBIDDEN).then_some(answer)
+    })
+    .await
+}
+
 #[tokio::test]
 async fn a_barred_buyer_whose_money_was_late_has_the_order_and_buys_no_other() {
     let app = selling(Tier::Gate, one_per_buyer(), 5, json!({"bar_lapsed": true})).await;
@@ -102,19 +114,22 @@ async fn a_barred_buyer_whose_money_was_late_has_the_order_and_buys_no_other() {
 }
 
 #[tokio::test]
+async fn late_money_buys_again_for_a_buyer_whom_this_process_refuses() {
+    // Where orders are queued, only a process that has read the bar refuses at once.
+    let app = selling(Tier::Pipeline, unlimited(), 5, json!({"bar_lapsed": true})).await;
+    let (id, payment) = lapsed(&app).await;
+    refused(&app).await;
+    bought_again(&app, &id, &payment).await;
+    app.assert_audit_holds().await;
+}
+
+#[tokio::test]
 async fn a_barred_buyer_is_refused_before_the_gate_and_still_reads_the_order_that_lapsed() {
     for tier in [Tier::Memory, Tier::Ledger, Tier::Gate, Tier::Pipeline] {
         let app = selling(tier, unlimited(), 5, json!({"bar_lapsed": true})).await;
         let (lapsed, _) = lapsed(&app).await;
+        assert_eq!(refused(&app).await["code"], "barred", "{tier:?}");
         let body = |id: &str| json!({"sku_id": "sku", "quantity": 1, "request_id": id});
-        // Until the process has read the bar, requests may be queued, and the ledger refuses them.
-        let problem = until("the bar", async || {
-            let id = app.request_id("sale", BUYER).await;
-            let (status, answer) = app.buy_json("sale", BUYER, body(&id)).await;
-            (status == StatusCode::FORBIDDEN).then_some(answer)
-        })
-        .await;
-        assert_eq!(problem["code"], "barred", "{tier:?}");
         let (status, repeat) = app.buy_json("sale", BUYER, body(&lapsed)).await;
         assert_eq!((status, &repeat["order"]["state"]), (StatusCode::OK, &json!("timed_out")));
         let other = app.request_id("sale", 2).await;
