@@ -348,6 +348,9 @@ pub trait Ledger:
     /// process numbers and fencing tokens.
     async fn next_token(&self, name: &'static str) -> Result<i64, Error>;
 
+    /// Commits what a placement writes besides its orders: an order event, which it removes again.
+    async fn commit_canary(&self) -> Result<(), Error>;
+
     /// The time of the ledger's server, epoch milliseconds; of this process, where the ledger is
     /// a file.
     async fn time_ms(&self) -> Result<i64, Error>;

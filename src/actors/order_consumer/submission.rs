@@ -13,8 +13,6 @@ use crate::domain::{OrderIntent, PlaceOutcome};
 use crate::messages::envelope::dead_letter_of_intent;
 use crate::messages::{NoOutcome, WriteResult};
 
-/// Name of the ledger token that the canary increments.
-const CANARY: &str = "canary";
 
 /// Most single orders that probes split off larger submissions. One commit among them is evidence
 /// enough; more would delay the recovery, because each is a transaction of its own.
@@ -315,13 +313,12 @@ impl OrderConsumer {
 }
 
 /// Produces evidence where no other order does, before an order is tried again: a committed order
-/// is placed again, which its unique key must refuse, and a token is incremented, which must be
-/// committed. A ledger that is read-only
-/// or has lost its table of orders passes neither.
+/// is placed again, which its unique key must refuse, and the canary must be committed. A ledger
+/// that is read-only, or has lost a table that a placement writes, fails one of them.
 async fn commit_canary(deps: &ConsumerDeps, committed_intent: Option<OrderIntent>) {
     let Some(intent) = committed_intent else { return };
     let repeated = deps.ledger_writer.place(vec![intent], true).await;
-    if repeated.iter().all(Result::is_ok) && deps.ledger.next_token(CANARY).await.is_ok() {
+    if repeated.iter().all(Result::is_ok) && deps.ledger.commit_canary().await.is_ok() {
         deps.breaker.committed();
     }
 }

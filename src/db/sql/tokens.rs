@@ -1,4 +1,4 @@
-//! Tokens and secrets, and the end of a ledger.
+//! Tokens, secrets and the canary, and the end of a ledger.
 
 use std::sync::Arc;
 
@@ -9,6 +9,13 @@ use crate::db::{Error, Ledger};
 
 /// The next value of a counter, in SQL.
 pub(super) const INCREMENT: &str = "token + 1";
+
+/// No order has the number 0. The transaction ends before anyone else reads the row.
+const CANARY: &str = "\
+    INSERT INTO order_events \
+    (request_id, version, sku_no, buyer_id, kind, at_ms, actor, limit_back, num_orders) \
+    VALUES (0, 0, 0, 0, 0, 0, '', 0, 0); \
+    DELETE FROM order_events WHERE request_id = 0 AND version = 0";
 
 #[async_trait]
 impl<D: Database> Ledger for SqlLedger<D> {
@@ -23,6 +30,14 @@ impl<D: Database> Ledger for SqlLedger<D> {
     async fn next_token(&self, name: &'static str) -> Result<i64, Error> {
         self.write_at("incrementing a token", move |conn, _| {
             Ok(TransactionEnd::Commit(conn.raise_token(name, INCREMENT)?))
+        })
+        .await
+    }
+
+    async fn commit_canary(&self) -> Result<(), Error> {
+        self.write_at("committing the canary", |conn, _| {
+            conn.batch_execute(CANARY)?;
+            Ok(TransactionEnd::Commit(()))
         })
         .await
     }

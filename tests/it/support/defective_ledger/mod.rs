@@ -309,6 +309,10 @@ impl Ledger for DefectiveLedger {
         Ok(self.tokens.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
+    async fn commit_canary(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
     async fn time_ms(&self) -> Result<i64, Error> {
         Ok(self.clock.get().map_or_else(wall_ms, |clock| clock.wall_ms()))
     }

@@ -365,10 +365,15 @@ impl Ledger for FaultyLedger {
 
     async fn next_token(&self, name: &'static str) -> Result<i64, Error> {
         self.begin_write().await?;
+        self.inner.next_token(name).await
+    }
+
+    async fn commit_canary(&self) -> Result<(), Error> {
+        self.begin_write().await?;
         if matches!(*self.fault.borrow(), Fault::CommitsNothing(_)) {
             return Err(self.refuse());
         }
-        self.inner.next_token(name).await
+        self.inner.commit_canary().await
     }
 
     async fn time_ms(&self) -> Result<i64, Error> {
