@@ -76,8 +76,10 @@ struct WaitingEvent {
 
 /// What becomes of an event.
 enum Decision {
-    /// In the ledger, or without a meaning here.
-    Done(&'static str),
+    /// Recorded now.
+    Recorded(&'static str),
+    /// Recorded before, or without a meaning here: nothing was written.
+    Skipped(&'static str),
     /// Never to be recorded, for this reason.
     Poison(String),
     Failed(db::Error),
@@ -127,12 +129,12 @@ impl PaymentConsumer {
             decided.extend(chunk.into_iter().zip(decisions));
         }
         // The ledger commits: a refusal is of its event.
-        let is_committing = decided.iter().any(|(_, it)| matches!(it, Decision::Done(_)));
+        let is_committing = decided.iter().any(|(_, it)| matches!(it, Decision::Recorded(_)));
         let (mut first_error, mut undecided) = (None, Vec::new());
         for (mut event, decision) in decided {
             let tag = event.delivery.tag;
             let poison = match decision {
-                Decision::Done(outcome) => {
+                Decision::Recorded(outcome) | Decision::Skipped(outcome) => {
                     // Crash here [payment_event_not_acknowledged]: the event is in the ledger; the
                     // broker delivers it again, and the ledger knows its id.
                     acks.one(tag).await;
@@ -175,12 +177,12 @@ impl PaymentConsumer {
         let (headers, now_ms) = (&delivery.headers.signature, self.clock.wall_ms());
         let event = match self.webhooks.read_queued(headers, &delivery.body, now_ms) {
             Ok(Some(event)) => event,
-            Ok(None) => return Decision::Done("ignored"),
+            Ok(None) => return Decision::Skipped("ignored"),
             Err(error) => return Decision::Poison(error.to_string()),
         };
         match self.orders.record(event).await {
-            Ok(PaymentRecorded::Known) => Decision::Done("known"),
-            Ok(PaymentRecorded::Recorded(outcome, _)) => Decision::Done(outcome.name()),
+            Ok(PaymentRecorded::Known) => Decision::Skipped("known"),
+            Ok(PaymentRecorded::Recorded(outcome, _)) => Decision::Recorded(outcome.name()),
             Err(error) => Decision::Failed(error),
         }
     }

@@ -212,14 +212,19 @@ fn while_the_ledger_refuses_every_event_none_becomes_a_dead_letter() {
         let (shop, ledger, payment_id) = paying().await;
         let broker = Arc::new(FakeBroker::default());
         let (consumer, inbox) = (consumer(&shop, &ledger, &broker), Events::default());
-        let body = event("paid", &payment_id, 250, 0).to_string();
-        for id in ["one", "other"] {
+        let put = |id: &str, event: Json| {
+            let body = event.to_string();
             let signed = signer().sign(id, body.as_bytes(), SystemClock.wall_ms()).into_iter();
             let signature = signed.map(|(name, value)| (name.to_owned(), value)).collect();
-            broker.put(Headers { signature, ..Headers::default() }, "", body.clone());
+            broker.put(Headers { signature, ..Headers::default() }, "", body);
+        };
+        for id in ["one", "other"] {
+            put(id, event("paid", &payment_id, 250, 0));
         }
         ledger.set(Fault::RefusesAll(ErrorClass::Bug));
-        for _ in 0..10 {
+        for round in 0..10 {
+            // Needs no ledger, and shows nothing of it.
+            put(&format!("ignored-{round}"), json!({"type": "customer.created"}));
             let failed = consumer.run(&inbox).await;
             assert!(matches!(failed, Err(ConsumeError::Ledger(_))), "{failed:?}");
         }
