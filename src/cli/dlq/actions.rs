@@ -77,6 +77,9 @@ impl Selection {
                 let problem = "a verb on all that match needs a reason";
                 return Err(unclear(problem, "give --reason").into());
             };
+            if self.filter.query().first().is_none_or(|(name, _)| *name != "state") {
+                return Err(unclear("a verb takes --state open or parked", "give one").into());
+            }
             run.all(client, self, action.verb, reason, expected).await
         } else {
             let reason = |reason: &str| json!({ "reason": reason });
@@ -165,10 +168,8 @@ impl Run {
             let cursor = self.next_cursor.take();
             let mut filter = selection.filter.query();
             filter.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
-            let filter: Json =
-                filter.into_iter().map(|(name, value)| (name, json!(value))).collect();
             let body = json!({
-                "filter": filter,
+                "filter": filter.into_iter().collect::<Json>(),
                 "expected_count": expected,
                 "max": room.min(STEP),
                 "reason": reason,

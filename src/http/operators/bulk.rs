@@ -119,6 +119,7 @@ macro_rules! bulk_handlers {
                 return Err(Problem::invalid(format!("max must be from 1 to {LIMIT_MAX}")));
             }
             body.filter.0.limit = body.max.or(body.filter.0.limit);
+            body.filter.0.state.get_or_insert(DeadLetterState::Open);
             let by = by_operator(&request, body.reason.clone())?;
             let filter = body.filter.0.text();
             // An operator who goes away does not end the step between two dead letters.

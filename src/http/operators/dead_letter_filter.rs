@@ -21,7 +21,7 @@ pub(super) const LIMIT_MAX: u32 = 500;
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct DeadLettersQuery {
-    /// Default: all. A verb in bulk requires `open` or `parked`.
+    /// Default: all; of a verb in bulk, which takes `open` and `parked`: `open`.
     pub(super) state: Option<DeadLetterState>,
     /// Default: all.
     origin: Option<DeadLetterOrigin>,

@@ -130,6 +130,7 @@ fn nothing_is_sent_for_an_incomplete_selection() {
         &["dlq", "discard", "--all", "--reason", "x"][..],
         &["dlq", "discard", "--all", "--expected", "3"],
         &["dlq", "discard", "--all", "--expected", "3", "--reason", " "],
+        &["dlq", "discard", "--all", "--state", "all", "--expected", "3", "--reason", "x"],
         &["dlq", "discard", "17", "--sale", "spring"],
         &["dlq", "discard", "17", "--expected", "1"],
         &["dlq", "discard", "17", "--dry-run"],

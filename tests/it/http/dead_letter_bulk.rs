@@ -105,7 +105,7 @@ async fn a_verb_on_all_that_match_runs_in_steps_and_only_on_the_expected_number(
     assert_eq!(found(&app, "").await["counts"]["parked"], 1, "nothing was changed");
     let open = json!({"state": "open"});
     for body in [
-        Some(bulk(&json!({}), 5)),
+        Some(bulk(&json!({"state": "all"}), 6)),
         Some(bulk(&json!({"state": "replayed"}), 0)),
         Some(bulk(&json!({"state": "open", "x": 1}), 5)),
         Some(bulk(&json!({"state": "open", "limit": 501}), 5)),
@@ -134,6 +134,17 @@ async fn a_verb_on_all_that_match_runs_in_steps_and_only_on_the_expected_number(
     let expected = ["letter:4", "park", "local", "by the test"].map(str::to_owned);
     assert_eq!(verbs(&app, "?subject=letter:4").await, [expected]);
     assert_eq!(verbs(&app, "?subject=letter:5").await.len(), 0);
+}
+
+#[tokio::test]
+async fn a_verb_without_a_state_is_for_open_dead_letters() {
+    let app = selling(unlimited(), 5).await;
+    store(&app, &[(1, 0, "consumer", "00", 1), (2, 2, "consumer", "00", 1)]);
+    let counted = post(&app, "/discard", Some(bulk(&json!({}), 2))).await;
+    assert_eq!(problem(counted, 409, "other-count").await["actual"], 1);
+    let step = stepped(&app, "/park", &json!({}), 1).await;
+    assert_eq!((outcomes(&step), &step["num_left"]), (vec![("1", "parked")], &json!(0)));
+    assert_eq!(stepped(&app, "/park", &json!({}), 0).await["dead_letters"], json!([]));
 }
 
 #[tokio::test]
