@@ -86,8 +86,8 @@ impl StreamRegistry {
         Self { streams: Mutex::default(), max: connections_max.div_ceil(SHARE), metrics }
     }
 
-    /// Follows a request. An earlier stream of the same request ends. `None`: this process, or this
-    /// buyer, has as many streams as it may have, or the process is stopping.
+    /// Follows a request. `None`: this process, or this buyer, has as many streams as it may have,
+    /// the request has one already, or the process is stopping.
     pub fn follow(
         self: &Arc<Self>,
         (sku, request): (SkuNo, RequestId),
@@ -95,10 +95,9 @@ impl StreamRegistry {
         now: Instant,
     ) -> Option<FollowedRequest> {
         let mut streams = self.streams.lock();
-        streams.remove(request);
         let num_own = streams.of_buyer.get(&buyer).copied().unwrap_or_default();
         let is_full = streams.is_closed || streams.by_request.len() >= self.max;
-        let has_most = num_own >= OF_BUYER_MAX;
+        let has_most = num_own >= OF_BUYER_MAX || streams.by_request.contains_key(&request);
         let refused_by = is_full.then_some("process").or(has_most.then_some("buyer"));
         if let Some(reason) = refused_by {
             self.metrics.event_streams_refused.get_or_create(&ReasonLabel { reason }).inc();
@@ -255,15 +254,15 @@ mod tests {
         let others = [2, 3].map(|request| follow(&registry, request, 7).unwrap());
         assert!(follow(&registry, 4, 7).is_none(), "a fourth request of the buyer");
         assert!(follow(&registry, 4, 8).is_some(), "another buyer");
-        let mut again = follow(&registry, 1, 7).unwrap();
-        assert_eq!(news(&mut first), Some(None), "the new stream ends the old one");
-        drop(first);
-        assert_eq!(news(&mut again), None, "and the old one's end leaves the new one alone");
-        assert_eq!(registry.metrics.event_streams.get(), 3);
         drop(others);
-        assert!(follow(&registry, 5, 7).is_some());
+        assert!(follow(&registry, 1, 7).is_none(), "a second stream of the request");
+        assert_eq!(news(&mut first), None, "and the first one goes on");
+        registry.remove(RequestId::new(1).unwrap());
+        let _again = follow(&registry, 1, 7).unwrap();
+        drop(first);
+        assert_eq!(registry.metrics.event_streams.get(), 1, "the end of the first takes no other");
         let refused = registry.metrics.event_streams_refused.clone();
-        assert_eq!(refused.get_or_create(&ReasonLabel { reason: "buyer" }).get(), 1);
+        assert_eq!(refused.get_or_create(&ReasonLabel { reason: "buyer" }).get(), 2);
     }
 
     #[test]

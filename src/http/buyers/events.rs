@@ -30,7 +30,7 @@ const BEAT: &[u8] = b": still queued\n\n";
 
 /// Status of a request as server-sent events: one per change, until the end state. The id of an
 /// event is its state: a client that reconnects after an end state gets 204, which ends its
-/// attempts. A new stream of the same request ends the earlier one.
+/// attempts. A second stream of a request that has one in this process is `busy`.
 #[utoipa::path(
     get, path = "/v1/requests/{request_id}/events", operation_id = "followRequest", tag = "buyers",
     responses(
