@@ -59,7 +59,7 @@ impl ChallengeKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum AdminScope {
-    /// `GET`.
+    /// `GET`, and audits without repair.
     Read,
     /// Every verb.
     Operate,

@@ -1,7 +1,7 @@
 // Do the invariants hold, how does the audit know, and what would a repair do?
 
 import { html, useState } from "./htm-preact.min.js";
-import { access, post } from "./api.js";
+import { post } from "./api.js";
 import { Fault, State, Table, Time, Verbs, count, since } from "./parts.js";
 import { usePath } from "./state.js";
 
@@ -154,15 +154,12 @@ export function Audit({ sales }) {
           )}
         </select></label
       >
-      ${
-        access.scope === "operate" &&
-        html`<button class="primary" aria-disabled=${busy === true}>
-            ${busy ? "Auditing" : "Audit now"}
-          </button>
-          <button type="button" class="plain" onClick=${() => run({ dry_run: true })}>
-            What would a repair do?
-          </button>`
-      }
+      <button class="primary" aria-disabled=${busy === true}>
+        ${busy ? "Auditing" : "Audit now"}
+      </button>
+      <button type="button" class="plain" onClick=${() => run({ dry_run: true })}>
+        What would a repair do?
+      </button>
     </form>
     <p class="quiet">
       An audit reads the whole ledger and the gates, and changes nothing; nor does the look at

@@ -26,19 +26,6 @@ const SAME_ORIGIN: (HeaderName, HeaderValue) = (
     HeaderValue::from_static("same-origin"),
 );
 
-/// Why a call of an operator is refused, and the owner of its token, if it has a valid one.
-#[derive(Debug)]
-pub struct RefusedCall {
-    pub problem: Problem,
-    pub operator: Option<Arc<str>>,
-}
-
-impl From<Problem> for RefusedCall {
-    fn from(problem: Problem) -> Self {
-        Self { problem, operator: None }
-    }
-}
-
 /// Why an operator did something.
 struct Reason(String);
 
@@ -75,34 +62,30 @@ pub async fn watch(
         return Ok(request.into_response(Problem::from(ProblemCode::Internal).respond(&trace)));
     };
     let started = state.deps.clock.now();
-    let allowed = match access {
-        RouteAccess::Admin => state.admin_auth.load().check(request.head()).map(Some),
-        RouteAccess::Open | RouteAccess::Buyer => Ok(None),
-    };
     let call = (access == RouteAccess::Admin).then(|| AdminCall::of(&request));
-    let mut answer = match allowed {
-        Ok(operator) => {
-            let name = operator.as_ref().map(|operator| Arc::clone(&operator.name));
-            if let Some(operator) = operator {
-                request.extensions_mut().insert(operator);
-            }
-            let answer = as_problem(next.call(request).await?.map_into_boxed_body(), &trace);
-            if let (Some(name), Some(call)) = (name, call) {
-                call.log(&name, &answer, &trace);
-            }
-            answer
-        }
-        Err(RefusedCall { problem, operator }) => {
-            let answer = request.into_response(problem.respond(&trace));
-            if let Some(call) = call {
-                if let Some(name) = operator {
-                    call.log(&name, &answer, &trace);
-                }
-                call.log_refused(&state, &problem);
-            }
-            answer
-        }
+    let mut operator_name = None;
+    let allowed = match access {
+        RouteAccess::Admin => state.admin_auth.load().check(request.head()).and_then(|operator| {
+            operator_name = Some(Arc::clone(&operator.name));
+            let allowed = operator.check(request.method(), route);
+            request.extensions_mut().insert(operator);
+            allowed
+        }),
+        RouteAccess::Open | RouteAccess::Buyer => Ok(()),
     };
+    let answer = match allowed {
+        Ok(()) => next.call(request).await?.map_into_boxed_body(),
+        Err(problem) => request.error_response(problem),
+    };
+    let problem = answer.response().error().and_then(|error| error.as_error::<Problem>());
+    // A handler may refuse, too: what an audit needs depends on its body.
+    if let (Some(call), Some(problem), 401 | 403) = (&call, problem, answer.status().as_u16()) {
+        call.log_refused(&state, problem);
+    }
+    let mut answer = as_problem(answer, &trace);
+    if let (Some(call), Some(name)) = (call, operator_name) {
+        call.log(&name, &answer, &trace);
+    }
     protect(answer.headers_mut(), access);
     answer.headers_mut().insert(TRACEPARENT, trace.header());
     let took = state.deps.clock.now().duration_since(started).as_secs_f64();

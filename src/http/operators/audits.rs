@@ -1,7 +1,7 @@
 //! Operators' routes for audits and repairs.
 
 use actix_web::http::header::LOCATION;
-use actix_web::{HttpRequest, HttpResponse, web};
+use actix_web::{HttpMessage, HttpRequest, HttpResponse, web};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa::openapi::schema::Object;
@@ -11,6 +11,7 @@ use crate::domain::{AuditVerdict, Repair, RepairAction, RepairOutcome, SaleId};
 use crate::http::buyers::views::{no_store, no_store_json, page_limit, rfc3339};
 use crate::http::middleware::body;
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
+use crate::http::operators::auth::Operator;
 use crate::http::operators::verbs::by_operator;
 use crate::http::state::State;
 use crate::services::audit::{self, AuditJob, AuditReport, AuditRequest, RepairMode};
@@ -42,6 +43,10 @@ impl AuditBody {
             (false, true) => RepairMode::Repair,
             (false, false) => RepairMode::Report,
         };
+        if mode == RepairMode::Repair {
+            let operator = request.extensions().get::<Operator>().cloned();
+            operator.ok_or(ProblemCode::Forbidden)?.check_operate()?;
+        }
         Ok(AuditRequest { sale: self.sale_id, mode, by: by_operator(request, self.reason)? })
     }
 }
@@ -127,7 +132,8 @@ pub struct RepairsQuery {
     limit: Option<u32>,
 }
 
-/// Checks every invariant, and repairs if asked to. An empty body audits all sales.
+/// Checks every invariant, and repairs if asked to: only that needs the scope `operate`. An empty
+/// body audits all sales.
 #[utoipa::path(
     post, path = "/admin/v1/audit",
     operation_id = "adminRunAudit", tag = "operators", request_body = Option<AuditBody>,

@@ -17,7 +17,6 @@ use sha2::Sha256;
 use crate::config::{AdminScope, AdminSettings, InternalSettings};
 use crate::http::buyers::auth::{bearer, is_forwarded};
 use crate::http::middleware::problem::{Problem, ProblemCode};
-use crate::http::middleware::watch::RefusedCall;
 use crate::net;
 
 const CHALLENGE: &str = "Bearer realm=\"floodgate internal\"";
@@ -27,6 +26,9 @@ const ADMIN: &str = "admin";
 
 /// The name of callers on a listener without tokens.
 const LOCAL: &str = "local";
+
+/// Audits only read, unless their body demands a repair: for that their handlers need `operate`.
+const AUDITS: [&str; 2] = ["/admin/v1/audit", "/admin/v1/audits"];
 
 /// Access rule of the internal listener.
 pub enum AdminAuth {
@@ -43,6 +45,25 @@ pub enum AdminAuth {
 pub struct Operator {
     pub name: Arc<str>,
     pub scope: AdminScope,
+}
+
+impl Operator {
+    /// Judges a call of a route: `GET` and audits need the scope `read`, all others `operate`.
+    ///
+    /// # Errors
+    /// `forbidden`.
+    pub fn check(&self, method: &Method, route: &str) -> Result<(), Problem> {
+        let reads = matches!(*method, Method::GET | Method::HEAD) || AUDITS.contains(&route);
+        if reads { Ok(()) } else { self.check_operate() }
+    }
+
+    /// # Errors
+    /// `forbidden`: the scope is `read`.
+    pub fn check_operate(&self) -> Result<(), Problem> {
+        let detail = "This token may only read: its scope is not `operate`.";
+        let forbidden = || Problem::from(ProblemCode::Forbidden).with_detail(detail);
+        (self.scope == AdminScope::Operate).then_some(()).ok_or_else(forbidden)
+    }
 }
 
 /// A token by its keyed hash.
@@ -71,12 +92,11 @@ impl AdminAuth {
         if internal.bind.ip().is_loopback() { Self::Local } else { Self::DenyAll }
     }
 
-    /// Authorizes a request: `GET` needs the scope `read`, every other method `operate`. Returns
-    /// the owner of the token.
+    /// Authenticates a request. Returns the owner of the token.
     ///
     /// # Errors
-    /// `unauthenticated` or `forbidden`.
-    pub fn check(&self, request: &RequestHead) -> Result<Operator, RefusedCall> {
+    /// `unauthenticated`, or `forbidden` on a listener without tokens.
+    pub fn check(&self, request: &RequestHead) -> Result<Operator, Problem> {
         match self {
             Self::Tokens(keyed, tokens) => {
                 let sent = keyed.clone().chain_update(bearer(&request.headers).unwrap_or_default());
@@ -84,29 +104,20 @@ impl AdminAuth {
                     // Compares in constant time.
                     sent.clone().verify_slice(&known.expected).is_ok()
                 };
-                let known = tokens.iter().find(is_sent).ok_or_else(|| {
+                let known = tokens.iter().find(is_sent).map(|known| known.operator.clone());
+                known.ok_or_else(|| {
                     let detail = "a bearer token of admin.token or admin.tokens_file is needed";
                     Problem::unauthenticated(detail, CHALLENGE)
-                })?;
-                let reads = matches!(request.method, Method::GET | Method::HEAD);
-                let needed = if reads { AdminScope::Read } else { AdminScope::Operate };
-                if known.operator.scope < needed {
-                    let detail = "This token may only read: its scope is not `operate`.";
-                    let problem = Problem::from(ProblemCode::Forbidden).with_detail(detail);
-                    let operator = Some(Arc::clone(&known.operator.name));
-                    return Err(RefusedCall { problem, operator });
-                }
-                Ok(known.operator.clone())
+                })
             }
             Self::Local if is_local(request) => {
                 Ok(Operator { name: LOCAL.into(), scope: AdminScope::Operate })
             }
-            Self::Local => Err(Problem::from(ProblemCode::Forbidden).into()),
+            Self::Local => Err(ProblemCode::Forbidden.into()),
             Self::DenyAll => Err(Problem::unauthenticated(
                 "this listener can be reached from other machines: set admin.token_file",
                 CHALLENGE,
-            )
-            .into()),
+            )),
         }
     }
 }

@@ -84,8 +84,12 @@ fn a_named_token_does_what_its_scope_allows() {
     let auth = AdminAuth::new(&admin, &internal);
     let send = |request: TestRequest, token: &str| {
         let request = request.insert_header(("authorization", format!("Bearer {token}")));
-        let operator = auth.check(request.to_http_request().head());
-        operator.map(|operator| operator.name.to_string()).map_err(|call| call.problem.outcome())
+        let request = request.to_http_request();
+        let name = auth.check(request.head()).and_then(|operator| {
+            let allowed = operator.check(request.method(), "/admin/v1/sales");
+            allowed.map(|()| operator.name.to_string())
+        });
+        name.map_err(|problem| problem.outcome())
     };
     let name = |name: &str| Ok(name.to_owned());
     assert_eq!(send(TestRequest::get(), "a token for reading"), name("prometheus"));

@@ -121,6 +121,10 @@ async fn a_token_for_reading_shows_everything_and_offers_no_verb() {
     browser.expect(".where", "wall, read only").await;
     let verbs = "return document.querySelectorAll('.verbs button').length";
     assert_eq!(browser.run(verbs).await, 0);
+    browser.open(&page(&app, "view=audit")).await;
+    browser.click(".search .primary").await;
+    browser.expect(".card", "The audit").await;
+    assert_eq!(browser.run(verbs).await, 0);
     let url = format!("http://{}/admin/v1/sales/spring/open", app.internal);
     let refused = client.post(url).bearer_auth("a token for a screen").send().await.unwrap();
     assert_eq!(refused.status(), 403, "the server refuses what the page does not offer");

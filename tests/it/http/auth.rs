@@ -2,7 +2,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use floodgate::config::{AuthMode, JwtKeys};
+use floodgate::config::{AdminScope, AuthMode, JwtKeys, NamedToken};
 use floodgate::http::{INTERNAL, RouteAccess};
 use hmac::{Hmac, KeyInit, Mac};
 use reqwest::Method;
@@ -141,6 +141,34 @@ async fn operators_routes_need_the_token_where_one_is_set() {
 }
 
 #[tokio::test]
+async fn a_token_for_reading_audits_and_does_not_repair() {
+    const READER: &str = "a token for a screen";
+    let (mut settings, _stores) = settings();
+    let (name, scope) = ("wall".to_owned(), AdminScope::Read);
+    settings.admin.tokens = vec![NamedToken { name, scope, token: READER.into() }];
+    let app = TestApp::start(settings);
+    let audit = async |path: &str, body: &Json| {
+        let call = app.client.post(format!("http://{}/admin/v1/{path}", app.internal));
+        call.bearer_auth(READER).json(body).send().await.unwrap()
+    };
+    let audits = [json!({}), json!({"dry_run": true}), json!({"dry_run": true, "repair": true})];
+    for (path, expected) in [("audit", 200), ("audits", 202)] {
+        for body in &audits {
+            until("an audit", async || {
+                let status = audit(path, body).await.status();
+                assert_ne!(status, 403, "{path} {body}");
+                (status == expected).then_some(())
+            })
+            .await;
+        }
+        problem(audit(path, &json!({"repair": true})).await, 403, "forbidden").await;
+    }
+    let metrics = app.client.get(format!("http://{}/metrics", app.internal));
+    let metrics = metrics.bearer_auth(READER).send().await.unwrap().text().await.unwrap();
+    assert!(metrics.lines().any(|line| line == "floodgate_admin_refused_total 2"), "{metrics}");
+}
+
+#[tokio::test]
 async fn without_a_token_pages_of_other_sites_are_kept_out() {
     let app = selling(one_per_buyer(), 5).await;
     let url = format!("http://{}/admin/v1/sales/sale/close", app.internal);
@@ -156,5 +184,6 @@ pub const CASES: &[Case] = &cases![
     the_buyer_header_must_be_one_number,
     bearer_tokens_name_the_buyer_and_the_header_is_not_believed,
     operators_routes_need_the_token_where_one_is_set,
+    a_token_for_reading_audits_and_does_not_repair,
     without_a_token_pages_of_other_sites_are_kept_out,
 ];
