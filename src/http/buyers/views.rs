@@ -118,8 +118,7 @@ pub struct SaleView {
     pub title: String,
     /// Set by the operator: `draft`, `open`, `paused` or `closed`. An open sale sells inside its
     /// window only.
-    #[schema(value_type = Phase)]
-    pub phase: &'static str,
+    pub phase: Phase,
     /// First instant of the window.
     pub starts_at: String,
     /// First instant after the window.
@@ -147,7 +146,7 @@ impl SaleView {
         Self {
             sale_id: sale.id.to_string(),
             title: sale.title.clone(),
-            phase: sale.phase.name(),
+            phase: sale.phase,
             starts_at: rfc3339(sale.starts_at_ms),
             ends_at: rfc3339(sale.ends_at_ms),
             currency: sale.currency.to_string(),
@@ -188,8 +187,7 @@ pub struct OrderView {
     pub quantity: u32,
     /// Price times quantity.
     pub amount: i64,
-    #[schema(value_type = OrderState)]
-    pub state: &'static str,
+    pub state: OrderState,
     /// When the request arrived.
     pub placed_at: String,
     /// Payment deadline, rounded down to the second; absent without one.
@@ -231,7 +229,7 @@ impl OrderView {
             buyer_id: buyer.to_string(),
             quantity,
             amount: terms.price.saturating_mul(i64::from(quantity)),
-            state: state.name(),
+            state,
             placed_at: rfc3339(placed_at_ms),
             pay_by: pay_by_ms.map(rfc3339),
             again: None,
@@ -259,7 +257,7 @@ impl OrderView {
         let owed = in_state(&[PaymentState::RefundDue, PaymentState::RefundFailed]);
         self.payment = applied.or(owed).or(payments.last()).map(|payment| PaymentView {
             payment_id: payment.started.as_ref().map(|started| started.payment_id.clone()),
-            state: payment.state.name(),
+            state: payment.state,
             refunded_total: payment.refunded_total,
         });
         self.paid_unfulfilled = !order.state.is_live() && owed.is_some();
@@ -272,8 +270,7 @@ pub struct PaymentView {
     /// The provider's id; absent until the provider has answered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub payment_id: Option<String>,
-    #[schema(value_type = PaymentState)]
-    pub state: &'static str,
+    pub state: PaymentState,
     /// Of the received money.
     pub refunded_total: i64,
 }

@@ -22,10 +22,8 @@ const PREVIEW_BYTES: usize = 64;
 #[derive(Serialize, ToSchema)]
 pub struct DeadLetterView {
     id: String,
-    #[schema(value_type = DeadLetterState)]
-    state: &'static str,
-    #[schema(value_type = DeadLetterOrigin)]
-    origin: &'static str,
+    state: DeadLetterState,
+    origin: DeadLetterOrigin,
     /// Why it was dead-lettered.
     reason: String,
     /// Failed attempts.
@@ -47,8 +45,8 @@ impl From<DeadLetter> for DeadLetterView {
     fn from(dead_letter: DeadLetter) -> Self {
         Self {
             id: dead_letter.no.to_string(),
-            state: dead_letter.state.name(),
-            origin: dead_letter.origin.name(),
+            state: dead_letter.state,
+            origin: dead_letter.origin,
             reason: dead_letter.reason,
             attempts: dead_letter.attempts,
             message_id: dead_letter.message_id,

@@ -56,8 +56,7 @@ pub struct StatsView {
 pub struct SkuStats {
     sale_id: String,
     sku_id: String,
-    #[schema(value_type = Phase)]
-    phase: &'static str,
+    phase: Phase,
     initial_stock: u32,
     stock_left: u32,
     sold_out: bool,
@@ -110,7 +109,7 @@ pub async fn stats(operator: ReqData<Operator>, state: State) -> HttpResponse {
         skus.extend(listed.skus.iter().map(|sku| SkuStats {
             sale_id: listed.sale.id.to_string(),
             sku_id: sku.id.to_string(),
-            phase: listed.sale.phase.name(),
+            phase: listed.sale.phase,
             initial_stock: sku.initial,
             stock_left: stock_left(&state, listed.sale.phase, sku),
             sold_out: deps.stock.is_sold_out(sku.no),

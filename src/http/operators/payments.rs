@@ -76,8 +76,7 @@ pub struct FollowedPaymentView {
     #[serde(skip_serializing_if = "Option::is_none")]
     buyer_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<OrderState>)]
-    order_state: Option<&'static str>,
+    order_state: Option<OrderState>,
     /// The received money; absent: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     amount: Option<i64>,
@@ -269,7 +268,7 @@ fn of_payment(state: &HttpState, listed: ListedPayment) -> FollowedPaymentView {
         request_id: Some(payment.key.order.request.to_string()),
         sale_id: sale_of(state, payment.key.order),
         buyer_id: Some(payment.key.order.buyer.to_string()),
-        order_state: order_state.map(OrderState::name),
+        order_state,
         amount: payment.received.map(|money| money.amount),
         currency: payment.received.map(|money| money.currency.to_string()),
         refunded_total: payment.refunded_total,

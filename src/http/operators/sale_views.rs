@@ -125,8 +125,7 @@ fn payment_window_s() -> i32 {
 pub struct AdminSaleView {
     sale_id: String,
     title: String,
-    #[schema(value_type = Phase)]
-    phase: &'static str,
+    phase: Phase,
     /// Number of the latest opening; 0: never opened.
     epoch: i64,
     starts_at: String,
@@ -287,7 +286,7 @@ impl AdminSaleView {
         Self {
             sale_id: sale.id.to_string(),
             title: sale.title.clone(),
-            phase: sale.phase.name(),
+            phase: sale.phase,
             epoch: sale.epoch.0,
             starts_at: rfc3339(sale.starts_at_ms),
             ends_at: rfc3339(sale.ends_at_ms),
