@@ -156,7 +156,7 @@ function Decide({ deadLetter, reload }) {
       title: `Park dead letter ${deadLetter.id}?`,
       withReason: true,
       effect: "It stays as it is and no longer counts as open.",
-      run: (note) => post(`${path}/park`, { note }).then(says),
+      run: (reason) => post(`${path}/park`, { reason }).then(says),
     },
     {
       isOffered: isWaiting,

@@ -128,9 +128,9 @@ pub struct DoneView {
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ParkBody {
-    /// Note for other operators; at most 1000 characters. Also called `reason`, as in other verbs.
-    #[serde(alias = "reason")]
-    pub(super) note: Option<String>,
+    /// Recorded with who did it, and the note of the dead letter; at most 1000 characters.
+    #[serde(alias = "note")]
+    pub(super) reason: Option<String>,
 }
 
 /// The dead letter with its body, and why it cannot be replayed.

@@ -68,7 +68,7 @@ pub async fn replay(
 }
 
 /// Parks a dead letter: it stays until an operator replays or discards it. Idempotent; an empty
-/// body adds no note.
+/// body gives no reason.
 #[utoipa::path(
     post, path = "/admin/v1/dead-letters/{dead_letter_id}/park",
     operation_id = "adminParkDeadLetter", tag = "operators",
@@ -83,9 +83,9 @@ pub async fn park(
     state: State,
 ) -> Handled {
     let max = state.settings.http.body_max_bytes;
-    let ParkBody { note } = body::optional(&request, payload, max).await?;
-    let by = by_operator(&request, note.clone())?;
-    let result = state.dead_letters.park(parse_id(&dead_letter_id)?, note.as_deref()).await;
+    let ParkBody { reason } = body::optional(&request, payload, max).await?;
+    let by = by_operator(&request, reason.clone())?;
+    let result = state.dead_letters.park(parse_id(&dead_letter_id)?, reason.as_deref()).await;
     respond(&state, "park", by, result).await
 }
 
