@@ -110,6 +110,7 @@ tables! {
     }
     /// The internal listener: operators, probes, collectors.
     INTERNAL described by InternalPaths {
+        "GET" "/", Open => page::root, [];
         "GET" "/ops", Open => page::to_page, [];
         "GET" "/ops/", Open => page::page, [];
         "GET" "/ops/assets/{version}/{file}", Open => page::asset, [NotFound];
@@ -279,6 +280,7 @@ mod tests {
         assert_eq!(
             open,
             [
+                "/",
                 "/ops",
                 "/ops/",
                 "/ops/assets/{version}/{file}",

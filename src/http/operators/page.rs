@@ -54,6 +54,15 @@ pub async fn to_page() -> HttpResponse {
     HttpResponse::TemporaryRedirect().insert_header((LOCATION, "ops/")).finish()
 }
 
+/// Redirects to `/ops/`, also below a prefix.
+#[utoipa::path(
+    get, path = "/", operation_id = "redirectRootToOps", tag = "operators' page",
+    responses((status = 307, description = "to /ops/", headers(("Location" = String)))),
+)]
+pub async fn root() -> HttpResponse {
+    to_page().await
+}
+
 /// The operators' page: every view is this page, told by its query.
 #[utoipa::path(
     get, path = "/ops/", operation_id = "showOps", tag = "operators' page",

@@ -2,6 +2,7 @@
 
 use floodgate::config::Tier;
 use reqwest::Response;
+use reqwest::redirect::Policy;
 use serde_json::{Value as Json, json};
 
 use super::{Case, cases, fresh, one_per_buyer, problem, selling, unlimited};
@@ -289,6 +290,20 @@ async fn no_cache_keeps_what_operators_see_and_no_browser_guesses_its_type() {
     }
 }
 
+/// By a relative reference: a proxy may serve the listener below a prefix.
+#[tokio::test]
+async fn the_root_leads_to_the_page() {
+    let app = fresh();
+    let client = reqwest::Client::builder().redirect(Policy::none()).build().unwrap();
+    for path in ["/", "/ops"] {
+        let answer = client.get(format!("http://{}{path}", app.internal)).send().await.unwrap();
+        assert_eq!(answer.status(), 307, "{path}");
+        assert_eq!(answer.headers()["location"], "ops/", "{path}");
+    }
+    let page = get(&app, "/").await;
+    assert_eq!((page.status().as_u16(), page.url().path()), (200, "/ops/"));
+}
+
 #[tokio::test]
 async fn probes_are_answered() {
     // A process whose ledger did not answer in time is not ready for a moment; it is always alive.
@@ -369,5 +384,6 @@ pub const CASES: &[Case] = &cases![
     an_audit_without_a_body_covers_everything,
     the_way_of_one_request_is_found_by_id_and_by_number,
     no_cache_keeps_what_operators_see_and_no_browser_guesses_its_type,
+    the_root_leads_to_the_page,
     probes_are_answered,
 ];
