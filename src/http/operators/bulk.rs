@@ -165,10 +165,9 @@ async fn step(
     let mut numbers: Vec<DeadLetterNo> = page.iter().map(|dead_letter| dead_letter.no).collect();
     numbers.sort_unstable();
     let (dead_letters, stopped) = run_each(state, verb, &numbers, reason).await?;
-    let done =
-        dead_letters.iter().filter(|item| item.is_done()).filter_map(|it| it.id.parse().ok());
-    let subjects: Vec<VerbSubject> =
-        done.map(|no| VerbSubject::DeadLetter(DeadLetterNo(no))).collect();
+    let done = dead_letters.iter().filter(|item| item.is_done());
+    let done = done.filter_map(|item| item.id.parse().ok()).map(DeadLetterNo);
+    let subjects: Vec<VerbSubject> = done.map(VerbSubject::DeadLetter).collect();
     record_all(state, &subjects, verb.name(), by).await;
     let num_gone = match stopped {
         None => numbers.len(),

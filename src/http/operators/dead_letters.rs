@@ -61,8 +61,7 @@ pub async fn replay(
     payload: web::Payload,
     state: State,
 ) -> Handled {
-    let max = state.settings.http.body_max_bytes;
-    let by = by_operator_in(&request, payload, max).await?;
+    let by = by_operator_in(&request, payload, state.settings.http.body_max_bytes).await?;
     let result = state.dead_letters.replay(parse_id(&dead_letter_id)?).await;
     respond(&state, "replay", by, result).await
 }

@@ -164,8 +164,7 @@ pub async fn retry(
     payload: web::Payload,
     state: State,
 ) -> Handled {
-    let max = state.settings.http.body_max_bytes;
-    let by = by_operator_in(&request, payload, max).await?;
+    let by = by_operator_in(&request, payload, state.settings.http.body_max_bytes).await?;
     let unknown = || {
         let problem = Problem::from(ProblemCode::NotFound).with_detail("No payment has this id.");
         problem.with("payment", payment.as_str())
