@@ -19,7 +19,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::mine::{add_quota, refusal_of_second};
+use super::mine::{add_limit, refusal_of_second};
 use super::views::{RequestView, no_store, rfc3339};
 use crate::domain::{
     BucketNo, BuyerId, Phase, Refusal, RequestId, RequestStatus, Reservation, Sale, Sku,
@@ -156,7 +156,7 @@ async fn decide(
         BuyAnswer::Unknown => (RequestView::pending(id, "unknown"), false),
         BuyAnswer::Busy => return Err(ProblemCode::Busy.into()),
     };
-    add_quota(&mut view, state, &sku, buyer).await;
+    add_limit(&mut view, state, &sku, buyer).await;
     let outcome = match view.state {
         _ if replayed => "replayed",
         "success" => "placed",

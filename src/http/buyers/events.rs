@@ -10,7 +10,6 @@ use actix_web::web::Bytes;
 use actix_web::{HttpRequest, HttpResponse, web};
 use futures_util::stream;
 
-use super::mine::add_quota;
 use super::requests::BuyerRequest;
 use super::views::{RequestView, no_store};
 use crate::actors::status_watcher::{FollowedRequest, StreamNews};
@@ -87,9 +86,7 @@ impl EventStream {
         match self.followed.next().await {
             Some(StreamNews::Beat) => (Bytes::from_static(BEAT), Some(self)),
             Some(StreamNews::Ended(status)) => {
-                let mut view = self.request.view(&self.state, status);
-                add_quota(&mut view, &self.state, &self.request.sku, self.request.buyer).await;
-                (event(&view), None)
+                (event(&self.request.view(&self.state, status).await), None)
             }
             None => (come_again(), None),
         }

@@ -158,11 +158,19 @@ fn holds_units(status: RequestStatus) -> bool {
     }
 }
 
-/// Adds the buyer's units to the view of an order under a quota. The order stands without them: an
-/// error of the stock leaves them out.
-pub async fn add_quota(view: &mut RequestView, state: &HttpState, sku: &Arc<Sku>, buyer: BuyerId) {
-    if let (Some(_), Some(limit)) = (&view.order, sku.policy.quota()) {
+/// Adds to the view of an order the buyer's units under a quota; to that of an ended order the id
+/// that buys again. The order stands without them: an error of the stock leaves them out.
+pub async fn add_limit(view: &mut RequestView, state: &HttpState, sku: &Arc<Sku>, buyer: BuyerId) {
+    let Some(order) = &view.order else { return };
+    if let Some(limit) = sku.policy.quota() {
         let owned = state.deps.gates.owned(sku, buyer).await;
         view.quota = owned.ok().map(|owned| QuotaView { owned, limit });
+    } else if sku.policy.derives_request_id()
+        && !order.state.is_live()
+        && !state.deps.catalog.is_barred(sku.no, buyer)
+        && let Some((listed, _)) = state.deps.catalog.of_sku(sku.no)
+        && let Ok((next, None)) = present_request(state, &listed.sale.id, sku, buyer).await
+    {
+        view.again = Some(state.deps.request_ids.sign(next, &listed.sale.id, sku.no, buyer));
     }
 }

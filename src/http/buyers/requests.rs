@@ -9,7 +9,7 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::mine::add_quota;
+use super::mine::add_limit;
 use super::views::{RequestView, no_store, no_store_json, rfc3339};
 use crate::domain::{BuyerId, Refusal, RequestId, RequestStatus, Sku};
 use crate::http::admission::LimitedCall;
@@ -117,21 +117,19 @@ impl BuyerRequest {
     pub async fn poll(&self, state: &HttpState) -> Result<RequestView, Problem> {
         let record = state.deps.gates.record(&self.sku, self.number, self.buyer).await?;
         let record = record.ok_or_else(|| not_found(&self.id))?;
-        let mut view = self.view(state, record.status());
-        add_quota(&mut view, state, &self.sku, self.buyer).await;
-        Ok(view)
+        Ok(self.view(state, record.status()).await)
     }
 
-    /// The request in this status.
-    pub fn view(&self, state: &HttpState, status: RequestStatus) -> RequestView {
+    /// The request in this status, with what its buyer may still buy.
+    pub async fn view(&self, state: &HttpState, status: RequestStatus) -> RequestView {
         let Self { id, number, listed, sku, buyer } = self;
-        let again = match &status {
-            RequestStatus::Failed(reason) => {
-                state.deps.request_ids.again(*number, reason, &listed.sale.id, sku, *buyer)
-            }
-            RequestStatus::Queued | RequestStatus::Ordered { .. } => None,
-        };
-        RequestView { again, ..RequestView::new(id.clone(), listed, sku, *buyer, status) }
+        let mut view = RequestView::new(id.clone(), listed, sku, *buyer, status);
+        if let RequestStatus::Failed(reason) = &status {
+            let ids = &state.deps.request_ids;
+            view.again = ids.again(*number, reason, &listed.sale.id, sku, *buyer);
+        }
+        add_limit(&mut view, state, sku, *buyer).await;
+        view
     }
 }
 
@@ -173,7 +171,7 @@ pub async fn cancel(request: HttpRequest, request_id: web::Path<String>, state: 
         Problem::from(error)
             .with_detail("The ledger did not answer: the request may be cancelled. Ask again.")
     })?;
-    let view = owned.view(&state, status);
+    let view = owned.view(&state, status).await;
     if status == RequestStatus::Failed(Refusal::CancelledByBuyer) {
         return Ok(no_store_json(view));
     }

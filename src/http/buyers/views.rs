@@ -316,8 +316,8 @@ pub struct RequestView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(schema_with = problem_codes)]
     pub reason: Option<&'static str>,
-    /// With this request id the buyer buys the SKU again; only for `one_per_buyer`, if the request
-    /// was cancelled, timed out or discarded.
+    /// With this request id the buyer buys again; only for `one_per_buyer`, if the request was
+    /// cancelled, timed out or discarded, or its order has ended and the buyer may buy now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub again: Option<String>,
     /// Only if `success`.

@@ -166,6 +166,7 @@ async fn a_cancelled_order_frees_its_unit_and_its_buyer_buys_again() {
     let old = json!({"sku_id": "sku", "quantity": 1});
     let (_, replayed) = app.buy_json("sale", BUYER, old.clone()).await;
     assert_eq!(replayed["order"]["state"], "cancelled", "the old id stays with its order");
+    assert_eq!(replayed["again"], cancelled["again"], "{replayed}");
     let again = cancelled["again"].as_str().unwrap();
     assert_ne!(again, first);
     let anew = json!({"sku_id": "sku", "quantity": 1, "request_id": again});
@@ -176,10 +177,15 @@ async fn a_cancelled_order_frees_its_unit_and_its_buyer_buys_again() {
     );
     let double = app.buy("sale", BUYER, anew).await;
     assert_eq!(double.headers()["idempotent-replayed"], "true", "a double click is one order");
-    problem(app.buy("sale", 2, old).await, 409, "sold-out").await;
+    problem(app.buy("sale", 2, old.clone()).await, 409, "sold-out").await;
+    let (_, replayed) = app.buy_json("sale", BUYER, old.clone()).await;
+    assert!(replayed.get("again").is_none(), "the buyer has an order: {replayed}");
     let third: Json = cancel(&app, again, BUYER).await.json().await.unwrap();
     assert_eq!(third["state"], "cancelled");
     assert!(third["again"].is_string() && third["again"] != again, "{third}");
+    in_bucket(&app, again, "cancelled").await;
+    let (_, replayed) = app.buy_json("sale", BUYER, old).await;
+    assert_eq!(replayed["again"], third["again"], "{replayed}");
     app.assert_audit_holds().await;
 }
 

@@ -114,6 +114,13 @@ async fn a_buyer_sees_what_is_his_under_each_policy() {
     .await;
     let expected = json!({"sku_id": "sku", "owned": 0, "request_id": cancelled["again"]});
     assert_eq!(next, expected, "{cancelled}");
+    // A repeat of the purchase and the status of its request name it, too.
+    let repeat = app.buy("one", 1, json!({"sku_id": "sku", "quantity": 2})).await;
+    assert_eq!(repeat.headers()["idempotent-replayed"], "true");
+    let repeat: Json = repeat.json().await.unwrap();
+    assert_eq!(repeat["again"], cancelled["again"], "{repeat}");
+    let path = format!("/v1/requests/{}", bought["request_id"].as_str().unwrap());
+    assert_eq!(app.get(&path, 1).await.1, repeat);
     let answer = app.client.get(app.url("/v1/sales/one/mine")).send().await.unwrap();
     problem(answer, 401, "unauthenticated").await;
 }

@@ -194,6 +194,8 @@ impl Story {
         assert_eq!(self.cancel(&second, 1).await, ended, "repeat-safe");
         assert!(ended.get("again").is_none(), "{ended}");
         self.reaches_bucket(&second, 1, "cancelled").await;
+        let (_, status) = self.app.get(&format!("/v1/requests/{second}"), 1).await;
+        assert!(status.get("again").is_none(), "{status}");
         match self.policy["kind"].as_str().unwrap() {
             "one_per_buyer" => assert_eq!(self.app.request_id("again", 1).await, first),
             "quota" => assert_eq!(self.refusal("again", 1).await, "quota-exceeded"),
