@@ -13,7 +13,6 @@ use crate::domain::{OrderIntent, PlaceOutcome};
 use crate::messages::envelope::dead_letter_of_intent;
 use crate::messages::{NoOutcome, WriteResult};
 
-
 /// Most single orders that probes split off larger submissions. One commit among them is evidence
 /// enough; more would delay the recovery, because each is a transaction of its own.
 const PROBES_MAX: usize = 64;
