@@ -186,7 +186,7 @@ fn an_order_without_an_answer_delays_no_other_and_is_dead_lettered() {
 }
 
 /// The canary gives evidence without other traffic: the consumer resubmits an order that the ledger
-/// has; the ledger rejects the duplicate and commits a token.
+/// has; the ledger rejects the duplicate and commits the canary.
 #[test]
 fn a_single_order_without_an_answer_is_dead_lettered() {
     in_system(async {

@@ -34,7 +34,7 @@ pub enum Fault {
     NeverAnswers(RequestId),
     /// A batch with this request is refused with an error that does not name the request.
     Refuses(RequestId),
-    /// A batch with this request is refused, and so is every token.
+    /// A batch with this request is refused, and so is the canary.
     CommitsNothing(RequestId),
     /// The next batches, so many, are refused with an error that names no request.
     RefusesBatches(usize),
