@@ -2,7 +2,6 @@
 //! authentication, and problem documents for all errors.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use actix_web::body::{BoxBody, MessageBody};
 use actix_web::dev::{ServiceRequest, ServiceResponse};
@@ -13,6 +12,7 @@ use actix_web::{Error, HttpMessage, HttpRequest, HttpResponse};
 
 use super::problem::{NO_SNIFF, Problem, ProblemCode};
 use super::trace_context::{TRACEPARENT, TraceContext};
+use crate::http::operators::auth::Operator;
 use crate::http::routes::RouteAccess;
 use crate::http::state::{HttpState, State};
 use crate::observe::metrics::{RouteLabel, RouteStatus};
@@ -63,10 +63,8 @@ pub async fn watch(
     };
     let started = state.deps.clock.now();
     let call = (access == RouteAccess::Admin).then(|| AdminCall::of(&request));
-    let mut operator_name = None;
     let allowed = match access {
         RouteAccess::Admin => state.admin_auth.load().check(request.head()).and_then(|operator| {
-            operator_name = Some(Arc::clone(&operator.name));
             let allowed = operator.check(request.method(), route);
             request.extensions_mut().insert(operator);
             allowed
@@ -83,8 +81,8 @@ pub async fn watch(
         call.log_refused(&state, problem);
     }
     let mut answer = as_problem(answer, &trace);
-    if let (Some(call), Some(name)) = (call, operator_name) {
-        call.log(&name, &answer, &trace);
+    if let Some(call) = call {
+        call.log(&answer, &trace);
     }
     protect(answer.headers_mut(), access);
     answer.headers_mut().insert(TRACEPARENT, trace.header());
@@ -124,12 +122,14 @@ impl AdminCall {
     }
 
     /// One line per verb: who did what, why, with which result.
-    fn log(&self, operator: &str, answer: &ServiceResponse, trace: &TraceContext) {
+    fn log(&self, answer: &ServiceResponse, trace: &TraceContext) {
         let Self { method, path, peer } = self;
-        if !matches!(*method, Method::GET | Method::HEAD) {
-            let (status, trace_id) = (answer.status().as_u16(), trace.trace);
-            let peer = peer.map(tracing::field::display);
-            let extensions = answer.request().extensions();
+        let extensions = answer.request().extensions();
+        if !matches!(*method, Method::GET | Method::HEAD)
+            && let Some(operator) = extensions.get::<Operator>()
+        {
+            let (operator, trace_id) = (&*operator.name, trace.trace);
+            let (status, peer) = (answer.status().as_u16(), peer.map(tracing::field::display));
             let reason = extensions.get::<Reason>().map(|reason| reason.0.as_str());
             let result = extensions.get::<VerbResult>().map(|result| result.0.as_str());
             tracing::info!(
