@@ -171,10 +171,10 @@ pub async fn cancel(request: HttpRequest, request_id: web::Path<String>, state: 
         Problem::from(error)
             .with_detail("The ledger did not answer: the request may be cancelled. Ask again.")
     })?;
-    let view = owned.view(&state, status).await;
     if status == RequestStatus::Failed(Refusal::CancelledByBuyer) {
-        return Ok(no_store_json(view));
+        return Ok(no_store_json(owned.view(&state, status).await));
     }
+    let view = RequestView::new(owned.id.clone(), &owned.listed, sku, *buyer, status);
     let decided = Problem::from(ProblemCode::AlreadyDecided)
         .with("request_id", view.request_id)
         .with("state", view.state);
