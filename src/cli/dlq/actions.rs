@@ -77,7 +77,7 @@ impl Selection {
                 let problem = "a verb on all that match needs a reason";
                 return Err(unclear(problem, "give --reason").into());
             };
-            if self.filter.query().first().is_none_or(|(name, _)| *name != "state") {
+            if !self.filter.query().iter().any(|(name, _)| *name == "state") {
                 return Err(unclear("a verb takes --state open or parked", "give one").into());
             }
             run.all(client, self, action.verb, reason, expected).await
