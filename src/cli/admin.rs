@@ -113,6 +113,8 @@ impl Error {
     }
 }
 
+type Answer = Result<Json, Error>;
+
 /// A client of one server's internal listener.
 #[derive(Debug)]
 pub struct AdminClient {
@@ -173,7 +175,7 @@ impl AdminClient {
     }
 
     /// `GET` below `/admin/v1`.
-    pub async fn get(&self, path: &[&str], within: Option<Duration>) -> Result<Json, Error> {
+    pub async fn get(&self, path: &[&str], within: Option<Duration>) -> Answer {
         self.call(Method::GET, path, &[], None, within).await
     }
 
@@ -183,27 +185,17 @@ impl AdminClient {
         path: &[&str],
         query: &[(&str, &str)],
         within: Option<Duration>,
-    ) -> Result<Json, Error> {
+    ) -> Answer {
         self.call(Method::GET, path, query, None, within).await
     }
 
     /// `POST` below `/admin/v1`; waits without limit when `within` is `None`.
-    pub async fn post(
-        &self,
-        path: &[&str],
-        body: &Json,
-        within: Option<Duration>,
-    ) -> Result<Json, Error> {
+    pub async fn post(&self, path: &[&str], body: &Json, within: Option<Duration>) -> Answer {
         self.call(Method::POST, path, &[], Some(body), within).await
     }
 
     /// `PATCH` below `/admin/v1`.
-    pub async fn patch(
-        &self,
-        path: &[&str],
-        body: &Json,
-        within: Option<Duration>,
-    ) -> Result<Json, Error> {
+    pub async fn patch(&self, path: &[&str], body: &Json, within: Option<Duration>) -> Answer {
         self.call(Method::PATCH, path, &[], Some(body), within).await
     }
 
@@ -250,7 +242,7 @@ impl AdminClient {
         query: &[(&str, &str)],
         body: Option<&Json>,
         within: Option<Duration>,
-    ) -> Result<Json, Error> {
+    ) -> Answer {
         if let Some(dots) = path.iter().find(|segment| matches!(**segment, "." | ".." | "")) {
             return Err(Error::Address(format!("{dots:?} cannot be a part of a URL")));
         }
@@ -267,7 +259,7 @@ impl AdminClient {
         self.interpret(answer.status(), answer.body())
     }
 
-    fn interpret(&self, status: StatusCode, body: &[u8]) -> Result<Json, Error> {
+    fn interpret(&self, status: StatusCode, body: &[u8]) -> Answer {
         let not_floodgate =
             || Error::NotFloodgate { url: self.base.to_string(), status: status.as_u16() };
         let data: Option<Json> = serde_json::from_slice(body).ok();

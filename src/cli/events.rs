@@ -61,7 +61,7 @@ pub async fn run(args: &EventsArgs, common: &Common) -> anyhow::Result<Exit> {
     let mut after = after.to_string();
     loop {
         let page = get_page(&client, &after, *follow).await;
-        let page = page.map_err(|error| with_remedy(error, &after))?;
+        let page = page.map_err(|error| going_on(error.into_failure(), &after))?;
         if page.is_empty() && !follow {
             output.note(&format!("end of the feed; later ones: --after {after}"));
             return Ok(Exit::Done);
@@ -91,10 +91,6 @@ fn render(event: &Json) -> String {
     row.extend(cells(data, &["actor", "reason"]));
     let row: Vec<String> = row.iter().map(|cell| on_one_line(cell, TEXT_CHARS)).collect();
     row.join("  ")
-}
-
-fn with_remedy(error: Error, after: &str) -> CommandFailure {
-    going_on(error.into_failure(), after)
 }
 
 fn not_written(error: anyhow::Error, after: &str) -> anyhow::Error {

@@ -107,12 +107,8 @@ pub async fn run(args: &PaymentsArgs, common: &Common) -> anyhow::Result<Exit> {
             output.data(&shown, || render(list(&shown, "payments")))?;
             Ok(Exit::Done)
         }
-        Verb::Retry { ids, reason } => {
-            each(&client, output, ids, "retry", &json!({ "reason": reason })).await
-        }
-        Verb::Resolve { ids, reason } => {
-            each(&client, output, ids, "resolve", &json!({ "reason": reason })).await
-        }
+        Verb::Retry { ids, reason } => each(&client, output, ids, "retry", json!(reason)).await,
+        Verb::Resolve { ids, reason } => each(&client, output, ids, "resolve", json!(reason)).await,
     }
 }
 
@@ -133,11 +129,12 @@ async fn each(
     output: Output,
     ids: &[String],
     verb: &str,
-    body: &Json,
+    reason: Json,
 ) -> anyhow::Result<Exit> {
+    let body = json!({ "reason": reason });
     let (mut results, mut ended) = (Vec::new(), Ok(Exit::Done));
     for id in ids {
-        match client.post(&["payments", id, verb], body, CALL_TIMEOUT).await {
+        match client.post(&["payments", id, verb], &body, CALL_TIMEOUT).await {
             Ok(answer) => results.push(json!({ "id": id, "done": field(&answer, "done") })),
             Err(error) if error.is_about_one() => {
                 results.push(json!({ "id": id, "refused": error.to_string() }));

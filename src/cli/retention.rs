@@ -72,10 +72,8 @@ impl ArchiveArgs {
         let digest = manifest.write(to).map_err(|error| cannot_write(to, error))?.to_string();
         let tables = manifest.contents();
         let body = json!({ "digest": digest, "tables": tables, "reason": reason });
-        client
-            .post(&path, &body, COMPARE_TIMEOUT)
-            .await
-            .map_err(|error| with_remedy(error, sale_id))?;
+        let archived = client.post(&path, &body, COMPARE_TIMEOUT).await;
+        archived.map_err(|error| with_remedy(error, sale_id))?;
         let data = json!({ "folder": to, "digest": digest, "tables": manifest.tables });
         output.data(&data, || format!("{}\ndigest {digest}", render(&manifest)))?;
         output.note(&format!("next: floodgate sale purge {sale_id} --archive {}", to.display()));
@@ -158,10 +156,8 @@ impl PurgeArgs {
         let (mut num_rows, mut longest_ms) = (0, 0);
         loop {
             let path = ["sales", sale_id, "purge"];
-            let purge = client
-                .post(&path, &body, COMPARE_TIMEOUT)
-                .await
-                .map_err(|error| with_remedy(error, sale_id))?;
+            let purge = client.post(&path, &body, COMPARE_TIMEOUT).await;
+            let purge = purge.map_err(|error| with_remedy(error, sale_id))?;
             let number = |name| purge.get(name).and_then(Json::as_u64).unwrap_or(0);
             num_rows += number("num_rows");
             longest_ms = longest_ms.max(number("longest_ms"));

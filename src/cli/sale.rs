@@ -78,7 +78,10 @@ enum Verb {
     Restock(RestockArgs),
     /// Show one sale
     #[command(before_help = "Examples:\n  floodgate sale show spring\n")]
-    Show(OneSale),
+    Show {
+        /// The sale's id
+        sale_id: String,
+    },
     /// Write the page of a sale as static files for a CDN
     #[command(before_help = export::EXAMPLES)]
     Export(ExportArgs),
@@ -100,12 +103,6 @@ struct PhaseArgs {
     /// Why; recorded with who did it
     #[arg(long)]
     reason: Option<String>,
-}
-
-#[derive(Debug, Args)]
-struct OneSale {
-    /// The sale's id
-    sale_id: String,
 }
 
 /// Calls the running server.
@@ -131,7 +128,7 @@ pub async fn run(args: &SaleArgs, common: &Common) -> anyhow::Result<Exit> {
         Verb::Restock(restock) => return restock.run(&client, &output).await,
         Verb::Archive(archive) => return archive.run(&client, &output).await,
         Verb::Purge(purge) => return purge.run(&client, &output).await,
-        Verb::Show(OneSale { sale_id }) => {
+        Verb::Show { sale_id } => {
             let mut sale = client.get(&["sales", sale_id], CALL_TIMEOUT).await?;
             let funnel = client.get(&["sales", sale_id, "funnel"], CALL_TIMEOUT).await?;
             let subject = format!("sale:{sale_id}");

@@ -98,8 +98,7 @@ impl SetArgs {
         let body = self.body();
         if !["title", "ends_at", "skus"].iter().any(|name| body.get(name).is_some()) {
             let remedy = "`floodgate sale set --help` shows what can change";
-            let what = "nothing to change".to_owned();
-            return Err(CommandFailure::new(Exit::Unclear, what, remedy).into());
+            return Err(CommandFailure::new(Exit::Unclear, "nothing to change", remedy).into());
         }
         let sale = client.patch(&["sales", &self.sale_id], &body, CALL_TIMEOUT).await?;
         output.data(&sale, || format!("sale {} is changed", self.sale_id))?;
