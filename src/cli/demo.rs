@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::Permissions;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 
 use anyhow::Context;
@@ -23,7 +23,7 @@ use loadgen::{Crowd, CrowdRun, terminal_progress};
 const EXAMPLES: &str = "\
 Examples:
   floodgate demo                               20,000 buyers rush 1,000 units, then it stays up
-  floodgate demo --exit                        the same, then it ends; exit 1 if the audit fails
+  floodgate demo --exit                        it ends: exit 1 if nothing is sold or the audit fails
   floodgate demo --buyers 200000 --stock 50 --exit
 ";
 
@@ -34,6 +34,8 @@ const SKU: &str = "phone";
 const SHOP: &str = "your-turn";
 
 /// Sell a limited stock to a crowd, over real HTTP, on a fresh temporary ledger
+///
+/// Of the configuration it uses the addresses of both listeners and the format of the log.
 #[derive(Debug, Args)]
 #[command(before_help = EXAMPLES)]
 pub struct DemoArgs {
@@ -51,7 +53,7 @@ pub struct DemoArgs {
 }
 
 /// The result of one demo sale.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct DemoVerdict {
     buyers: u64,
     stock: u32,
@@ -75,36 +77,36 @@ struct DemoVerdict {
 
 impl DemoVerdict {
     fn is_clean(&self) -> bool {
-        self.audit_holds && self.oversold + self.doubled + self.lost == 0
+        self.audit_holds && self.sold > 0 && self.oversold + self.doubled + self.lost == 0
     }
 }
 
-/// Runs the demo; exits with 1 when an invariant is violated or could not be checked.
+/// Runs the demo; exits with 1 unless units are sold and the audit finds that all invariants hold.
 pub fn run(args: &DemoArgs, common: &Common) -> anyhow::Result<Exit> {
     let output = common.output();
-    let mut settings = common.settings()?;
-    // Log lines would bury the demo's own output.
-    "error".clone_into(&mut settings.log.filter);
-    // The crowd uses a few hundred connections; this limit fits every machine's open-file limit.
-    settings.http.connections_max = settings.http.connections_max.min(2_000);
-    telemetry::init(&settings.log)?;
-    raise_open_files(settings.http.connections_max);
+    let given = common.settings_for(&["http.bind", "internal.bind"])?;
     let folder = tempfile::Builder::new()
         .prefix("floodgate-demo-")
         .permissions(Permissions::from_mode(0o700))
         .tempdir();
     let folder = folder.context("cannot create a temporary directory for the ledger")?;
-    // The crowd and the demo provider speak plain HTTP.
-    settings.http.tls = None;
-    if settings.payment.provider == PaymentBackend::None {
-        settings.payment.provider = PaymentBackend::Demo;
-    }
-    settings.ledger.url = format!("sqlite://{}", folder.path().join("floodgate.db").display());
-    free_port_if_taken(&mut settings.http.bind);
-    free_port_if_taken(&mut settings.internal.bind);
+    let ledger = format!("sqlite://{}", folder.path().join("floodgate.db").display());
+    // The defaults, because the configuration may be a shop's: the demo must not use its servers,
+    // and its access rules and limits would refuse the crowd.
+    let mut settings = Settings::for_test(&ledger);
+    settings.payment.provider = PaymentBackend::Demo;
+    settings.http.bind = on_loopback(given.http.bind);
+    settings.internal.bind = on_loopback(given.internal.bind);
+    settings.log.format = given.log.format;
+    // Log lines would bury the demo's own output.
+    "error".clone_into(&mut settings.log.filter);
+    // The crowd uses a few hundred connections; this limit fits every machine's open-file limit.
+    settings.http.connections_max = 2_000;
+    telemetry::init(&settings.log)?;
+    raise_open_files(settings.http.connections_max);
     let server = AppThread::start(settings.clone())?;
     settings.internal.bind = server.listening().internal;
-    let public = server.listening().public.context("the demo serves buyers: role must be `all`")?;
+    let public = server.listening().public.context("the demo has no public listener")?;
 
     let runtime = super::runtime()?;
     let verdict = runtime.block_on(rush(args, output, &settings, public))?;
@@ -281,9 +283,20 @@ The interface with every call: http://{public}/docs/
     )
 }
 
-/// The demo must start even when another server uses the default port.
-fn free_port_if_taken(bind: &mut SocketAddr) {
-    if TcpListener::bind(*bind).is_err() {
-        bind.set_port(0);
+/// `bind`; a free port on loopback if another server uses it, or if other machines reach it: the
+/// demo does not verify buyer ids.
+fn on_loopback(bind: SocketAddr) -> SocketAddr {
+    let is_usable = bind.ip().is_loopback() && TcpListener::bind(bind).is_ok();
+    if is_usable { bind } else { (Ipv4Addr::LOCALHOST, 0).into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_demo_that_sold_nothing_has_failed() {
+        let sold = |sold| DemoVerdict { sold, audit_holds: true, ..DemoVerdict::default() };
+        assert!(sold(1).is_clean() && !sold(0).is_clean());
     }
 }

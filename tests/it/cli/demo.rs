@@ -111,3 +111,24 @@ fn the_demo_sells_out_and_ends_with_its_verdict() {
         assert_eq!(verdict[broken], 0, "{broken}");
     }
 }
+
+#[test]
+fn the_demo_uses_no_server_and_no_access_rule_of_the_configuration() {
+    let directory = tempfile::tempdir().unwrap();
+    let words = ["demo", "--buyers", "50", "--stock", "5", "--exit", "--json"];
+    let mut command = floodgate(directory.path(), &words);
+    for (key, value) in [
+        ("TIER", "gate"),
+        ("REDIS__URL", "redis://127.0.0.1:1"),
+        ("AUTH__MODE", "jwt"),
+        ("HTTP__BIND", "0.0.0.0:0"),
+        ("ADMIN__TOKEN", "0123456789abcdef"),
+        ("LIMITS__ADDRESS_PER_SECOND", "1"),
+    ] {
+        command.env(format!("FLOODGATE__{key}"), value);
+    }
+    let output = command.output().unwrap();
+    assert_eq!((code(&output), json(&output)["sold"].as_u64()), (0, Some(5)), "{output:?}");
+    let notes = String::from_utf8(output.stderr).unwrap();
+    assert!(notes.contains("5 units, http://127.0.0.1:"), "buyer ids are not verified: {notes}");
+}
