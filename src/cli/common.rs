@@ -17,17 +17,17 @@ Examples:
   floodgate check-config --json | jq .origins      who set what
 ";
 
-/// Flags of every command.
+/// Flags of every command, before or behind its name.
 #[derive(Debug, Default, Args)]
 pub struct Common {
     /// Configuration file (TOML); see `floodgate check-config` for every key
-    #[arg(long, value_name = "FILE", global = true, help_heading = "Common options")]
+    #[arg(long, value_name = "FILE", help_heading = "Common options")]
     pub config: Option<PathBuf>,
     /// Set one key, such as http.workers=2; may be repeated, wins over file and environment
-    #[arg(long, value_name = "SECTION.KEY=VALUE", global = true, help_heading = "Common options")]
+    #[arg(long, value_name = "SECTION.KEY=VALUE", help_heading = "Common options")]
     pub set: Vec<String>,
     /// Print data as JSON on stdout; messages stay on stderr
-    #[arg(long, global = true, help_heading = "Common options")]
+    #[arg(long, help_heading = "Common options")]
     pub json: bool,
 }
 

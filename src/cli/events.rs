@@ -31,7 +31,7 @@ Examples:
 
 /// Read the feed of order events: 0 = read to its end, 1 = refused, 2 = no answer
 #[derive(Debug, Args)]
-#[command(before_help = EXAMPLES, args_conflicts_with_subcommands = true)]
+#[command(before_help = EXAMPLES)]
 pub struct EventsArgs {
     #[command(subcommand)]
     verb: Verb,

@@ -26,7 +26,7 @@ Examples:
 
 /// Payments that wait for an operator: 0 = done, 1 = refused, 2 = no answer
 #[derive(Debug, Args)]
-#[command(before_help = EXAMPLES, args_conflicts_with_subcommands = true)]
+#[command(before_help = EXAMPLES)]
 pub struct PaymentsArgs {
     #[command(subcommand)]
     verb: Verb,

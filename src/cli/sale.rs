@@ -42,7 +42,7 @@ const CREATE_EXAMPLES: &str = r#"Examples:
 
 /// Create, open, pause, close, change, show, archive and purge sales on the running server
 #[derive(Debug, Args)]
-#[command(before_help = EXAMPLES, args_conflicts_with_subcommands = true)]
+#[command(before_help = EXAMPLES)]
 pub struct SaleArgs {
     #[command(subcommand)]
     verb: Verb,

@@ -30,7 +30,7 @@ Examples:
 
 /// See, replay, park, discard dead letters: 0 = done, 1 = some were refused, 2 = no answer
 #[derive(Debug, Args)]
-#[command(before_help = EXAMPLES, args_conflicts_with_subcommands = true)]
+#[command(before_help = EXAMPLES)]
 pub struct DlqArgs {
     #[command(subcommand)]
     verb: Verb,

@@ -161,6 +161,44 @@ fn a_taken_address_and_a_wrong_key_have_their_exits() {
 }
 
 #[test]
+fn wrong_usage_is_2_and_help_is_0() {
+    for (line, exit) in
+        [("fly", 2), ("serve --fly", 2), ("--json", 2), ("serve --help", 0), ("--version", 0)]
+    {
+        let words: Vec<&str> = line.split(' ').collect();
+        assert_eq!(code(&run(Path::new("/"), &words)), exit, "{line}");
+    }
+}
+
+#[test]
+fn common_options_mean_the_same_before_and_behind_a_command() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path();
+    std::fs::write(path.join("one.toml"), "[http]\nworkers = 1\n").unwrap();
+    std::fs::write(path.join("two.toml"), "[http]\nworkers = 2\n").unwrap();
+    let before = ["--json", "--config", "one.toml", "--set", "http.backlog=5"];
+    let more = ["--set", "gate.batch_max=7", "check-config"];
+    let behind = ["--set", "http.backlog=6", "--config", "two.toml"];
+    let numbers = |words: &[&str]| {
+        let shown = json(&run(path, words));
+        let settings = &shown["settings"];
+        ["/http/workers", "/http/backlog", "/gate/batch_max"]
+            .map(|key| settings.pointer(key).and_then(Json::as_u64))
+    };
+    assert_eq!(numbers(&[&before[..], &more].concat()), [Some(1), Some(5), Some(7)]);
+    let both = [&before[..], &more, &behind].concat();
+    assert_eq!(numbers(&both), [Some(2), Some(6), Some(7)], "the last one counts");
+
+    let api = scripted::ScriptedApi::always(200, serde_json::json!({ "sales": [] }));
+    for line in ["--json sale list", "sale --json list", "sale list --json"] {
+        let words: Vec<&str> = line.split(' ').collect();
+        assert_eq!(api.text(&words, 0), "{\"sales\":[]}\n", "{line}");
+    }
+    let between = run(path, &["sale", "--internal-url", &api.url, "list"]);
+    assert_eq!(code(&between), 0, "{between:?}");
+}
+
+#[test]
 fn the_help_and_the_manual_list_every_exit_code() {
     let help = String::from_utf8(run(Path::new("/"), &["--help"]).stdout).unwrap();
     let (_, listed) = help.split_once("Exit codes:\n").unwrap();
