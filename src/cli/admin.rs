@@ -90,7 +90,8 @@ impl Error {
             }
             Self::Unknown { .. } => "check `floodgate sale list`, then repeat: repeats do no harm",
             Self::Token { .. } => {
-                "give the server's token: --set admin.token_file=FILE, with the token alone in it"
+                "commands send admin.token, or the first `operate` one of admin.tokens_file: give \
+                 the server's with --set admin.token_file=FILE, with the token alone in it"
             }
             Self::Refused { status: 403, .. } => {
                 "give a token with the scope `operate`: --set admin.token_file=FILE"

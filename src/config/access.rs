@@ -117,10 +117,11 @@ impl AdminSettings {
         jwks::secrets(&self.token)
     }
 
-    /// The token that commands present: the first.
+    /// The token that commands present: the first of `token`, else of those that may operate.
     #[must_use]
     pub fn bearer(&self) -> Option<SecretString> {
-        self.bearers().into_iter().next()
+        let named = self.tokens.iter().find(|named| named.scope == AdminScope::Operate);
+        self.bearers().into_iter().next().or_else(|| named.map(|named| named.token.clone()))
     }
 }
 

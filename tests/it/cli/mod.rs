@@ -199,6 +199,24 @@ fn common_options_mean_the_same_before_and_behind_a_command() {
 }
 
 #[test]
+fn commands_send_the_first_token_that_may_operate() {
+    let directory = tempfile::tempdir().unwrap();
+    let tokens = "collector read 0123456789abcdef\nanna operate fedcba9876543210\n";
+    std::fs::write(directory.path().join("tokens"), tokens).unwrap();
+    let api = scripted::ScriptedApi::always(200, serde_json::json!({ "sales": [] }));
+    let list = ["sale", "list", "--internal-url", &api.url, "--set", "admin.tokens_file=tokens"];
+    let cases = [("log.format=text", "fedcba9876543210"), ("admin.token=s3cret", "s3cret")];
+    for (more, token) in cases {
+        let output = run(directory.path(), &[&list[..], &["--set", more]].concat());
+        assert_eq!(code(&output), 0, "{output:?}");
+        let request = api.requests.lock().unwrap().pop().unwrap();
+        assert!(request.contains(&format!("authorization: Bearer {token}\r\n")), "{request}");
+    }
+    let refused = scripted::ScriptedApi::always(401, Json::Null).run(&["sale", "list"]);
+    assert!(scripted::stderr(&refused).contains("admin.tokens_file"), "{refused:?}");
+}
+
+#[test]
 fn the_help_and_the_manual_list_every_exit_code() {
     let help = String::from_utf8(run(Path::new("/"), &["--help"]).stdout).unwrap();
     let (_, listed) = help.split_once("Exit codes:\n").unwrap();

@@ -13,7 +13,7 @@ use super::{code, floodgate, run};
 /// A server with the test's answers, and what it was asked.
 pub struct ScriptedApi {
     pub url: String,
-    requests: Arc<Mutex<Vec<String>>>,
+    pub requests: Arc<Mutex<Vec<String>>>,
 }
 
 impl ScriptedApi {
