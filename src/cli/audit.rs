@@ -82,7 +82,7 @@ pub async fn run(args: &AuditArgs, common: &Common) -> anyhow::Result<Exit> {
             audit_ledger(&common.settings_for(&["tier", "ledger."])?, args.sale.as_deref()).await?
         }
         // A refused audit checked nothing: it must not exit with the code of a violation.
-        Err(error) if error.is_about_one() => {
+        Err(error @ (Error::Refused { .. } | Error::Token { .. })) => {
             return Err(CommandFailure { exit: Exit::Unclear, ..error.into_failure() }.into());
         }
         other => other?,

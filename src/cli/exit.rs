@@ -28,7 +28,7 @@ impl Exit {
             Self::Negative,
             "a clear no: audit violations, doctor findings, a refused request, a void bench",
         ),
-        (Self::Unclear, "wrong usage, or could not tell (no server answered)"),
+        (Self::Unclear, "wrong usage, or could not tell (no server answered, audit refused)"),
         (Self::Configuration, "the configuration or the admin token is wrong"),
         (Self::Ledger, "the ledger cannot be used"),
         (Self::Address, "a listener's address is in use or not on this machine"),
