@@ -113,8 +113,9 @@ pub trait OrderWriter: Send + Sync {
     async fn examine(&self, batch: Vec<OrderIntent>) -> Result<Examination, Error>;
 
     /// Records refused intents. A request with a record keeps its first one; a request with an
-    /// order (another buyer sent its id) gets none, so that each request has one final state.
-    async fn record_failures(&self, failures: Vec<Failure>) -> Result<(), Error>;
+    /// order (another buyer sent its id, or another writer has just placed it) gets none, so that
+    /// each request has one final state. Returns those with an order.
+    async fn record_failures(&self, failures: Vec<Failure>) -> Result<Vec<RequestId>, Error>;
 }
 
 /// Reads orders and failures.

@@ -299,16 +299,28 @@ async fn record_refusals(deps: &WriterDeps, intents: &[OrderIntent], written: &m
         return;
     }
     let records = refused.into_iter().map(|(_, failure)| failure).collect();
-    match deps.ledger.record_failures(records).await {
-        Ok(()) => deps.breaker.committed(),
+    let recorded = deps.ledger.record_failures(records).await;
+    let unrecorded = match &recorded {
+        Ok(_) => {
+            deps.breaker.committed();
+            no_outcome(ErrorClass::Unknown, "another writer has placed the order".into())
+        }
         Err(error) => {
             deps.metrics.ledger_error(error.class());
-            tracing::error!(error = &error as &dyn std::error::Error, "refusals not recorded");
+            tracing::error!(error = error as &dyn std::error::Error, "refusals not recorded");
             count_failure(deps, intents);
-            // Without a record no unit is released: the outcome is unknown to the sender.
-            let unrecorded = no_outcome(ErrorClass::Unknown, full_text(&error));
-            let is_refused = |it: &&mut WriteResult| matches!(it, Ok(PlaceOutcome::Refused(_)));
-            written.iter_mut().filter(is_refused).for_each(|it| *it = Err(unrecorded.clone()));
+            no_outcome(ErrorClass::Unknown, full_text(error))
+        }
+    };
+    // Without a record no unit is released: the outcome is unknown to the sender.
+    for (intent, written) in intents.iter().zip(written) {
+        let Ok(PlaceOutcome::Refused(reason)) = written else { continue };
+        let is_recorded = recorded.as_ref().is_ok_and(|ordered| {
+            // The order of a reused id is another buyer's.
+            *reason == Refusal::RequestIdReused || !ordered.contains(&intent.request)
+        });
+        if !is_recorded {
+            *written = Err(unrecorded.clone());
         }
     }
 }

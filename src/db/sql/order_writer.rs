@@ -40,10 +40,10 @@ impl<D: Database> OrderWriter for SqlLedger<D> {
         self.read("examining a batch", move |conn| examine(conn, &batch)).await
     }
 
-    async fn record_failures(&self, failures: Vec<Failure>) -> Result<(), Error> {
+    async fn record_failures(&self, failures: Vec<Failure>) -> Result<Vec<RequestId>, Error> {
         self.write("recording failures", move |conn, fence| {
             if failures.is_empty() {
-                return Ok(());
+                return Ok(Vec::new());
             }
             retry_concurrent("orders of the same requests", || {
                 in_transaction(conn, fence, |conn| record(conn, &failures))
@@ -145,21 +145,21 @@ fn sums(batch: &[OrderIntent]) -> Option<Vec<(i32, i32)>> {
 }
 
 /// Writes failures and then reads orders, whereas `place` writes orders and then reads failures:
-/// one of two concurrent transactions reads the other's row. `None`: a concurrent order was
-/// written.
+/// one of two concurrent transactions reads the other's row. Returns the requests with orders;
+/// `None`: a concurrent order was written.
 fn record<D: Database>(
     conn: &mut D,
     failures: &[Failure],
-) -> Result<TransactionEnd<Option<()>>, Error> {
+) -> Result<TransactionEnd<Option<Vec<RequestId>>>, Error> {
     let ordered = ordered_among(conn, failures)?;
-    let recorded = failures.iter().filter(|failure| !ordered.contains(&failure.request.to_db()));
-    let recorded: Vec<Failure> = recorded.copied().collect();
+    let (left_out, recorded): (Vec<Failure>, Vec<Failure>) =
+        failures.iter().partition(|failure| ordered.contains(&failure.request.to_db()));
     let rows = recorded.iter().map(FailureRow::try_from).collect::<Result<Vec<_>, _>>()?;
     for chunk in rows.chunks(IN_LIST_MAX) {
         conn.insert_failures(chunk)?;
     }
     if ordered_among(conn, &recorded)?.is_empty() {
-        Ok(TransactionEnd::Commit(Some(())))
+        Ok(TransactionEnd::Commit(Some(left_out.iter().map(|failure| failure.request).collect())))
     } else {
         Ok(TransactionEnd::RollBack(None))
     }

@@ -10,8 +10,8 @@ use super::{AuditSources, Error};
 use crate::db::conflict_resolution;
 use crate::domain::invariants::Violation;
 use crate::domain::{
-    AuditVerdict, BucketKey, ByOperator, Failure, OperatorVerb, OrderIntent, PlaceOutcome, Repair,
-    RepairAction, RepairOutcome, RequestId, Sale, Sku, SkuNo, VerbSubject,
+    AuditVerdict, BucketKey, ByOperator, Failure, OperatorVerb, OrderIntent, PlaceOutcome, Refusal,
+    Repair, RepairAction, RepairOutcome, RequestId, Sale, Sku, SkuNo, VerbSubject,
 };
 use crate::services::sales::{SalesError, SalesService};
 use crate::stock::Stock;
@@ -220,7 +220,11 @@ impl Repairer<'_> {
                         recorded_at_ms: self.now_ms,
                     };
                     // Units return only after the refusal is recorded.
-                    self.sources.ledger.record_failures(vec![failure]).await?;
+                    let ordered = self.sources.ledger.record_failures(vec![failure]).await?;
+                    if !ordered.is_empty() && reason != Refusal::RequestIdReused {
+                        // The next audit finds the order.
+                        continue;
+                    }
                     stock.release(bucket, vec![failure]).await?;
                     (RepairOutcome::FailedFinal, reason.code())
                 }

@@ -1,9 +1,12 @@
-//! Stock gates whose stock accepts a request, and whose answer is lost.
+//! Stock gates whose stock accepts a request, and whose answer is lost or wrong.
 
 use floodgate::config::Tier;
-use floodgate::messages::BuyAnswer;
+use floodgate::db::{ErrorClass, OrderWriter};
+use floodgate::domain::PlaceOutcome;
+use floodgate::messages::{BuyAnswer, NoOutcome};
 
 use super::gates_failing::{Failing, OFFER};
+use crate::support::faulty_ledger::Fault;
 use crate::support::faulty_stock::StockFault;
 use crate::support::harness::in_system;
 
@@ -16,5 +19,21 @@ fn a_request_whose_acceptance_was_lost_is_not_answered_busy_by_a_later_attempt()
         assert!(fixture.stock.num_failed_reserves() > 0, "later attempts certainly failed");
         fixture.stock.set(StockFault::None);
         assert_eq!(fixture.drained().await, 1, "the first attempt was accepted");
+    });
+}
+
+#[test]
+fn an_order_that_another_writer_places_after_its_refusal_keeps_its_units() {
+    in_system(async {
+        let fixture = Failing::open(Tier::Memory, OFFER).await;
+        let intent = fixture.ask(1, 1, 1).intent(&fixture.catalog.sale("sale").unwrap().skus[0]);
+        fixture.ledger.place(vec![intent]).await.unwrap();
+        fixture.ledger.set(Fault::ExaminesBeforeOthers);
+        let refused = fixture.actors.ledger_writer.place_and_settle(vec![intent]).await;
+        let cause = refused[0].as_ref().map_err(|error| error.cause);
+        assert_eq!(cause, Err(NoOutcome::Ledger(ErrorClass::Unknown)), "{refused:?}");
+        fixture.ledger.set(Fault::None);
+        let repeated = fixture.actors.ledger_writer.place_and_settle(vec![intent]).await;
+        assert!(matches!(repeated[0], Ok(PlaceOutcome::Repeat(_))), "{repeated:?}");
     });
 }

@@ -288,6 +288,26 @@ fn a_lost_request_whose_refusal_cannot_be_recorded_stays_queued() {
 }
 
 #[test]
+fn a_lost_request_that_another_writer_places_during_its_repair_keeps_its_units() {
+    in_system(async {
+        let shop = Shop::in_memory().await;
+        let intent = shop.accept(4).await;
+        shop.backends.ledger.place(vec![intent]).await.unwrap();
+        let ledger = FaultyLedger::new(shop.backends.ledger.clone());
+        ledger.set(Fault::ExaminesBeforeOthers);
+        let sources = AuditSources { ledger: &ledger, ..shop.sources(Duration::ZERO) };
+        let repairer = Repairer { sources, sales: &shop.sales, by: None, now_ms: START_MS };
+        let repairs = repairer.repair(&[shop.lost(&intent)]).await.unwrap();
+        assert_eq!(repairs.len(), 0, "{repairs:#?}");
+        assert_eq!(shop.status(&intent).await, RequestStatus::Queued);
+        // The next repair finds the order.
+        ledger.set(Fault::None);
+        repairer.repair(&[shop.lost(&intent)]).await.unwrap();
+        assert!(matches!(shop.status(&intent).await, RequestStatus::Ordered { .. }));
+    });
+}
+
+#[test]
 fn every_order_is_compared_with_its_opening_and_its_terms() {
     in_system(async {
         for shop in Shop::each().await {

@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use floodgate::db::conflict_resolution::place_each;
 use floodgate::db::{Error, OrderWriter};
 use floodgate::domain::{
-    BucketNo, Epoch, Examination, Failure, OrderIntent, PlaceOutcome, Policy, Refusal, SkuNo,
-    TraceId,
+    BucketNo, Epoch, Examination, Failure, OrderIntent, PlaceOutcome, Policy, Refusal, RequestId,
+    SkuNo, TraceId,
 };
 use parking_lot::Mutex;
 
@@ -40,7 +40,7 @@ impl OrderWriter for ScriptedLedger {
         Ok(Examination { available, ..Examination::default() })
     }
 
-    async fn record_failures(&self, _: Vec<Failure>) -> Result<(), Error> {
+    async fn record_failures(&self, _: Vec<Failure>) -> Result<Vec<RequestId>, Error> {
         Err(Error::Closed)
     }
 }

@@ -278,7 +278,8 @@ pub async fn an_order_is_never_recorded_as_a_failure(backend: &dyn Backend) {
     let other = failure(&sku, 11, Refusal::SoldOut);
     // The same buyer changes the quantity: under one_per_buyer the request id is the same.
     let again = failure(&one, 20, Refusal::RequestIdReused);
-    ledger.record_failures(vec![reused, other, again]).await.unwrap();
+    let ordered = ledger.record_failures(vec![reused, other, again]).await.unwrap();
+    assert_eq!(ordered, [reused.request, again.request]);
     assert_eq!(failures(&*ledger, sku.no).await, [other]);
     assert_eq!(failures(&*ledger, one.no).await, []);
     assert!(ledger.anomalies(sku.no).await.unwrap().orders_and_failures.is_empty());

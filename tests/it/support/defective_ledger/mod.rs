@@ -193,19 +193,21 @@ impl OrderWriter for DefectiveLedger {
         Ok(self.rows.lock().examine(&batch, self.defect))
     }
 
-    async fn record_failures(&self, failures: Vec<Failure>) -> Result<(), Error> {
+    async fn record_failures(&self, failures: Vec<Failure>) -> Result<Vec<RequestId>, Error> {
+        let mut ordered = Vec::new();
         if self.defect == LedgerDefect::RefusesSilently {
-            return Ok(());
+            return Ok(ordered);
         }
         let mut rows = self.rows.lock();
         for failure in failures {
-            let is_order = rows.orders.iter().any(|order| order.request == failure.request);
             let is_known = rows.failures.iter().any(|other| other.request == failure.request);
-            if !is_order && !is_known {
+            if rows.orders.iter().any(|order| order.request == failure.request) {
+                ordered.push(failure.request);
+            } else if !is_known {
                 rows.failures.push(failure);
             }
         }
-        Ok(())
+        Ok(ordered)
     }
 }
 

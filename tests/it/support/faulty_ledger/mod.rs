@@ -44,6 +44,8 @@ pub enum Fault {
     Kills(RequestId),
     /// A payment event whose id begins so is refused.
     RefusesEvents(&'static str),
+    /// A batch is examined before another writer places its orders: none is found, no unit is left.
+    ExaminesBeforeOthers,
     /// Orders are written, failures are not.
     RecordsNothing,
     /// `place` writes a batch with this request, then panics.
@@ -188,17 +190,20 @@ impl OrderWriter for FaultyLedger {
 
     async fn examine(&self, batch: Vec<OrderIntent>) -> Result<Examination, Error> {
         self.begin().await?;
+        if *self.fault.borrow() == Fault::ExaminesBeforeOthers {
+            return Ok(Examination::default());
+        }
         let examination = self.inner.examine(batch).await?;
         self.end("examine").map(|()| examination)
     }
 
-    async fn record_failures(&self, failures: Vec<Failure>) -> Result<(), Error> {
+    async fn record_failures(&self, failures: Vec<Failure>) -> Result<Vec<RequestId>, Error> {
         self.begin_write().await?;
         if *self.fault.borrow() == Fault::RecordsNothing {
             return Err(self.refuse());
         }
-        self.inner.record_failures(failures).await?;
-        self.end("record failures")
+        let ordered = self.inner.record_failures(failures).await?;
+        self.end("record failures").map(|()| ordered)
     }
 }
 
