@@ -258,7 +258,8 @@ impl ActorSystem {
     #[must_use]
     pub fn gates(&self) -> GateHandle {
         let (catalog, directory) = (Arc::clone(&self.catalog), Arc::clone(&self.directory));
-        GateHandle::new(catalog, directory, Arc::clone(&self.backends.stock), &self.settings)
+        let (stock, clock) = (Arc::clone(&self.backends.stock), Arc::clone(&self.clock));
+        GateHandle::new(catalog, directory, stock, clock, &self.settings)
     }
 
     /// Starts the sale loader, which follows the changes of other processes.

@@ -18,9 +18,10 @@ use crate::domain::{
     BucketKey, BucketNo, BuyerId, Phase, Refusal, RequestId, RequestRecord, Reservation, Sku, SkuNo,
 };
 use crate::messages::{BuyAnswer, Reserve};
+use crate::runtime::clock::SharedClock;
 use crate::runtime::permits::Permits;
 use crate::services::catalog::{Catalog, CatalogSale};
-use crate::stock::{self, BucketHealth, Stock};
+use crate::stock::{self, Stock};
 
 /// Address of one gate, and the permits to send it requests.
 #[derive(Debug, Clone)]
@@ -94,6 +95,7 @@ pub struct GateHandle {
     catalog: Arc<Catalog>,
     directory: Arc<GateDirectory>,
     stock: Arc<dyn Stock>,
+    clock: SharedClock,
     /// After this the answer is [`BuyAnswer::Unknown`].
     deadline: Duration,
     /// Sends of one request: again after a crash of its gate, or with a later epoch.
@@ -106,11 +108,12 @@ impl GateHandle {
         catalog: Arc<Catalog>,
         directory: Arc<GateDirectory>,
         stock: Arc<dyn Stock>,
+        clock: SharedClock,
         settings: &Settings,
     ) -> Self {
         let deadline = Duration::from_millis(settings.http.answer_deadline_ms);
         let attempts_max = settings.gate.reserve_attempts_max;
-        Self { catalog, directory, stock, deadline, attempts_max }
+        Self { catalog, directory, stock, clock, deadline, attempts_max }
     }
 
     /// The refusal that needs no gate: outside the window, paused, sold out, or a barred buyer.
@@ -143,12 +146,7 @@ impl GateHandle {
         }
         // A gate does not check the window, and would sell to a new request. So the stock is read
         // here, and a request that it does not have is refused.
-        let accepted = match self.record(sku, reservation.request, reservation.buyer).await {
-            // Before the first opening nothing was accepted. Later, buckets that are being loaded
-            // do not tell what was accepted.
-            Err(stock::Error::NotLoaded(_)) if now_ms < listed.sale.starts_at_ms => None,
-            accepted => accepted?,
-        };
+        let accepted = self.record(sku, reservation.request, reservation.buyer).await?;
         Ok(accepted.is_none().then_some(refusal))
     }
 
@@ -215,19 +213,16 @@ impl GateHandle {
     /// The record of a request of `buyer`; `None`: it was not accepted, or the sale is purged.
     ///
     /// # Errors
-    /// The stock's error when it cannot be read. `NotLoaded` when this process has no gates of a
-    /// sale that another process may sell.
+    /// The stock's error when it cannot be read. `NotLoaded` from the start of the window on, while
+    /// the buckets are not loaded.
     pub async fn record(
         &self,
         sku: &Arc<Sku>,
         request: RequestId,
         buyer: BuyerId,
     ) -> Result<Option<RequestRecord>, stock::Error> {
-        if self.is_purged(sku) || !self.directory.has(sku.no) && self.is_unsold(sku).await? {
-            return Ok(None);
-        }
-        let bucket = BucketNo::home_of(buyer, sku.buckets);
-        self.stock.record(BucketKey { sku: sku.no, bucket }, request, Some(buyer)).await
+        let key = BucketKey { sku: sku.no, bucket: BucketNo::home_of(buyer, sku.buckets) };
+        self.read(sku, self.stock.record(key, request, Some(buyer))).await
     }
 
     /// The units of the buyer's accepted requests and live orders, under a quota.
@@ -235,29 +230,29 @@ impl GateHandle {
     /// # Errors
     /// As [`Self::record`].
     pub async fn owned(&self, sku: &Arc<Sku>, buyer: BuyerId) -> Result<u32, stock::Error> {
-        if self.is_purged(sku) || !self.directory.has(sku.no) && self.is_unsold(sku).await? {
-            return Ok(0);
+        let key = BucketKey { sku: sku.no, bucket: BucketNo::home_of(buyer, sku.buckets) };
+        self.read(sku, self.stock.owned(key, buyer)).await
+    }
+
+    /// What the buckets of a SKU answer. Nothing of a purged sale, and of one whose buckets are not
+    /// loaded yet: a draft accepts nothing, nor does a sale before its window.
+    async fn read<T: Default>(
+        &self,
+        sku: &Arc<Sku>,
+        answer: impl Future<Output = Result<T, stock::Error>>,
+    ) -> Result<T, stock::Error> {
+        let not_loaded = || stock::Error::NotLoaded(sku.no);
+        let (listed, _) = self.catalog.of_sku(sku.no).ok_or_else(not_loaded)?;
+        let sale = &listed.sale;
+        if sale.retention.is_purged() {
+            return Ok(T::default());
         }
-        let bucket = BucketNo::home_of(buyer, sku.buckets);
-        self.stock.owned(BucketKey { sku: sku.no, bucket }, buyer).await
-    }
-
-    fn is_purged(&self, sku: &Sku) -> bool {
-        self.catalog.of_sku(sku.no).is_some_and(|(listed, _)| listed.sale.retention.is_purged())
-    }
-
-    /// Whether no process has sold a SKU without gates here: a draft in this process's catalog, and
-    /// without buckets.
-    async fn is_unsold(&self, sku: &Arc<Sku>) -> Result<bool, stock::Error> {
-        let not_loaded = stock::Error::NotLoaded(sku.no);
-        let Some((listed, _)) = self.catalog.of_sku(sku.no) else { return Err(not_loaded) };
-        let (phase, epoch) = (listed.sale.phase, listed.sale.epoch);
-        match self.stock.health(sku, phase, epoch).await? {
-            BucketHealth::Missing if phase == Phase::Draft => Ok(true),
-            BucketHealth::Missing | BucketHealth::Distrusted { .. } => Err(not_loaded),
-            BucketHealth::Ready
-            | BucketHealth::OtherPhase { .. }
-            | BucketHealth::OtherStock { .. } => Ok(false),
+        // A draft here, which another process may have opened, or a sale that is long over.
+        self.stock.register(sku);
+        let is_early = || sale.phase == Phase::Draft || self.clock.wall_ms() < sale.starts_at_ms;
+        match answer.await {
+            Err(stock::Error::NotLoaded(_)) if is_early() => Ok(T::default()),
+            answer => answer,
         }
     }
 }

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use floodgate::actors::GateHandle;
+use floodgate::actors::{GateDirectory, GateHandle};
 use floodgate::config::Tier;
 use floodgate::domain::{Counting, Phase, Refusal, RequestStatus, Sale};
 use floodgate::messages::BuyAnswer;
+use floodgate::runtime::clock::ManualClock;
 use floodgate::services::catalog::Catalog;
 use floodgate::stock::{Error, MemoryStock, Stock};
 
@@ -16,10 +17,18 @@ use crate::support::harness::{START_MS, in_system, is_placed, settings};
 fn without_gates(sale: &Sale, phase: Phase, stock: Arc<dyn Stock>) -> (GateHandle, Arc<Catalog>) {
     let catalog = Arc::new(Catalog::default());
     catalog.put(&Sale { phase, ..sale.clone() });
+    (handle(&catalog, Arc::default(), stock), catalog)
+}
+
+fn handle(
+    catalog: &Arc<Catalog>,
+    directory: Arc<GateDirectory>,
+    stock: Arc<dyn Stock>,
+) -> GateHandle {
     let mut settings = settings(Tier::Memory);
     settings.http.answer_deadline_ms = 60_000;
-    let gates = GateHandle::new(catalog.clone(), Arc::default(), stock, &settings);
-    (gates, catalog)
+    let clock = Arc::new(ManualClock::new(START_MS));
+    GateHandle::new(catalog.clone(), directory, stock, clock, &settings)
 }
 
 #[test]
@@ -60,6 +69,50 @@ fn a_process_without_gates_denies_nothing() {
             );
             let unknown = gates.record(sku, reservation.request, reservation.buyer).await;
             assert_eq!(unknown, if is_draft { Ok(None) } else { Err(Error::NotLoaded(sku.no)) });
+        }
+    });
+}
+
+/// Also in a process without gates.
+#[test]
+fn before_the_start_buckets_that_are_not_loaded_have_accepted_nothing() {
+    in_system(async {
+        let fixture = Failing::open(Tier::Memory, OFFER).await;
+        let sale = fixture.catalog.sale("sale").unwrap().sale.clone();
+        let reservation = fixture.ask(7, 7, 1);
+        let (request, buyer) = (reservation.request, reservation.buyer);
+        let phases = [
+            (Phase::Open, Refusal::NotStarted),
+            (Phase::Paused, Refusal::NotStarted),
+            (Phase::Closed, Refusal::Ended),
+        ];
+        for (phase, refusal) in phases {
+            for (has_gates, is_early) in
+                [(true, true), (false, true), (true, false), (false, false)]
+            {
+                let starts_at_ms = START_MS + i64::from(is_early);
+                let catalog = Arc::new(Catalog::default());
+                catalog.put(&Sale { phase, starts_at_ms, ..sale.clone() });
+                let listed = catalog.sale("sale").unwrap();
+                let sku = listed.sku("sku").unwrap();
+                let directory = Arc::new(GateDirectory::default());
+                if has_gates {
+                    directory.open(sku.no, Vec::new);
+                }
+                let stock = Arc::new(MemoryStock::new(Counting::InStock));
+                let gates = handle(&catalog, directory, stock);
+                let found =
+                    (gates.record(sku, request, buyer).await, gates.owned(sku, buyer).await);
+                let refused = gates.refuse(&listed, &reservation, START_MS).await;
+                let case = format!("{phase:?}, gates: {has_gates}, early: {is_early}");
+                if is_early {
+                    assert_eq!(found, (Ok(None), Ok(0)), "{case}");
+                    assert_eq!(refused, Ok(Some(refusal)), "{case}");
+                } else {
+                    let error = || Error::NotLoaded(sku.no);
+                    assert_eq!(found, (Err(error()), Err(error())), "{case}");
+                }
+            }
         }
     });
 }

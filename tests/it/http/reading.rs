@@ -125,6 +125,41 @@ async fn a_buyer_sees_what_is_his_under_each_policy() {
     problem(answer, 401, "unauthenticated").await;
 }
 
+/// Tiers `gate` and `pipeline` load buckets `maintenance.preload_ms` before the start of a sale.
+#[tokio::test]
+async fn long_before_the_start_nothing_is_owned_and_nothing_was_accepted() {
+    let app = fresh();
+    let quota = json!({"kind": "quota", "limit": 5, "max_quantity": 2});
+    for (sale, policy) in [("one", one_per_buyer()), ("quota", quota)] {
+        let mut body = sale_body(sale, policy, 50, 2);
+        body["starts_at"] = json!("2098-01-01T00:00:00Z");
+        body["ends_at"] = json!("2099-01-01T00:00:00Z");
+        app.admin("/sales", Some(body)).await;
+        app.admin(&format!("/sales/{sale}/open"), Some(json!({}))).await;
+    }
+    let (status, quota) = app.get("/v1/sales/quota/mine", 1).await;
+    assert_eq!(status, 200, "{quota}");
+    assert_eq!(quota["skus"][0], json!({"sku_id": "sku", "owned": 0, "limit": 5}));
+    let (status, one) = app.get("/v1/sales/one/mine", 1).await;
+    assert_eq!(status, 200, "{one}");
+    let one = &one["skus"][0];
+    assert_eq!((&one["owned"], &one["state"]), (&json!(0), &Json::Null));
+
+    let id = one["request_id"].as_str().unwrap();
+    for path in [format!("/v1/requests/{id}"), format!("/v1/requests/{id}/events")] {
+        let call = app.client.get(app.url(&path)).header("x-buyer-id", "1");
+        let unknown = problem(call.send().await.unwrap(), 404, "not-found").await;
+        assert_eq!(unknown["state"], "not_found", "{path}");
+    }
+    for (quantity, status, code) in [(1, 403, "not-started"), (3, 400, "invalid-request")] {
+        for sale in ["one", "quota"] {
+            let id = app.request_id(sale, 1).await;
+            let body = json!({"sku_id": "sku", "quantity": quantity, "request_id": id});
+            problem(app.buy(sale, 1, body).await, status, code).await;
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_reader_who_has_the_page_gets_no_second_copy() {
     let app = selling(unlimited(), 5).await;
@@ -221,6 +256,7 @@ pub const CASES: &[Case] = &cases![
     sales_are_listed_with_server_time_and_stock,
     drafts_and_long_ended_sales_are_not_shown_and_the_list_has_pages,
     a_buyer_sees_what_is_his_under_each_policy,
+    long_before_the_start_nothing_is_owned_and_nothing_was_accepted,
     a_phase_is_shown_as_soon_as_it_is_set,
     a_request_is_shown_to_its_owner_only,
     my_orders_come_page_by_page_newest_first,
