@@ -12,7 +12,7 @@ use utoipa::openapi::schema::Object;
 use crate::domain::named::schema_of;
 use crate::domain::{
     BuyerId, Order, OrderState, PayBy, Payment, PaymentOutcome, PaymentState, Phase, Policy,
-    RequestStatus, Sku,
+    RequestStatus, Sale, Sku,
 };
 use crate::http::middleware::problem::{Problem, ProblemCode};
 use crate::http::state::HttpState;
@@ -63,9 +63,11 @@ pub fn page_cut<T>(
     rows.last().filter(|_| has_more).map(encode)
 }
 
-/// Units left of a SKU. Before the first opening the buckets are not loaded: all units are left.
-pub fn stock_left(state: &HttpState, phase: Phase, sku: &Sku) -> u32 {
-    if phase == Phase::Draft { sku.initial } else { state.deps.stock.left(sku.no) }
+/// Units left of a SKU: all of them in a draft and before the window. Its buckets may not be loaded
+/// then, and would not know a change of the stock.
+pub fn stock_left(state: &HttpState, sale: &Sale, sku: &Sku) -> u32 {
+    let is_early = sale.phase == Phase::Draft || state.deps.clock.wall_ms() < sale.starts_at_ms;
+    if is_early { sku.initial } else { state.deps.stock.left(sku.no) }
 }
 
 /// The states of a request, for its buyer.
@@ -141,7 +143,7 @@ impl SaleView {
         poll_after_ms: impl FnOnce(bool) -> u32,
     ) -> Self {
         let sale = &listed.sale;
-        let view = |sku: &Arc<Sku>| SkuView::new(sku, stock_left(state, sale.phase, sku));
+        let view = |sku: &Arc<Sku>| SkuView::new(sku, stock_left(state, sale, sku));
         let skus: Vec<SkuView> = listed.skus.iter().map(view).collect();
         Self {
             sale_id: sale.id.to_string(),

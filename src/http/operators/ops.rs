@@ -75,7 +75,7 @@ pub async fn metrics(state: State) -> HttpResponse {
         let is_dormant = listed.sale.is_dormant(now_ms);
         for sku in &listed.skus {
             let (sale, sku_id) = (listed.sale.id.to_string(), sku.id.to_string());
-            let left = (!is_dormant).then(|| stock_left(&state, listed.sale.phase, sku));
+            let left = (!is_dormant).then(|| stock_left(&state, &listed.sale, sku));
             deps.metrics.stock_left(sale, sku_id, left);
         }
     }
@@ -111,7 +111,7 @@ pub async fn stats(operator: ReqData<Operator>, state: State) -> HttpResponse {
             sku_id: sku.id.to_string(),
             phase: listed.sale.phase,
             initial_stock: sku.initial,
-            stock_left: stock_left(&state, listed.sale.phase, sku),
+            stock_left: stock_left(&state, &listed.sale, sku),
             sold_out: deps.stock.is_sold_out(sku.no),
         }));
     }

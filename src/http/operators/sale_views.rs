@@ -218,10 +218,6 @@ pub struct RebuiltView {
     pub(super) skus: Vec<String>,
 }
 
-fn currency_of(sent: Option<&str>) -> Result<Currency, Problem> {
-    sent.map_or(Ok(Currency::default()), |text| text.parse().map_err(Problem::invalid))
-}
-
 /// The default, or the named ends; the error names the accepted ones.
 fn slot_returns_of(sent: Option<&[String]>) -> Result<SlotReturns, &'static str> {
     let Some(names) = sent else { return Ok(SlotReturns::default()) };
@@ -234,12 +230,13 @@ fn slot_returns_of(sent: Option<&[String]>) -> Result<SlotReturns, &'static str>
 impl SaleBody {
     pub(super) fn into_draft(self) -> Result<SaleDraft, Problem> {
         let skus = self.skus.into_iter().map(|sku| sku.0.into_draft());
+        let currency = self.currency.map(|text| text.parse::<Currency>()).transpose();
         Ok(SaleDraft {
             id: self.sale_id,
             title: self.title,
             starts_at_ms: self.starts_at.0,
             ends_at_ms: self.ends_at.0,
-            currency: currency_of(self.currency.as_deref())?,
+            currency: currency.map_err(Problem::invalid)?.unwrap_or_default(),
             ticket_required: self.ticket_required,
             skus: skus.collect::<Result<_, _>>()?,
         })
@@ -274,7 +271,7 @@ impl SkuBody {
 impl AdminSaleView {
     pub(super) fn new(sale: &Sale, state: &HttpState) -> Self {
         let sku_view = |sku: &Sku| AdminSkuView {
-            sku: SkuView::new(sku, stock_left(state, sale.phase, sku)),
+            sku: SkuView::new(sku, stock_left(state, sale, sku)),
             sku_no: sku.no.to_string(),
             buckets: sku.buckets,
             payment_window_s: sku.payment_window_s,

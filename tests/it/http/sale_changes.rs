@@ -12,9 +12,9 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
-use super::{Case, cases, one_per_buyer, problem, selling, unlimited};
+use super::{Case, cases, fresh, one_per_buyer, problem, selling, unlimited};
 use crate::support::TestApp;
-use crate::support::app::fresh_settings;
+use crate::support::app::{fresh_settings, sale_body};
 use crate::support::wait::until;
 
 async fn call(app: &TestApp, method: Method, path: &str, body: &Json) -> Response {
@@ -185,6 +185,25 @@ async fn a_sold_out_sku_is_restocked_once_per_change_id() {
     app.assert_audit_holds().await;
 }
 
+/// Tiers `gate` and `pipeline` load buckets `maintenance.preload_ms` before the start of a sale.
+#[tokio::test]
+async fn units_that_are_added_long_before_the_start_are_shown() {
+    let app = fresh();
+    let mut body = sale_body("sale", one_per_buyer(), 5, 2);
+    body["starts_at"] = json!("2098-01-01T00:00:00Z");
+    body["ends_at"] = json!("2099-01-01T00:00:00Z");
+    app.admin("/sales", Some(body)).await;
+    app.admin("/sales/sale/open", Some(json!({}))).await;
+    assert_eq!(restock(&app, "delivery", 3).await["initial_stock"], 8);
+    let shown = app.admin("/sales/sale", None).await;
+    assert_eq!(shown["skus"][0]["stock_left"], 8, "{shown}");
+    until("the units on the page", async || {
+        let (_, sale) = app.get("/v1/sales/sale", 1).await;
+        (sale["skus"][0]["stock_left"] == 8).then_some(())
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn only_free_units_are_taken_out() {
     let app = selling(one_per_buyer(), 10).await;
@@ -238,6 +257,7 @@ pub const CASES: &[Case] = &cases![
     title_and_end_change_at_once,
     invalid_changes_are_refused,
     a_sold_out_sku_is_restocked_once_per_change_id,
+    units_that_are_added_long_before_the_start_are_shown,
     only_free_units_are_taken_out,
     a_crowd_buys_exactly_the_units_of_every_change,
 ];
