@@ -92,7 +92,7 @@ impl OrphanRescuer {
                 Err(error) => outcome = outcome.and(Err(error)),
             }
         }
-        self.metrics.rescued(num_entries);
+        self.metrics.rescued_entries.inc_by(num_entries);
         if num_entries > 0 {
             tracing::warn!(num_entries, ?workers, "entries of silent workers reclaimed");
         }

@@ -11,9 +11,8 @@ use super::periodic::{Periodic, Task};
 use super::pipeline::PipelineActors;
 use super::stock_gate::{Dispatch, GateDeps, GateDirectory, GateHandle, StockGate};
 use super::supervisor::{ChildSpec, Supervisor};
-use crate::actors::ledger_writer::LedgerWriter;
-use crate::actors::ledger_writer::LedgerWriterHandle;
 use crate::actors::ledger_writer::batch::WriterDeps;
+use crate::actors::ledger_writer::{LedgerWriter, LedgerWriterHandle};
 use crate::actors::order_consumer::CatalogSync;
 use crate::actors::sale_loader::SaleLoader;
 use crate::actors::series_sampler::SeriesSampler;
@@ -122,7 +121,13 @@ impl ActorSystem {
             supervisor,
             directory: Arc::default(),
             ledger_writer: LedgerWriterHandle { permits, address },
-            requests: requests(settings, backends, clock, metrics),
+            requests: RequestService::new(
+                Arc::clone(&backends.ledger),
+                Arc::clone(&backends.stock),
+                Arc::clone(clock),
+                Arc::clone(metrics),
+                settings.payment.clock_skew_max_ms,
+            ),
             relay_handle: RelayHandle::default(),
             history: Arc::default(),
             streams: Arc::new(StreamRegistry::new(
@@ -341,21 +346,6 @@ impl Gates for ActorSystem {
     fn close(&self, sku: SkuNo) {
         self.directory.close(sku);
     }
-}
-
-fn requests(
-    settings: &Settings,
-    backends: &Backends,
-    clock: &SharedClock,
-    metrics: &Arc<Metrics>,
-) -> RequestService {
-    RequestService::new(
-        Arc::clone(&backends.ledger),
-        Arc::clone(&backends.stock),
-        Arc::clone(clock),
-        Arc::clone(metrics),
-        settings.payment.clock_skew_max_ms,
-    )
 }
 
 pub(super) fn fault_injector(settings: &Settings, kind: &str) -> FaultInjector {

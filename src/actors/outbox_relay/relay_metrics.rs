@@ -46,9 +46,4 @@ impl Metrics {
         self.outbox_waiting.set(i64::try_from(num_waiting).unwrap_or(i64::MAX));
         self.outbox_oldest.set(oldest.as_secs_f64());
     }
-
-    /// Counts reclaimed entries.
-    pub fn rescued(&self, num_entries: u64) {
-        self.rescued_entries.inc_by(num_entries);
-    }
 }

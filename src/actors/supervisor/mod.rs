@@ -26,8 +26,7 @@ use crate::messages::Stop;
 use crate::runtime::backoff::Backoff;
 use crate::runtime::clock::SharedClock;
 use crate::runtime::fault_injection::FaultInjector;
-use crate::runtime::progress::Progress;
-use crate::runtime::progress::{ChildReport, ChildState};
+use crate::runtime::progress::{ChildReport, ChildState, Progress};
 use crate::runtime::shutdown::Shutdown;
 
 /// How a child is started.
@@ -288,9 +287,7 @@ impl Supervisor {
     pub async fn component_down(&self) -> ComponentDown {
         let mut down = self.down.subscribe();
         let found = down.wait_for(Option::is_some).await.ok().and_then(|down| down.clone());
-        match found {
-            Some(down) => down,
-            None => std::future::pending().await,
-        }
+        let Some(down) = found else { return std::future::pending().await };
+        down
     }
 }

@@ -259,9 +259,7 @@ impl<A: Actor> Address<A> {
         let mut current = self.current.clone();
         let is_up = |addr: &Option<Addr<A>>| addr.as_ref().is_some_and(Addr::connected);
         let found = current.wait_for(is_up).await.ok().and_then(|addr| addr.clone());
-        match found {
-            Some(addr) => addr,
-            None => std::future::pending().await,
-        }
+        let Some(addr) = found else { return std::future::pending().await };
+        addr
     }
 }
