@@ -324,6 +324,13 @@ pub struct Failure {
     pub recorded_at_ms: i64,
 }
 
+impl Failure {
+    pub fn of(intent: &OrderIntent, reason: Refusal, recorded_at_ms: i64) -> Self {
+        let OrderIntent { request, sku, buyer, quantity, .. } = *intent;
+        Self { request, sku, buyer, quantity, reason, recorded_at_ms }
+    }
+}
+
 /// The status of an accepted request, as its bucket stores it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestStatus {

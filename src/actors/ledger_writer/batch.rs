@@ -282,8 +282,7 @@ fn refusals(
     let recorded_at_ms = deps.clock.wall_ms();
     let refusal = |(intent, written): (&OrderIntent, &WriteResult)| {
         let Ok(PlaceOutcome::Refused(reason)) = *written else { return None };
-        let OrderIntent { request, sku, buyer, quantity, bucket, .. } = *intent;
-        Some((bucket, Failure { request, sku, buyer, quantity, reason, recorded_at_ms }))
+        Some((intent.bucket, Failure::of(intent, reason, recorded_at_ms)))
     };
     intents.iter().zip(written).filter_map(refusal).collect()
 }

@@ -270,14 +270,7 @@ impl BucketPass<'_> {
         for intent in intents {
             let request = intent.request;
             match (found.failures.get(&request), found.orders.get(&request)) {
-                (Some(reason), _) => failures.push(Failure {
-                    request,
-                    sku: intent.sku,
-                    buyer: intent.buyer,
-                    quantity: intent.quantity,
-                    reason: *reason,
-                    recorded_at_ms,
-                }),
+                (Some(reason), _) => failures.push(Failure::of(intent, *reason, recorded_at_ms)),
                 (None, Some(order)) if order.answers(intent) => {
                     orders.push((intent.bucket, *order));
                 }

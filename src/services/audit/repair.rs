@@ -211,14 +211,7 @@ impl Repairer<'_> {
                     (RepairOutcome::Compensated, "placed")
                 }
                 Some(PlaceOutcome::Refused(reason)) => {
-                    let failure = Failure {
-                        request: intent.request,
-                        sku: intent.sku,
-                        buyer: intent.buyer,
-                        quantity: intent.quantity,
-                        reason,
-                        recorded_at_ms: self.now_ms,
-                    };
+                    let failure = Failure::of(intent, reason, self.now_ms);
                     // Units return only after the refusal is recorded.
                     let ordered = self.sources.ledger.record_failures(vec![failure]).await?;
                     if !ordered.is_empty() && reason != Refusal::RequestIdReused {
