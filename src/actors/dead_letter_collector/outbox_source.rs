@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::CollectorDeps;
-use super::source_collector::{DeadLetterSource, PendingDeadLetter};
+use super::source_collector::{DeadLetterSource, Pending, PendingDeadLetter};
 use crate::actors::periodic::BucketRotation;
 use crate::domain::BucketKey;
 use crate::outbox::{self, OutboxDeadLetter};
@@ -30,7 +30,7 @@ impl DeadLetterSource for OutboxSource {
     const IS_POLLED: bool = true;
 
     /// Reads every outbox; returns the last error.
-    async fn receive(&mut self, pending: &mut Vec<PendingDeadLetter<Key>>) -> Result<(), String> {
+    async fn receive(&mut self, pending: &mut Pending<Key>) -> Result<(), String> {
         let deps = &self.deps;
         let mut result = Ok(());
         for key in self.buckets.next(&deps.catalog, deps.clock.wall_ms()) {
@@ -75,11 +75,7 @@ impl OutboxSource {
     }
 
     /// Adds the dead letters of one outbox that are not pending yet.
-    async fn read(
-        &self,
-        key: BucketKey,
-        pending: &mut Vec<PendingDeadLetter<Key>>,
-    ) -> Result<(), outbox::Error> {
+    async fn read(&self, key: BucketKey, pending: &mut Pending<Key>) -> Result<(), outbox::Error> {
         let Pipeline { outbox, reader, .. } = &self.deps.pipeline;
         let mut capacity = self.deps.capacity(pending.len());
         if capacity == 0 {

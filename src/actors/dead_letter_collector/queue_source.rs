@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::CollectorDeps;
-use super::source_collector::{DeadLetterSource, PendingDeadLetter};
+use super::source_collector::{DeadLetterSource, Pending, PendingDeadLetter};
 use crate::broker::{self, Inbox, Route};
 use crate::services::dead_letters::headers;
 
@@ -19,7 +19,7 @@ impl DeadLetterSource for QueueSource {
     const FAILURE: &'static str = "dead letters not stored, retrying";
     const IS_POLLED: bool = false;
 
-    async fn receive(&mut self, pending: &mut Vec<PendingDeadLetter<u64>>) -> Result<(), String> {
+    async fn receive(&mut self, pending: &mut Pending<u64>) -> Result<(), String> {
         self.take_deliveries(pending).await.map_err(|error| {
             // Without a subscription the broker redelivers all unacknowledged dead letters.
             self.inbox = None;
@@ -49,10 +49,7 @@ impl QueueSource {
 
     /// Subscribes if necessary, waits up to [`CollectorDeps::every`] for a delivery, and takes
     /// those that are already there.
-    async fn take_deliveries(
-        &mut self,
-        pending: &mut Vec<PendingDeadLetter<u64>>,
-    ) -> Result<(), broker::Error> {
+    async fn take_deliveries(&mut self, pending: &mut Pending<u64>) -> Result<(), broker::Error> {
         let deps = &self.deps;
         let inbox = match &mut self.inbox {
             Some(inbox) => inbox,

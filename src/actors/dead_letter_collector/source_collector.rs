@@ -33,14 +33,13 @@ pub(super) trait DeadLetterSource: 'static {
     const IS_POLLED: bool;
 
     /// Adds dead letters that are not pending yet.
-    async fn receive(
-        &mut self,
-        pending: &mut Vec<PendingDeadLetter<Self::Key>>,
-    ) -> Result<(), String>;
+    async fn receive(&mut self, pending: &mut Pending<Self::Key>) -> Result<(), String>;
 
     /// Removes stored dead letters; `num_pending` are not stored.
     async fn remove(&mut self, stored: Vec<Self::Key>, num_pending: usize) -> Result<(), String>;
 }
+
+pub(super) type Pending<K> = Vec<PendingDeadLetter<K>>;
 
 /// A dead letter that is not stored yet, and its key at the source.
 pub(super) struct PendingDeadLetter<K> {
@@ -62,7 +61,7 @@ pub(super) struct SourceCollector<S: DeadLetterSource> {
     source: S,
     deps: Arc<CollectorDeps>,
     /// Dead letters to store, and those set aside; all are still at their source.
-    pending: Vec<PendingDeadLetter<S::Key>>,
+    pending: Pending<S::Key>,
     backoff: Backoff,
     last_error: LastError,
 }

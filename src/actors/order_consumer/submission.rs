@@ -226,12 +226,7 @@ impl OrderConsumer {
 
     /// Counts a failure against an order, and retries it after `consumer.retry_backoff_max_ms`
     /// times two to the power of its counted failures.
-    fn count_failure(
-        &mut self,
-        ctx: &mut Context<Self>,
-        mut item: InFlightIntent,
-        last_error: &str,
-    ) {
+    fn count_failure(&mut self, ctx: &mut Context<Self>, mut item: InFlightIntent, error: &str) {
         item.attempts = item.attempts.saturating_add(1);
         let attempts = item.attempts;
         self.deps.metrics.consumer_retries.inc();
@@ -241,7 +236,7 @@ impl OrderConsumer {
             request = %item.intent.request,
             trace_id = %item.intent.trace,
             attempts,
-            error = last_error,
+            error,
             "order failed while the ledger commits others, retrying"
         );
         let failed_at = Some(self.deps.breaker.num_commits());
