@@ -153,6 +153,17 @@ fn unknown_metrics(alerts: &[Alert], rows: &[Row<'_>]) -> Vec<Finding> {
     findings
 }
 
+/// Alerts on a value below 0, which no metric has: they never fire.
+fn below_zero(alerts: &[Alert]) -> Vec<Finding> {
+    let is_below_zero = |alert: &&Alert| {
+        let mut limits = alert.field("expr").split("< ").skip(1);
+        limits.any(|limit| limit.split_whitespace().next() == Some("0"))
+    };
+    let what = |alert: &Alert| format!("{}: no metric is below 0", alert.name);
+    let found = alerts.iter().filter(is_below_zero);
+    found.map(|alert| Finding::new(ALERTS, alert.line, what(alert))).collect()
+}
+
 /// Rows whose last cell does not list exactly the alerts on the metric, or `no alert`.
 fn other_alerts(rows: &[Row<'_>], alerts: &[Alert]) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -195,6 +206,7 @@ fn alerts_and_the_table_of_metrics_agree() {
     let rows = rows(&table);
     let mut findings = unknown_metrics(&alerts, &rows);
     findings.extend(other_alerts(&rows, &alerts));
+    findings.extend(below_zero(&alerts));
     keep(Rule::Alerts, findings);
 }
 
@@ -292,6 +304,15 @@ fn a_planted_alert_on_an_unknown_metric_is_found() {
         messages(&unknown_metrics(&alerts(&none), &rows)),
         ["deploy/alerts.yml:15: Two: no metric"]
     );
+}
+
+#[test]
+fn a_planted_alert_on_a_value_below_zero_is_found() {
+    let never = ["deploy/alerts.yml:15: Two: no metric is below 0"];
+    assert_eq!(messages(&below_zero(&alerts(PLANTED))), never);
+    let both = PLANTED.replace("left < 0", "left < 0 and up");
+    assert_eq!(messages(&below_zero(&alerts(&both))), never);
+    assert!(below_zero(&alerts(&PLANTED.replace("left < 0", "left < 0.5"))).is_empty());
 }
 
 #[test]
