@@ -4,15 +4,17 @@
 //! Reads the ledger's events after its cursor, settles their orders, then moves the cursor. Runs in
 //! every process that maintains; two at once settle the same events twice. Limits: events per page,
 //! and pages read beyond a SKU that cannot be settled. On error: the cursor stays before the first
-//! event that was not settled, and the next pass reads it again. On crash: the same. May repeat:
-//! everything, because a bucket ignores a version that it has.
+//! event that was not settled, and the next pass reads it again; one that is not readable is left
+//! out. On crash: the same. May repeat: everything, because a bucket ignores a version that it has.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
+
 use super::periodic::Task;
-use crate::db::{self, Ledger};
+use crate::db::{self, ErrorClass, Ledger};
 use crate::domain::{BucketNo, Order, OrderEvent, SkuNo};
 use crate::observe::metrics::Metrics;
 use crate::runtime::clock::SharedClock;
@@ -33,6 +35,8 @@ pub struct StockReturner {
     pub catalog: Arc<Catalog>,
     pub clock: SharedClock,
     pub metrics: Arc<Metrics>,
+    /// Since when the changes cannot be read, epoch milliseconds; `None` if they can.
+    pub unread_since_ms: Mutex<Option<i64>>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -71,9 +75,29 @@ impl Task for StockReturner {
 
     /// Settles every event after the cursor; returns the first error after the pass.
     async fn run(&self, (): &()) -> Result<(), ReturnError> {
+        let mut backlog = Backlog::default();
+        let read = self.settle_all(&mut backlog).await;
+        let mut unread_since_ms = self.unread_since_ms.lock();
+        if read.is_err() {
+            // Changes may wait that this process does not see: reported as one, since the first
+            // failure.
+            let since_ms = *unread_since_ms.get_or_insert_with(|| self.clock.wall_ms());
+            backlog.num_events += 1;
+            backlog.oldest_ms = backlog.oldest_ms.into_iter().chain([since_ms]).min();
+        } else {
+            *unread_since_ms = None;
+        }
+        self.report(&backlog);
+        read?;
+        backlog.first_error.map_or(Ok(()), Err)
+    }
+}
+
+impl StockReturner {
+    /// Settles the events after the cursor, page by page; those that fail are added to the backlog.
+    async fn settle_all(&self, backlog: &mut Backlog) -> Result<(), db::Error> {
         while self.ledger.number_events(EVENTS_PER_PAGE).await? >= EVENTS_PER_PAGE {}
         let mut read_to = self.ledger.cursor(STOCK_READER).await?;
-        let mut backlog = Backlog::default();
         while backlog.num_pages_ahead < PAGES_AHEAD_MAX && !backlog.is_unreachable {
             // A placed order is settled by its gate or consumer.
             let page = self.ledger.changes_after(read_to, EVENTS_PER_PAGE).await?;
@@ -81,7 +105,8 @@ impl Task for StockReturner {
                 break;
             }
             read_to = page.read_to;
-            self.settle(&page.events, &mut backlog).await;
+            (0..page.num_unreadable).for_each(|_| self.metrics.ledger_error(ErrorClass::Bug));
+            self.settle(&page.events, backlog).await;
             // Crash here [changes_settled]: the next pass settles the same events without effect.
             if backlog.num_events == 0 {
                 self.ledger.move_cursor(STOCK_READER, read_to).await?;
@@ -89,12 +114,9 @@ impl Task for StockReturner {
                 backlog.num_pages_ahead += 1;
             }
         }
-        self.report(backlog.num_events, backlog.oldest_ms);
-        backlog.first_error.map_or(Ok(()), Err)
+        Ok(())
     }
-}
 
-impl StockReturner {
     /// Settles the events of each SKU; those of a SKU that fails are added to the backlog.
     async fn settle(&self, events: &[OrderEvent], backlog: &mut Backlog) {
         let mut by_sku: BTreeMap<SkuNo, Vec<&OrderEvent>> = BTreeMap::new();
@@ -114,7 +136,7 @@ impl StockReturner {
                     backlog.num_events += events.len();
                     any_unreachable |= error.is_unreachable();
                     backlog.first_error.get_or_insert(error);
-                    self.report(backlog.num_events, backlog.oldest_ms);
+                    self.report(backlog);
                 }
             }
         }
@@ -139,9 +161,10 @@ impl StockReturner {
         }
     }
 
-    fn report(&self, num_events: usize, oldest_ms: Option<i64>) {
+    fn report(&self, backlog: &Backlog) {
+        let oldest_ms = backlog.oldest_ms;
         let age_ms = oldest_ms.map_or(0, |oldest| self.clock.wall_ms().saturating_sub(oldest));
         let age = Duration::from_millis(u64::try_from(age_ms).unwrap_or(0));
-        self.metrics.set_order_changes_waiting(num_events, age);
+        self.metrics.set_order_changes_waiting(backlog.num_events, age);
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use actix::Handler;
 use actix_rt::{Arbiter, ArbiterHandle};
+use parking_lot::Mutex;
 
 use super::outbox_relay::RelayHandle;
 use super::periodic::{Periodic, Task};
@@ -286,6 +287,7 @@ impl ActorSystem {
                 catalog: Arc::clone(&self.catalog),
                 clock: Arc::clone(&self.clock),
                 metrics: Arc::clone(&self.metrics),
+                unread_since_ms: Mutex::default(),
             };
             let every_ms = self.settings.maintenance.every_ms;
             self.start_periodic("stock_returner", &self.engine, every_ms, returner)

@@ -44,7 +44,7 @@ pub struct OrderEventRow {
     limit_back: i16,
     num_orders: i32,
     placed: Option<Vec<u8>>,
-    feed_no: Option<i64>,
+    pub(super) feed_no: Option<i64>,
     unfulfilled: i16,
 }
 

@@ -228,7 +228,8 @@ pub trait OrderChanges: Send + Sync {
     async fn events_after(&self, feed_no: i64, limit: u32) -> Result<Vec<OrderEvent>, Error>;
 
     /// Changes after a feed number, without placements and without changes of orders that no
-    /// longer exist, and how far the feed was read.
+    /// longer exist, and how far the feed was read. A change that is not readable is left out,
+    /// logged and counted.
     async fn changes_after(&self, feed_no: i64, limit: u32) -> Result<FeedPage, Error>;
 
     /// The last feed number that was given, also if its event is deleted; 0 before the first.

@@ -43,7 +43,7 @@ pub(super) fn units(row: impl FnOnce() -> String, column: &str, value: i32) -> R
 #[derive(Debug, Clone, Copy, Queryable, Selectable)]
 #[diesel(table_name = orders)]
 pub struct OrderRow {
-    sku_no: i32,
+    pub(super) sku_no: i32,
     pub(super) buyer_id: i64,
     pub(super) slot: i64,
     pub(super) request_id: i64,

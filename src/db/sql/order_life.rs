@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::order_changes::{cancel, condition, end_due, read};
+use super::order_changes::{cancel, condition, end_due};
 use super::payments::{open, record, refund_result, started};
 use super::statements::IN_LIST_MAX;
 use super::{Database, SqlLedger, TransactionEnd, readable_rows};
 use crate::db::life_rows::{Cause, OrderEventRow};
-use crate::db::rows::unstorable;
+use crate::db::rows::{OrderRow, unstorable};
 use crate::db::{Error, OrderChanges, Refunds};
 use crate::domain::{
     Actor, AttemptKey, CancelOutcome, DueOrder, DueRefund, FeedPage, ListedPayment, Money,
@@ -198,7 +198,7 @@ fn number<D: Database>(conn: &mut D, limit: u32) -> Result<TransactionEnd<u32>, 
     Ok(if rows.is_empty() { TransactionEnd::RollBack(0) } else { TransactionEnd::Commit(numbered) })
 }
 
-/// Events of all kinds.
+/// Events of all kinds; fails on one that is not readable, because readers need every event.
 fn events<D: Database>(conn: &mut D, after: i64, limit: u32) -> Result<FeedPage, Error> {
     let rows = conn.events_after(after, limit)?;
     let mut keys = Vec::new();
@@ -212,7 +212,8 @@ fn events<D: Database>(conn: &mut D, after: i64, limit: u32) -> Result<FeedPage,
     }
     keys.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
     let read_to = keys.last().map_or(after, |(feed_no, ..)| *feed_no);
-    Ok(FeedPage { events: with_orders(conn, &rows, keys)?, read_to })
+    let events = with_orders(conn, &rows, keys)?.into_iter().collect::<Result<Vec<_>, _>>()?;
+    Ok(FeedPage { events, num_unreadable: 0, read_to })
 }
 
 /// Events without placements. Reads a bounded part of the feed: it may consist of placements only.
@@ -220,31 +221,41 @@ fn changes<D: Database>(conn: &mut D, after: i64, limit: u32) -> Result<FeedPage
     // Read first: what gets a number later is after it.
     let last = conn.token(FEED)?.unwrap_or(0).min(after.saturating_add(NUMBERS_PER_PAGE));
     let rows = conn.changes_after(after, last, limit)?;
-    let mut keys = Vec::with_capacity(rows.len());
+    let (mut keys, mut found) = (Vec::with_capacity(rows.len()), Vec::new());
     for (at, row) in rows.iter().enumerate() {
-        keys.extend(row.keys()?.into_iter().map(|(feed_no, key)| (feed_no, key, at)));
+        match row.keys() {
+            Ok(of_row) => keys.extend(of_row.into_iter().map(|(feed_no, key)| (feed_no, key, at))),
+            Err(error) => found.push(Err(error)),
+        }
     }
+    found.extend(with_orders(conn, &rows, keys)?);
+    let num_found = found.len();
+    let events = readable_rows(found, |event| event);
+    let num_unreadable = num_found - events.len();
     let is_full = rows.len() >= usize::try_from(limit).unwrap_or(usize::MAX);
-    let end = keys.last().map_or(after, |(feed_no, ..)| *feed_no);
+    let end = rows.last().and_then(|row| row.feed_no).unwrap_or(after);
     let read_to = if is_full { end } else { last.max(after) };
-    Ok(FeedPage { events: with_orders(conn, &rows, keys)?, read_to })
+    Ok(FeedPage { events, num_unreadable, read_to })
 }
 
-/// Events by feed number, key, and position of their row, each with its order.
+/// Events by feed number, key, and position of their row, each with its order, or the error of a
+/// row that is not readable.
 fn with_orders<D: Database>(
     conn: &mut D,
     rows: &[OrderEventRow],
     keys: Vec<(i64, OrderKey, usize)>,
-) -> Result<Vec<OrderEvent>, Error> {
-    let mut orders: HashMap<OrderKey, Order> = HashMap::new();
+) -> Result<Vec<Result<OrderEvent, Error>>, Error> {
+    let mut orders: HashMap<(i32, i64, i64), OrderRow> = HashMap::new();
     for chunk in keys.chunks(IN_LIST_MAX) {
-        let chunk: Vec<OrderKey> = chunk.iter().map(|(_, key, _)| *key).collect();
-        orders.extend(read(conn, &chunk)?.into_iter().map(|order| (order.key(), order)));
+        let (buyers, requests) = condition(chunk.iter().map(|(_, key, _)| *key));
+        let found = conn.orders_by_key(&buyers, &requests)?.into_iter();
+        orders.extend(found.map(|row| ((row.sku_no, row.buyer_id, row.request_id), row)));
     }
     let mut events = Vec::with_capacity(keys.len());
     for (feed_no, key, at) in keys {
-        if let (Some(order), Some(row)) = (orders.get(&key), rows.get(at)) {
-            events.push(row.event(feed_no, *order)?);
+        let order = orders.get(&(key.sku.0, key.buyer.to_db(), key.request.to_db()));
+        if let (Some(order), Some(row)) = (order, rows.get(at)) {
+            events.push(Order::try_from(*order).and_then(|order| row.event(feed_no, order)));
         } else if conn.skus_from(RetentionState::Purging, &[key.sku.0])?.is_empty() {
             tracing::error!(request = %key.request, feed_no, "event of a missing order");
         }

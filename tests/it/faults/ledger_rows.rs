@@ -8,8 +8,8 @@ use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::db::{CrossSkuAnomalies, Error, ErrorClass, Ledger, UnknownSku};
 use floodgate::domain::invariants::Violation;
 use floodgate::domain::{
-    Failure, InvariantId, OrderKey, OrderState, OrderTimeline, Policy, Refusal, RepairOutcome, Sku,
-    SkuNo,
+    Actor, Failure, InvariantId, OrderKey, OrderState, OrderTimeline, Policy, Refusal,
+    RepairOutcome, Sku, SkuNo,
 };
 use floodgate::services::audit::audit;
 use tempfile::TempDir;
@@ -272,6 +272,37 @@ fn an_invalid_order_row_is_named_and_not_guessed() {
                     store.ledger.scan_orders(store.sku.no, Box::new(|_| true)).await,
                     word,
                 );
+            }
+        }
+    });
+}
+
+/// Buckets get the other changes; a reader of the whole feed stops before it.
+#[test]
+fn an_invalid_change_is_left_out_of_the_changes_and_named_in_the_feed() {
+    let of_change =
+        |columns| format!("UPDATE order_events SET {columns} WHERE request_id = 2 AND version = 1");
+    run(async {
+        for (sql, word) in [
+            (of_change("kind = 9"), "kind is 9"),
+            (of_change("buyer_id = -5"), "buyer_id is -5"),
+            ("UPDATE orders SET state = 9 WHERE request_id = 2".to_owned(), "state is 9"),
+        ] {
+            for store in Store::each_with(ANY).await {
+                let (ledger, sku) = (&store.ledger, store.sku.no);
+                for number in 1..=3 {
+                    let key = OrderKey { sku, buyer: buyer(number), request: request(number) };
+                    ledger.cancel(key, Actor::Buyer, None).await.unwrap();
+                }
+                while ledger.number_events(9).await.unwrap() > 0 {}
+                store.tamper(&sql);
+                let page = ledger.changes_after(0, 9).await.unwrap();
+                let changed: Vec<_> = page.events.iter().map(|event| event.order.request).collect();
+                assert_eq!(changed, [request(1), request(3)], "{sql}");
+                assert_eq!((page.num_unreadable, page.read_to), (1, 6), "{sql}");
+                let page = ledger.changes_after(4, 1).await.unwrap();
+                assert_eq!((page.events, page.read_to), (vec![], 5), "{sql}: the cursor goes on");
+                assert_unreadable(ledger.events_after(0, 9).await, word);
             }
         }
     });

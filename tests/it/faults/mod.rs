@@ -70,3 +70,4 @@ mod sale_changes;
 mod sales;
 mod unfinished_archives;
 mod unit_returns;
+mod unreadable_changes;

@@ -66,6 +66,7 @@ async fn until_finished(harness: &Harness) {
         catalog: harness.catalog.clone(),
         clock: harness.clock.clone(),
         metrics: Arc::new(Metrics::default()),
+        unread_since_ms: parking_lot::Mutex::default(),
     };
     until("a finished sale", async || {
         returner.run(&()).await.unwrap();

@@ -30,20 +30,20 @@ use crate::support::offers::intent;
 use crate::support::servers::redis::Redis;
 use crate::support::wait::until;
 
-const STOCK: u32 = 10;
+pub(super) const STOCK: u32 = 10;
 const OFFER: Offer = Offer { policy: UNLIMITED, stock: STOCK, buckets: 2 };
 
 /// One open sale on a ledger file.
-struct Fixture {
-    harness: Harness,
-    ledger: Arc<FaultyLedger>,
+pub(super) struct Fixture {
+    pub harness: Harness,
+    pub ledger: Arc<FaultyLedger>,
     stock: Arc<FaultyStock>,
     redis: Option<Redis>,
-    _folder: TempDir,
+    pub folder: TempDir,
 }
 
 impl Fixture {
-    async fn open(tier: Tier) -> Self {
+    pub async fn open(tier: Tier) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let clock = Arc::new(ManualClock::new(START_MS));
         let shared: SharedClock = clock.clone();
@@ -69,18 +69,18 @@ impl Fixture {
         let harness = Harness::on(&settings, backends, clock);
         harness.create(OFFER, START_MS - 1000).await;
         harness.set_phase(Phase::Open).await;
-        Self { harness, ledger, stock, redis, _folder: folder }
+        Self { harness, ledger, stock, redis, folder }
     }
 
     /// One order of one unit for each of these buyers; the request has the buyer's number.
-    async fn sell(&self, buyers: std::ops::RangeInclusive<u64>) {
+    pub async fn sell(&self, buyers: std::ops::RangeInclusive<u64>) {
         for buyer in buyers {
             let answer = self.harness.buy_as(buyer, buyer, 1).await;
             assert!(is_placed(&answer), "{answer:?}");
         }
     }
 
-    async fn cancel(&self, buyer: u64) {
+    pub async fn cancel(&self, buyer: u64) {
         self.cancel_of(&self.sku(), buyer).await;
     }
 
@@ -110,7 +110,7 @@ impl Fixture {
         self.harness.catalog.sale("sale").unwrap().sku("sku").unwrap().clone()
     }
 
-    fn returner(&self) -> Arc<StockReturner> {
+    pub fn returner(&self) -> Arc<StockReturner> {
         self.returner_of(self.harness.catalog.clone())
     }
 
@@ -122,6 +122,7 @@ impl Fixture {
             catalog,
             clock: self.harness.clock.clone(),
             metrics: Arc::new(Metrics::default()),
+            unread_since_ms: parking_lot::Mutex::default(),
         })
     }
 
@@ -131,11 +132,11 @@ impl Fixture {
         OrderFeed::new(self.ledger.clone(), catalog, clock, "0a0b0c0d".into())
     }
 
-    async fn cursor(&self) -> i64 {
+    pub async fn cursor(&self) -> i64 {
         self.ledger.cursor("stock").await.unwrap()
     }
 
-    async fn free(&self) -> u32 {
+    pub async fn free(&self) -> u32 {
         self.harness.free().await.iter().sum()
     }
 
