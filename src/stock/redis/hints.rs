@@ -2,7 +2,9 @@
 //! that wait for them look them up at once instead of again and again; and the SKUs that have units
 //! again, so that no process goes on refusing from memory.
 //!
-//! A hint may be lost: the bucket has the truth, the hint says only that a read is worth it.
+//! A hint may be lost: the bucket has the truth, the hint says only that a read is worth it. Hints
+//! are missed before a subscription and after it: where one begins or ends, what depends on them is
+//! read again.
 
 use std::sync::Arc;
 
@@ -22,12 +24,27 @@ pub(super) async fn subscribe(
     let subscribed = pool.subscribe(&format!("{namespace}:results")).await;
     let subscription =
         subscribed.map_err(|error| Error::Unavailable { reason: error.to_string() })?;
-    Ok(Box::new(RedisHints { subscription, skus }))
+    let hints = RedisHints { subscription, skus };
+    hints.forget_accepted();
+    Ok(Box::new(hints))
 }
 
 struct RedisHints {
     subscription: ChannelSubscription,
     skus: Arc<SkuIndex<SkuBuckets>>,
+}
+
+impl RedisHints {
+    /// Forgets what every SKU has accepted: units may have returned without a hint.
+    fn forget_accepted(&self) {
+        self.skus.0.load().values().for_each(|buckets| buckets.forget_accepted());
+    }
+}
+
+impl Drop for RedisHints {
+    fn drop(&mut self) {
+        self.forget_accepted();
+    }
 }
 
 #[async_trait]

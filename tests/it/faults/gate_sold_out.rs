@@ -61,6 +61,12 @@ fn two_thousand_refusals_cost_redis_next_to_nothing_and_repeats_read_their_order
         for buyer in 1..=5 {
             orders.push(buy_for_sure(app.public, buyer).await);
         }
+        // Where its subscription begins, a process reads again what it has cached.
+        until("the subscription to hints", async || {
+            let clients = fixture.redis.text(&["CLIENT", "LIST", "TYPE", "pubsub"]);
+            clients.contains("floodgate-events").then_some(())
+        })
+        .await;
         until_cached(&app, &fixture.redis, 6).await;
         let late = purchases(1_000..3_000);
         let attempts: Vec<_> = (0..late.len()).collect();
@@ -132,6 +138,44 @@ fn a_process_learns_that_units_have_returned() {
             let hint = tokio::time::timeout(Duration::from_secs(20), hints.next()).await;
             assert!(hint.expect("a hint").is_some());
         }
+    });
+}
+
+/// A hint that units have returned may be missed before and after a subscription.
+#[test]
+fn a_process_forgets_that_it_is_sold_out_when_its_subscription_ends_and_begins() {
+    let fixture = GateFixture::new();
+    let settings = fixture.settings(&PATIENT);
+    in_system(async {
+        let ledger = Arc::new(DefectiveLedger::new(LedgerDefect::None));
+        let here = Harness::start_on_redis(&settings, ledger.clone()).await;
+        here.create(Offer { policy: ONE_PER_BUYER, stock: 1, buckets: 2 }, START_MS - 1000).await;
+        here.set_phase(Phase::Open).await;
+        let sold = here.ask(7, 1, 1);
+        until("the last unit", async || is_placed(&here.gates.buy(sold).await).then_some(())).await;
+        let clock: SharedClock = here.clock.clone();
+        let there = Backends::on_redis(&settings, ledger, &clock).await.unwrap().stock;
+        let sku = here.catalog.sale("sale").unwrap().skus[0].clone();
+        there.register(&sku);
+        let know_sold_out = async || {
+            until("a cached sold-out state", async || {
+                there.refresh(sku.no).await.unwrap();
+                there.is_sold_out(sku.no).then_some(())
+            })
+            .await;
+        };
+        know_sold_out().await;
+        let mut hints = there.result_hints().await.unwrap().unwrap();
+        assert!(!there.is_sold_out(sku.no), "the subscription has just begun");
+        know_sold_out().await;
+        fixture.redis.cmd(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+        until("the end of the subscription", async || {
+            let hint = tokio::time::timeout(Duration::from_secs(20), hints.next()).await;
+            hint.expect("a hint, or the end").is_none().then_some(())
+        })
+        .await;
+        drop(hints);
+        assert!(!there.is_sold_out(sku.no), "the subscription has ended");
     });
 }
 
