@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::payment_consumer::PaymentConsumer;
 use super::payment_timer::repurchase::{GateRepurchase, NextRequest};
 use super::payment_timer::{
-    HintConsumer, HintPublisher, PaymentInquirer, PaymentTimer, RefundWorker, Retaker, TimerDeps,
-    hint_publisher,
+    ClockWatcher, HintConsumer, HintPublisher, PaymentInquirer, PaymentTimer, RefundWorker,
+    Retaker, TimerDeps, hint_publisher,
 };
 use super::system::ActorSystem;
 use crate::config::PaymentBackend;
@@ -18,11 +18,9 @@ use crate::tier::Pipeline;
 const QUEUE_EVERY_MS: u64 = 200;
 
 impl ActorSystem {
-    /// Starts the actors that end unpaid orders and pay money back, in processes that maintain.
+    /// Starts the actors that end unpaid orders and pay money back, in processes that maintain; in
+    /// others the one that watches the clock.
     pub fn start_payment_timer(&self, orders: &OrderService) {
-        if !self.settings.role.maintains() {
-            return;
-        }
         let deps = Arc::new(TimerDeps::new(
             orders.clone(),
             Arc::clone(&self.backends.ledger),
@@ -31,6 +29,10 @@ impl ActorSystem {
             Arc::clone(&self.metrics),
         ));
         let (engine, every_ms) = (&self.engine, self.settings.payment.every_ms);
+        if !self.settings.role.maintains() {
+            self.start_periodic("clock_watcher", engine, every_ms, ClockWatcher(deps));
+            return;
+        }
         self.start_periodic("payment_timer", engine, every_ms, PaymentTimer(Arc::clone(&deps)));
         let inquirer = PaymentInquirer(Arc::clone(&deps));
         self.start_periodic("payment_inquirer", engine, every_ms, inquirer);

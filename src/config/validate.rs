@@ -16,7 +16,7 @@ use super::{access, payment_rules, store_rules};
 const NAMESPACE_CHARS_MAX: usize = 32;
 
 /// Kinds of supervised actor that fault injection can make panic.
-const ACTOR_KINDS: [&str; 21] = [
+const ACTOR_KINDS: [&str; 22] = [
     "stock_gate",
     "ledger_writer",
     "stock_refresher",
@@ -31,6 +31,7 @@ const ACTOR_KINDS: [&str; 21] = [
     "dead_letter_collector",
     "reconciler",
     "event_publisher",
+    "clock_watcher",
     "payment_timer",
     "payment_inquirer",
     "refund_worker",

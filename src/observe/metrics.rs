@@ -147,7 +147,7 @@ metrics! {
         = "floodgate_orders_ended_by_hint", "Unpaid orders ended, of delay queues";
     due_hints: Family<OutcomeLabel, Counter>
         = "floodgate_due_hints", "Messages to delay queues, by outcome";
-    clock_not_trusted: Gauge = "floodgate_clock_not_trusted", "1 while no order ends unpaid";
+    clock_not_trusted: Gauge = "floodgate_clock_not_trusted", "1 while the clock is not trusted";
     payments_in_doubt: Gauge = "floodgate_payments_in_doubt", "Due, provider does not answer";
     secret_reloads: Family<OutcomeLabel, Counter>
         = "floodgate_secret_reloads", "Secrets read again at SIGHUP, by outcome";

@@ -12,7 +12,8 @@
 //! Where the broker has delay queues, [`hint_publisher`] and [`hint_consumer`] let it say when to
 //! end which orders, and the passes leave due orders to it for a moment.
 //!
-//! Nothing ends while the clock is not trusted ([`TrustedTime`]).
+//! Nothing ends while the clock is not trusted ([`TrustedTime`]). [`ClockWatcher`] reports that
+//! where no orders end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -84,10 +85,10 @@ impl TimerDeps {
         self.metrics.clock_not_trusted.set(i64::from(checked.is_err()));
         match &checked {
             Err(fault) if was_trusted => {
-                tracing::warn!(%fault, "payment timer: no order ends until the clock is right");
+                tracing::warn!(%fault, "clock not trusted: no order ends until the clock is right");
             }
             Ok(_) if !was_trusted => {
-                tracing::warn!("payment timer: the clock is trusted again");
+                tracing::warn!("clock trusted again");
             }
             _ => {}
         }
@@ -106,6 +107,20 @@ fn is_due(order: &Order, now: &SteadyTime) -> bool {
 pub struct TrustedTime {
     guard: ClockGuard,
     is_trusted: AtomicBool,
+}
+
+/// Only compares the clock with the ledger's: gates and consumers give orders their times.
+pub struct ClockWatcher(pub Arc<TimerDeps>);
+
+impl Task for ClockWatcher {
+    type State = ();
+    type Error = db::Error;
+
+    const FAILURE: &'static str = "clock not compared with the ledger's, retrying";
+
+    async fn run(&self, (): &()) -> Result<(), db::Error> {
+        self.0.now().await.map(drop)
+    }
 }
 
 /// Ends unpaid orders.

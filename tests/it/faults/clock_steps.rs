@@ -16,6 +16,7 @@ use crate::support::crowd::{History, send};
 use crate::support::gate::{
     GateFixture, PATIENT, assert_holds_at_rest, metric, purchases, retry_until_answered,
 };
+use crate::support::pipeline::PipelineFixture;
 use crate::support::process::Server;
 use crate::support::servers::wrapped_redis::WrappedRedis;
 use crate::support::wait::until;
@@ -158,6 +159,27 @@ fn a_process_whose_clock_steps_ends_no_order_and_says_so() {
         })
         .await;
         assert_holds_at_rest(server.internal).await;
+    });
+}
+
+/// Gates and consumers give orders their times.
+#[test]
+fn a_process_of_each_role_says_that_its_clock_stepped() {
+    let clock = SteppingClock::new();
+    let fixture = PipelineFixture::new("list").patient();
+    let servers = ["maintenance", "api", "relay", "consumer"]
+        .map(|role| (role, Server::from_command(clock.with(fixture.command(role, &[])))));
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        for step_s in [60, 0] {
+            clock.step(step_s);
+            let expected = u64::from(step_s != 0);
+            for (role, server) in &servers {
+                until(&format!("the metric of role {role}"), async || {
+                    (clock_not_trusted(server).await == expected).then_some(())
+                })
+                .await;
+            }
+        }
     });
 }
 

@@ -1,6 +1,7 @@
 //! Tier `pipeline` on a private Redis, RabbitMQ and MariaDB, with child processes of any role.
 
 use std::net::SocketAddr;
+use std::process::Command;
 
 use floodgate::config::{ConfigSources, Settings};
 use floodgate::runtime::clock::now_monotonic;
@@ -109,6 +110,11 @@ impl PipelineFixture {
 
     /// A server of this role in a child process.
     pub fn server(&self, role: &str, more: &[(&str, &str)]) -> Server {
+        Server::from_command(self.command(role, more))
+    }
+
+    /// The command of [`Self::server`].
+    pub fn command(&self, role: &str, more: &[(&str, &str)]) -> Command {
         let variable = |key: &str| format!("FLOODGATE__{}", key.to_uppercase().replace('.', "__"));
         let keys = self.keys(more);
         let keys: Vec<(String, String)> =
@@ -116,7 +122,7 @@ impl PipelineFixture {
         let mut keys: Vec<(&str, &str)> =
             keys.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
         keys.push(("FLOODGATE__ROLE", role));
-        Server::start(self.folder.path(), &keys)
+        command(self.folder.path(), &["serve"], &keys)
     }
 
     /// The JSON output of `floodgate dlq` with these arguments against this server.
