@@ -121,7 +121,8 @@ impl<D: Database> OrderChanges for SqlLedger<D> {
         // A page whose orders are all missing is not the end of the feed.
         loop {
             let page = move |conn: &mut D| events(conn, after, limit);
-            let FeedPage { events, read_to } = self.read("reading order events", page).await?;
+            let page = self.read("reading order events", page).await?;
+            let FeedPage { events, read_to, .. } = page;
             if !events.is_empty() || read_to == after {
                 return Ok(events);
             }
