@@ -156,7 +156,7 @@ impl<D: Database> Refunds for SqlLedger<D> {
     async fn due_refunds(&self, until_ms: i64, limit: u32) -> Result<Vec<DueRefund>, Error> {
         self.read("reading due refunds", move |conn| {
             let mut due = Vec::new();
-            let rows = conn.due_refunds(until_ms, limit)?;
+            let rows = conn.due_payments(PaymentState::RefundDue, until_ms, limit)?;
             for ListedPayment { payment, refund_attempts: attempts, .. } in
                 readable_rows(&rows, |row| row.listed(None))
             {

@@ -15,6 +15,22 @@ use crate::domain::{
     UnmatchedEvent,
 };
 
+/// The condition of open attempts in doubt: their order is not `paying` (5), or has no deadline.
+const IN_DOUBT: &str = "EXISTS (SELECT 1 FROM orders o WHERE o.sku_no = payments.sku_no \
+     AND o.buyer_id = payments.buyer_id AND o.request_id = payments.request_id \
+     AND (o.state <> 5 OR o.due_ms IS NULL))";
+
+/// The condition of the payments after this one, in the order of their keys.
+fn after_key(after: Option<AttemptKey>) -> String {
+    let Some(AttemptKey { order, no }) = after else { return "1 = 1".to_owned() };
+    let (sku, buyer, request) = (order.sku.0, order.buyer.to_db(), order.request.to_db());
+    format!(
+        "(payments.sku_no > {sku} OR (payments.sku_no = {sku} AND (payments.buyer_id > {buyer} \
+         OR (payments.buyer_id = {buyer} AND (payments.request_id > {request} \
+         OR (payments.request_id = {request} AND payments.attempt_no > {no}))))))"
+    )
+}
+
 /// The orders of these payments.
 fn orders_of<D: Database>(
     conn: &mut D,
@@ -36,7 +52,8 @@ impl<D: Database> FollowUps for SqlLedger<D> {
         limit: u32,
     ) -> Result<Vec<(Order, Payment)>, Error> {
         self.read("reading payments in doubt", move |conn| {
-            let rows = conn.payments_in_doubt(after, limit)?;
+            let condition = format!("{} AND {IN_DOUBT}", after_key(after));
+            let rows = conn.payments_in(PaymentState::Started, &condition, limit)?;
             let payments = readable_rows(&rows, Payment::try_from);
             let orders = orders_of(conn, &payments)?;
             let with_order = |payment: Payment| Some((*orders.get(&payment.key.order)?, payment));
@@ -52,7 +69,7 @@ impl<D: Database> FollowUps for SqlLedger<D> {
         limit: u32,
     ) -> Result<Vec<ListedPayment>, Error> {
         self.read("listing payments", move |conn| {
-            let rows = conn.payments_in(state.to_db(), after, limit)?;
+            let rows = conn.payments_in(state, &after_key(after), limit)?;
             let orders = orders_of(conn, &readable_rows(&rows, Payment::try_from))?;
             Ok(readable_rows(&rows, |row: &PaymentRow| {
                 let listed = row.listed(None)?;

@@ -10,7 +10,7 @@ use crate::db::EventCursor;
 use crate::db::mysql::MysqlConnection;
 use crate::db::payment_rows::{PaymentEventRow, PaymentRow};
 use crate::db::schema::{payment_events, payments};
-use crate::domain::{AttemptKey, PaymentState};
+use crate::domain::PaymentState;
 
 /// The unmatched reports that no operator has resolved. A constant, so that SQLite uses its index
 /// of these rows: the number of [`crate::domain::PaymentOutcome::Unmatched`].
@@ -21,17 +21,6 @@ const RESOLVED: &str = "(payment_events.outcome = 8 AND payment_events.resolved_
 
 fn unmatched(is_resolved: bool) -> &'static str {
     if is_resolved { RESOLVED } else { UNMATCHED }
-}
-
-/// The condition of the payments after this one, in the order of their keys.
-fn after_key(after: Option<AttemptKey>) -> String {
-    let Some(AttemptKey { order, no }) = after else { return "1 = 1".to_owned() };
-    let (sku, buyer, request) = (order.sku.0, order.buyer.to_db(), order.request.to_db());
-    format!(
-        "(payments.sku_no > {sku} OR (payments.sku_no = {sku} AND (payments.buyer_id > {buyer} \
-         OR (payments.buyer_id = {buyer} AND (payments.request_id > {request} \
-         OR (payments.request_id = {request} AND payments.attempt_no > {no}))))))"
-    )
 }
 
 queries! {
@@ -72,21 +61,13 @@ trait PaymentQueries {
         update(payments::table.find(from)).set((key, row)).execute(self).map(drop)
     }
 
-    /// The payments that wait for their purchase, oldest first.
-    fn due_retakes(&mut self, limit: u32) -> QueryResult<Vec<PaymentRow>> {
-        payments::table
-            .filter(payments::refund_due_ms.is_not_null())
-            .filter(payments::state.eq(PaymentState::Retaking.to_db()))
-            .order(payments::refund_due_ms)
-            .limit(i64::from(limit))
-            .select(PaymentRow::as_select())
-            .load(self)
-    }
-
-    fn due_refunds(&mut self, until_ms: i64, limit: u32) -> QueryResult<Vec<PaymentRow>> {
+    /// The payments in this state that are due until a time, those due for longest first.
+    fn due_payments(
+        &mut self, state: PaymentState, until_ms: i64, limit: u32
+    ) -> QueryResult<Vec<PaymentRow>> {
         payments::table
             .filter(payments::refund_due_ms.le(until_ms))
-            .filter(payments::state.eq(PaymentState::RefundDue.to_db()))
+            .filter(payments::state.eq(state.to_db()))
             .order(payments::refund_due_ms)
             .limit(i64::from(limit))
             .select(PaymentRow::as_select())
@@ -101,32 +82,13 @@ trait PaymentQueries {
         insert_into(payment_events::table).values(row).execute(self).map(drop)
     }
 
-    /// The payments in this state after a key, in the order of their keys.
+    /// The payments in this state that match `condition`, which is SQL, in the order of their keys.
     fn payments_in(
-        &mut self, state: i16, after: Option<AttemptKey>, limit: u32
+        &mut self, state: PaymentState, condition: &str, limit: u32
     ) -> QueryResult<Vec<PaymentRow>> {
         payments::table
-            .filter(payments::state.eq(state))
-            .filter(sql::<Bool>(&after_key(after)))
-            .order((
-                payments::sku_no, payments::buyer_id, payments::request_id, payments::attempt_no
-            ))
-            .limit(i64::from(limit))
-            .select(PaymentRow::as_select())
-            .load(self)
-    }
-
-    /// Open attempts (state 0) of orders that are not `paying` (5), or have no deadline.
-    fn payments_in_doubt(
-        &mut self, after: Option<AttemptKey>, limit: u32
-    ) -> QueryResult<Vec<PaymentRow>> {
-        let of_order = "EXISTS (SELECT 1 FROM orders o WHERE o.sku_no = payments.sku_no \
-             AND o.buyer_id = payments.buyer_id AND o.request_id = payments.request_id \
-             AND (o.state <> 5 OR o.due_ms IS NULL))";
-        payments::table
-            .filter(payments::state.eq(0))
-            .filter(sql::<Bool>(&after_key(after)))
-            .filter(sql::<Bool>(of_order))
+            .filter(payments::state.eq(state.to_db()))
+            .filter(sql::<Bool>(condition))
             .order((
                 payments::sku_no, payments::buyer_id, payments::request_id, payments::attempt_no
             ))

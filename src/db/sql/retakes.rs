@@ -38,7 +38,9 @@ impl<D: Database> Retakes for SqlLedger<D> {
 
 fn due<D: Database>(conn: &mut D, limit: u32) -> Result<Vec<DueRetake>, Error> {
     let mut due = Vec::new();
-    for rows in conn.due_retakes(limit)?.chunks(IN_LIST_MAX) {
+    // Due at once, whenever the money came.
+    let rows = conn.due_payments(PaymentState::Retaking, i64::MAX, limit)?;
+    for rows in rows.chunks(IN_LIST_MAX) {
         let waiting =
             readable_rows(rows, |row| Ok((Payment::try_from(row)?.key, row.refund_due_ms)));
         if waiting.is_empty() {
