@@ -25,7 +25,9 @@ use crate::domain::{
 use crate::redis::executor::ScriptExecutor;
 use crate::redis::scripts::decisions::{self, SettleOutcome};
 use crate::redis::scripts::intent::IntentKey;
-use crate::redis::scripts::{Installation, Leveled, OutboxArgs, ScriptCall, codes, load, moves};
+use crate::redis::scripts::{
+    Installation, Leveled, OutboxArgs, ScriptCall, codes, load, lookup, moves,
+};
 use crate::redis::transport::{ConnectionPool, ConnectionPurpose};
 
 mod hints;
@@ -214,7 +216,12 @@ impl Stock for RedisStock {
         withdrawal: &Withdrawal,
         is_recorded: bool,
     ) -> Result<(), Error> {
-        transfers::end_withdrawal(&*self.buckets(sku)?, withdrawal, is_recorded).await
+        let buckets = self.buckets(sku)?;
+        for (bucket, loan) in &withdrawal.loans {
+            let call = moves::end_withdrawal(buckets.keys(*bucket)?, loan.no, is_recorded);
+            buckets.run_leveled(*bucket, call, "ending a withdrawal").await?;
+        }
+        Ok(())
     }
 
     async fn reserve(
@@ -285,7 +292,9 @@ impl Stock for RedisStock {
     }
 
     async fn lend(&self, from: BucketKey, to: BucketNo, want: u32) -> Result<Option<Loan>, Error> {
-        transfers::lend(&*self.buckets(from.sku)?, from.bucket, to, want).await
+        let buckets = self.buckets(from.sku)?;
+        let call = moves::lend(buckets.keys(from.bucket)?, to, want);
+        buckets.run_leveled(from.bucket, call, "lending units").await
     }
 
     async fn borrow(&self, from: BucketKey, to: BucketNo, loan: Loan) -> Result<u32, Error> {
@@ -302,11 +311,18 @@ impl Stock for RedisStock {
         request: RequestId,
         buyer: Option<BuyerId>,
     ) -> Result<Option<RequestRecord>, Error> {
-        records::of_request(&*self.buckets(bucket.sku)?, bucket.bucket, request, buyer).await
+        let buckets = self.buckets(bucket.sku)?;
+        let found = records::find(&buckets, bucket.bucket, &[request]).await?.pop().flatten();
+        Ok(found.filter(|record| buyer.is_none_or(|buyer| record.buyer == buyer)))
     }
 
     async fn owned(&self, bucket: BucketKey, buyer: BuyerId) -> Result<u32, Error> {
-        records::owned(&*self.buckets(bucket.sku)?, bucket.bucket, buyer).await
+        let buckets = self.buckets(bucket.sku)?;
+        if buckets.sku.policy.quota().is_none() {
+            return Ok(0);
+        }
+        let call = lookup::owned(buckets.keys(bucket.bucket)?, &buckets.sku, buyer);
+        buckets.run(call, "reading a buyer's units").await
     }
 
     async fn statuses(

@@ -5,30 +5,6 @@ use super::sku_buckets::SkuBuckets;
 use crate::domain::{BucketNo, BuyerId, RequestId, RequestRecord, RequestStatus};
 use crate::redis::scripts::{codes, lookup};
 
-/// A request's record; `None` if it belongs to another buyer than the given one.
-pub(super) async fn of_request(
-    buckets: &SkuBuckets,
-    bucket: BucketNo,
-    request: RequestId,
-    buyer: Option<BuyerId>,
-) -> Result<Option<RequestRecord>, Error> {
-    let found = find(buckets, bucket, &[request]).await?.pop().flatten();
-    Ok(found.filter(|record| buyer.is_none_or(|buyer| record.buyer == buyer)))
-}
-
-/// The units of a buyer under a quota.
-pub(super) async fn owned(
-    buckets: &SkuBuckets,
-    bucket: BucketNo,
-    buyer: BuyerId,
-) -> Result<u32, Error> {
-    if buckets.sku.policy.quota().is_none() {
-        return Ok(0);
-    }
-    let call = lookup::owned(buckets.keys(bucket)?, &buckets.sku, buyer);
-    buckets.run(call, "reading a buyer's units").await
-}
-
 /// The statuses of requests of any buckets, in order; `None` if a request belongs to another buyer.
 pub(super) async fn statuses(
     buckets: &SkuBuckets,
@@ -56,7 +32,7 @@ pub(super) async fn statuses(
 }
 
 /// The records of requests of one bucket, in order.
-async fn find(
+pub(super) async fn find(
     buckets: &SkuBuckets,
     bucket: BucketNo,
     requests: &[RequestId],

@@ -6,17 +6,6 @@ use super::sku_buckets::SkuBuckets;
 use crate::domain::{BucketNo, Loan, Withdrawal, withdrawn_from};
 use crate::redis::scripts::moves;
 
-/// Takes units out of the bucket `from` and records the loan there.
-pub(super) async fn lend(
-    buckets: &SkuBuckets,
-    from: BucketNo,
-    to: BucketNo,
-    want: u32,
-) -> Result<Option<Loan>, Error> {
-    let call = moves::lend(buckets.keys(from)?, to, want);
-    buckets.run_leveled(from, call, "lending units").await
-}
-
 /// Adds the units of a loan to the bucket `to`, and clears the loan. Returns the units added.
 pub(super) async fn borrow(
     buckets: &SkuBuckets,
@@ -58,19 +47,6 @@ pub(super) async fn withdraw(buckets: &SkuBuckets, units: u32) -> Result<Withdra
         withdrawal.load = Some(moves::load_of(loan));
     }
     Ok(withdrawal)
-}
-
-/// Ends the loans of a withdrawal. The units are gone if the ledger has recorded it, else free.
-pub(super) async fn end_withdrawal(
-    buckets: &SkuBuckets,
-    withdrawal: &Withdrawal,
-    is_recorded: bool,
-) -> Result<(), Error> {
-    for (bucket, loan) in &withdrawal.loans {
-        let call = moves::end_withdrawal(buckets.keys(*bucket)?, loan.no, is_recorded);
-        buckets.run_leveled(*bucket, call, "ending a withdrawal").await?;
-    }
-    Ok(())
 }
 
 /// Finishes every interrupted transfer to the bucket `to`. Returns the units added.
