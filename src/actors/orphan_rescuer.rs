@@ -65,7 +65,8 @@ impl Task for OrphanRescuer {
         outcome = outcome.and(self.reclaim(&claimants, &silent).await);
         let age_ms = oldest_ms.map_or(0, |oldest| self.clock.wall_ms().saturating_sub(oldest));
         let age = Duration::from_millis(u64::try_from(age_ms).unwrap_or(0));
-        self.metrics.set_outbox_backlog(num_entries, age);
+        self.metrics.outbox_waiting.set(i64::try_from(num_entries).unwrap_or(i64::MAX));
+        self.metrics.outbox_oldest.set(age.as_secs_f64());
         outcome
     }
 }

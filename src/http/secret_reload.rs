@@ -10,6 +10,7 @@ use super::buyers::auth::BuyerAuth;
 use super::operators::auth::AdminAuth;
 use super::state::{HttpState, State};
 use crate::config::Settings;
+use crate::observe::metrics::OutcomeLabel;
 
 /// Reads the secrets again at each signal.
 pub async fn at_each(mut hangup: Signal, state: State) {
@@ -32,7 +33,7 @@ pub async fn at_each(mut hangup: Signal, state: State) {
                 "kept"
             }
         };
-        state.deps.metrics.secrets_reloaded(outcome);
+        state.deps.metrics.secret_reloads.get_or_create(&OutcomeLabel { outcome }).inc();
     }
 }
 

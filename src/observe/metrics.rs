@@ -16,13 +16,14 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
+use crate::broker::PublishOutcome;
 use crate::db::ErrorClass;
 use crate::domain::{
     AuditVerdict, DeadLetterCounts, DeadLetterOrigin, DeadLetterState, Refusal, RepairOutcome,
 };
 use crate::messages::envelope::EnvelopeFlaw;
 use crate::runtime::progress::ChildReport;
-use crate::stock;
+use crate::{outbox, stock};
 
 /// The content type of [`Metrics::exposition`].
 pub const EXPOSITION_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -184,18 +185,6 @@ metrics! {
 }
 
 impl Metrics {
-    /// Records a batch of `size` intents, and the seconds that the ledger took to write it.
-    pub fn writer_batch(&self, size: usize, seconds: f64) {
-        self.writer_batch_size.observe(size as f64);
-        self.ledger_commit.observe(seconds);
-    }
-
-    /// Counts a delivery to the order consumer.
-    pub fn consumer_delivery(&self, is_redelivery: bool) {
-        self.consumer_deliveries.inc();
-        self.consumer_redelivered.inc_by(u64::from(is_redelivery));
-    }
-
     /// Counts a poison message, or a poison intent of a message.
     pub fn consumer_poison(&self, flaw: EnvelopeFlaw) {
         self.consumer_poison.get_or_create(&ReasonLabel { reason: flaw.name() }).inc();
@@ -205,11 +194,6 @@ impl Metrics {
     pub fn consumer_in_flight(&self, queue: u16, count: usize) {
         let in_flight = self.consumer_in_flight.get_or_create(&OrderQueue { queue });
         in_flight.set(i64::try_from(count).unwrap_or(i64::MAX));
-    }
-
-    /// Records the time from the reservation of the units to the commit of the order.
-    pub fn placement(&self, took_ms: i64) {
-        self.placement.observe(took_ms.max(0) as f64 / 1000.0);
     }
 
     /// Counts a repair.
@@ -243,11 +227,6 @@ impl Metrics {
         self.ledger_refused.get_or_create(&ReasonLabel { reason: refusal.code() }).inc();
     }
 
-    /// Counts a SIGHUP: secrets `replaced`, or `kept`.
-    pub fn secrets_reloaded(&self, outcome: &'static str) {
-        self.secret_reloads.get_or_create(&OutcomeLabel { outcome }).inc();
-    }
-
     /// Counts a failed call to the ledger.
     pub fn ledger_error(&self, class: ErrorClass) {
         let class = match class {
@@ -271,6 +250,40 @@ impl Metrics {
         self.stock_errors.get_or_create(&ErrorClassLabel { class }).inc();
     }
 
+    /// Counts the entries of a relay's round by outcome; `took` is the time until the confirms.
+    pub fn relayed(&self, outcomes: &[PublishOutcome], took: Duration) {
+        let mut num_confirmed = 0;
+        for outcome in outcomes {
+            match outcome {
+                PublishOutcome::Confirmed => num_confirmed += 1,
+                PublishOutcome::Refused { .. } => self.relay_failed("refused", 1),
+                PublishOutcome::Unknown { .. } => self.relay_failed("unknown", 1),
+                PublishOutcome::NotSent { .. } => self.relay_failed("not_sent", 1),
+            }
+        }
+        self.relay_published.inc_by(num_confirmed);
+        if num_confirmed > 0 {
+            self.relay_confirm.observe(took.as_secs_f64());
+        }
+    }
+
+    /// Counts entries of one kind of failure.
+    pub fn relay_failed(&self, kind: &'static str, count: usize) {
+        if count > 0 {
+            self.relay_failures.get_or_create(&KindLabel { kind }).inc_by(count as u64);
+        }
+    }
+
+    /// Counts a failed outbox call of a relay.
+    pub fn outbox_error(&self, error: &outbox::Error) {
+        let kind = match error {
+            outbox::Error::Unavailable { .. } => "outbox_unavailable",
+            outbox::Error::Unknown { .. } => "outbox_unknown",
+            outbox::Error::Damaged { .. } => "outbox_damaged",
+        };
+        self.relay_failed(kind, 1);
+    }
+
     /// Counts changes of orders that were brought to their buckets.
     pub fn order_changes_settled(&self, count: usize) {
         self.order_changes_settled.inc_by(count as u64);
@@ -281,19 +294,6 @@ impl Metrics {
     pub fn set_order_changes_waiting(&self, count: usize, oldest: Duration) {
         self.order_changes_waiting.set(i64::try_from(count).unwrap_or(i64::MAX));
         self.order_changes_oldest.set(oldest.as_secs_f64());
-    }
-
-    /// Sets the units left of a SKU; `None` ends its series. Called at each scrape.
-    pub fn stock_left(&self, sale: String, sku: String, left: Option<u32>) {
-        let labels = SaleSku { sale, sku };
-        match left {
-            Some(left) => {
-                self.stock_left.get_or_create(&labels).set(i64::from(left));
-            }
-            None => {
-                self.stock_left.remove(&labels);
-            }
-        }
     }
 
     /// Sets the numbers of requests inside gates and of intents inside the ledger writer. Called at

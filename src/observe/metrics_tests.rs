@@ -34,7 +34,8 @@ fn the_table_of_metrics_lists_every_metric_and_no_other() {
     metrics.buy.get_or_create(&OutcomeLabel { outcome: "placed" }).inc();
     metrics.rate_limited.get_or_create(&ReasonLabel { reason: "buyer-second" }).inc();
     metrics.event_streams_refused.get_or_create(&ReasonLabel { reason: "buyer" }).inc();
-    metrics.stock_left("s".to_owned(), "k".to_owned(), Some(1));
+    let sku = SaleSku { sale: "s".to_owned(), sku: "k".to_owned() };
+    metrics.stock_left.get_or_create(&sku).set(1);
     metrics.ledger_refused(&Refusal::SoldOut);
     metrics.dead_letter(DeadLetterOrigin::Relay);
     metrics.dead_letters(DeadLetterCounts::default());
@@ -47,7 +48,7 @@ fn the_table_of_metrics_lists_every_metric_and_no_other() {
     metrics.repair(AuditVerdict::Leak, RepairOutcome::Compensated);
     metrics.requests_ended.get_or_create(&ReasonLabel { reason: "queue-timeout" }).inc();
     metrics.webhooks_rejected.get_or_create(&ReasonLabel { reason: "signature" }).inc();
-    metrics.secrets_reloaded("kept");
+    metrics.secret_reloads.get_or_create(&OutcomeLabel { outcome: "kept" }).inc();
     metrics.due_hints.get_or_create(&OutcomeLabel { outcome: "published" }).inc();
     metrics.payment_messages.get_or_create(&OutcomeLabel { outcome: "applied" }).inc();
     metrics.late_payments.get_or_create(&OutcomeLabel { outcome: "applied" }).inc();

@@ -129,7 +129,8 @@ impl LedgerWriter {
             let started_at = deps.clock.now();
             let written = write_batch(&deps, &intents, is_exclusive).await;
             let took = deps.clock.now().duration_since(started_at);
-            deps.metrics.writer_batch(intents.len(), took.as_secs_f64());
+            deps.metrics.writer_batch_size.observe(intents.len() as f64);
+            deps.metrics.ledger_commit.observe(took.as_secs_f64());
             (intents, written)
         };
         spawn_step(self, ctx, work, |writer, ctx, (intents, written)| {

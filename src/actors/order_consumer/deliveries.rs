@@ -94,7 +94,8 @@ impl OrderConsumer {
         self.subscribe_backoff = self.deps.reconnect;
         let mut batch = Vec::new();
         for delivery in deliveries {
-            self.deps.metrics.consumer_delivery(delivery.num_previous > 0);
+            self.deps.metrics.consumer_deliveries.inc();
+            self.deps.metrics.consumer_redelivered.inc_by(u64::from(delivery.num_previous > 0));
             self.subscription.unacked.add(delivery.tag, delivery.headers.sent_at_ms);
             self.check_delivery(ctx, Arc::new(delivery), false, &mut batch);
         }

@@ -212,7 +212,7 @@ impl OrderConsumer {
         }
         if matches!(outcome, PlaceOutcome::Placed(_)) {
             let took_ms = self.deps.clock.wall_ms().saturating_sub(intent.placed_at_ms);
-            self.deps.metrics.placement(took_ms);
+            self.deps.metrics.placement.observe(took_ms.max(0) as f64 / 1000.0);
         }
         tracing::debug!(
             request = %intent.request,

@@ -40,7 +40,6 @@ use crate::services::catalog::Catalog;
 mod plan;
 #[cfg(test)]
 mod plan_tests;
-mod relay_metrics;
 mod round_outcome;
 mod worker;
 mod worker_names;

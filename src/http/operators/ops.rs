@@ -14,7 +14,7 @@ use crate::http::operators::auth::Operator;
 use crate::http::operators::trace;
 use crate::http::operators::trace_stages::TraceView;
 use crate::http::state::State;
-use crate::observe::metrics::EXPOSITION_TYPE;
+use crate::observe::metrics::{EXPOSITION_TYPE, SaleSku};
 use crate::runtime::progress::ChildReport;
 
 /// The supervised actors of this process.
@@ -74,9 +74,13 @@ pub async fn metrics(state: State) -> HttpResponse {
     for listed in deps.catalog.all() {
         let is_dormant = listed.sale.is_dormant(now_ms);
         for sku in &listed.skus {
-            let (sale, sku_id) = (listed.sale.id.to_string(), sku.id.to_string());
-            let left = (!is_dormant).then(|| stock_left(&state, &listed.sale, sku));
-            deps.metrics.stock_left(sale, sku_id, left);
+            let labels = SaleSku { sale: listed.sale.id.to_string(), sku: sku.id.to_string() };
+            if is_dormant {
+                deps.metrics.stock_left.remove(&labels);
+            } else {
+                let left = stock_left(&state, &listed.sale, sku);
+                deps.metrics.stock_left.get_or_create(&labels).set(i64::from(left));
+            }
         }
     }
     let num_inside = deps.actors.directory.num_inside();
