@@ -103,23 +103,12 @@ pub(super) fn check(settings: &Settings, check: &mut RuleCheck) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::validate::validate;
+    use crate::config::validate::tests::{Case, broken_by, check_alone};
     use crate::config::{AuthMode, JwtKeys, WebhookSecret};
-
-    fn broken_by(change: impl FnOnce(&mut Settings)) -> Vec<String> {
-        let mut settings = Settings::for_test("sqlite://./x.db");
-        change(&mut settings);
-        let faults = validate(&settings);
-        assert!(faults.iter().all(|fault| !fault.problem.is_empty() && !fault.remedy.is_empty()));
-        faults.into_iter().map(|fault| fault.key).collect()
-    }
 
     fn secret(len: usize) -> WebhookSecret {
         WebhookSecret::of_key(&vec![1; len])
     }
-
-    /// A setting that breaks exactly one rule, and the key the fault must name.
-    type Case = (&'static str, fn(&mut Settings));
 
     const SINGLE: &[Case] = &[
         ("payment.demo_public", |s| s.payment.demo_public = true),
@@ -152,9 +141,7 @@ mod tests {
 
     #[test]
     fn each_rule_is_broken_alone_and_named() {
-        for (number, (key, change)) in SINGLE.iter().enumerate() {
-            assert_eq!(broken_by(change), [*key], "case {number}");
-        }
+        check_alone(SINGLE);
     }
 
     #[test]
