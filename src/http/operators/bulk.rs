@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::dead_letter_filter::{DeadLettersQuery, LIMIT_MAX};
+use super::dead_letters::Verb;
 use super::verbs::{by_operator, record_all};
 use crate::domain::{ByOperator, DeadLetterNo, DeadLetterState, VerbSubject};
 use crate::http::middleware::body::{self, JsonObject};
@@ -17,7 +18,7 @@ use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
 use crate::http::middleware::watch::give_result;
 use crate::http::state::{HttpState, State};
 use crate::runtime::shutdown::run_to_end;
-use crate::services::dead_letters::{DeadLetterError, DeadLetterOutcome, DeadLetterResult};
+use crate::services::dead_letters::{DeadLetterError, DeadLetterOutcome};
 
 /// Body of a verb in bulk.
 #[derive(Deserialize, ToSchema)]
@@ -67,36 +68,6 @@ pub struct BulkItemView {
     /// Why it was not done.
     #[serde(skip_serializing_if = "Option::is_none")]
     refused: Option<String>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verb {
-    Replay,
-    Park,
-    Discard,
-}
-
-impl Verb {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Replay => "replay",
-            Self::Park => "park",
-            Self::Discard => "discard",
-        }
-    }
-
-    async fn run(
-        self,
-        state: &HttpState,
-        no: DeadLetterNo,
-        reason: Option<&str>,
-    ) -> DeadLetterResult {
-        match self {
-            Self::Replay => state.dead_letters.replay(no).await,
-            Self::Park => state.dead_letters.park(no, reason).await,
-            Self::Discard => state.dead_letters.discard(no, reason).await,
-        }
-    }
 }
 
 /// Defines the handlers, one per verb.

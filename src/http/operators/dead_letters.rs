@@ -6,8 +6,8 @@ use super::dead_letter_filter::{DeadLettersQuery, parse_number};
 use super::dead_letter_views::{
     DeadLetterContentView, DeadLetterView, DeadLettersView, DoneView, ParkBody, view_of,
 };
-use super::verbs::{by_operator, by_operator_in, record};
-use crate::domain::{ByOperator, DeadLetterNo, VerbSubject};
+use super::verbs::{by_operator, record};
+use crate::domain::{DeadLetterNo, VerbSubject};
 use crate::http::buyers::views::page_cut;
 use crate::http::middleware::body::{self, VerbBody};
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
@@ -47,81 +47,79 @@ pub async fn show(dead_letter_id: web::Path<String>, state: State) -> Handled {
     Ok(HttpResponse::Ok().json(view_of(&state, content)))
 }
 
-/// Replays a dead letter: publishes it, waits for the confirm, then marks it. Idempotent.
-#[utoipa::path(
-    post, path = "/admin/v1/dead-letters/{dead_letter_id}/replay",
-    operation_id = "adminReplayDeadLetter", tag = "operators",
-    params(("dead_letter_id" = String, Path, description = "`id` of the list")),
-    request_body = Option<VerbBody>,
-    responses((status = 200, description = "what was done", body = DoneView)),
-)]
-pub async fn replay(
-    request: HttpRequest,
-    dead_letter_id: web::Path<String>,
-    payload: web::Payload,
-    state: State,
-) -> Handled {
-    let by = by_operator_in(&request, payload, state.settings.http.body_max_bytes).await?;
-    let result = state.dead_letters.replay(parse_id(&dead_letter_id)?).await;
-    respond(&state, "replay", by, result).await
+/// What an operator does with a dead letter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verb {
+    Replay,
+    Park,
+    Discard,
 }
 
-/// Parks a dead letter: it stays until an operator replays or discards it. Idempotent; an empty
-/// body gives no reason.
-#[utoipa::path(
-    post, path = "/admin/v1/dead-letters/{dead_letter_id}/park",
-    operation_id = "adminParkDeadLetter", tag = "operators",
-    params(("dead_letter_id" = String, Path, description = "`id` of the list")),
-    request_body = Option<ParkBody>,
-    responses((status = 200, description = "what was done", body = DoneView)),
-)]
-pub async fn park(
-    request: HttpRequest,
-    dead_letter_id: web::Path<String>,
-    payload: web::Payload,
-    state: State,
-) -> Handled {
-    let max = state.settings.http.body_max_bytes;
-    let ParkBody { reason } = body::optional(&request, payload, max).await?;
-    let by = by_operator(&request, reason.clone())?;
-    let result = state.dead_letters.park(parse_id(&dead_letter_id)?, reason.as_deref()).await;
-    respond(&state, "park", by, result).await
-}
-
-/// Discards a dead letter: its requests without an order become recorded failures, their units are
-/// released, and their buyers read `failed`. Idempotent; an empty body gives no reason.
-#[utoipa::path(
-    post, path = "/admin/v1/dead-letters/{dead_letter_id}/discard",
-    operation_id = "adminDiscardDeadLetter", tag = "operators",
-    params(("dead_letter_id" = String, Path, description = "`id` of the list")),
-    request_body = Option<VerbBody>,
-    responses((status = 200, description = "what was done", body = DoneView)),
-)]
-pub async fn discard(
-    request: HttpRequest,
-    dead_letter_id: web::Path<String>,
-    payload: web::Payload,
-    state: State,
-) -> Handled {
-    let max = state.settings.http.body_max_bytes;
-    let VerbBody { reason } = body::optional(&request, payload, max).await?;
-    let by = by_operator(&request, reason.clone())?;
-    let result = state.dead_letters.discard(parse_id(&dead_letter_id)?, reason.as_deref()).await;
-    respond(&state, "discard", by, result).await
-}
-
-/// Records what was done, and answers.
-async fn respond(
-    state: &HttpState,
-    verb: &str,
-    by: Option<ByOperator>,
-    result: DeadLetterResult,
-) -> Handled {
-    let (done, dead_letter) = result?;
-    if done != DeadLetterOutcome::Already {
-        record(state, &VerbSubject::DeadLetter(dead_letter.no), verb, by).await;
+impl Verb {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Replay => "replay",
+            Self::Park => "park",
+            Self::Discard => "discard",
+        }
     }
-    Ok(HttpResponse::Ok().json(DoneView { done, dead_letter: dead_letter.into() }))
+
+    pub(super) async fn run(
+        self,
+        state: &HttpState,
+        no: DeadLetterNo,
+        reason: Option<&str>,
+    ) -> DeadLetterResult {
+        match self {
+            Self::Replay => state.dead_letters.replay(no).await,
+            Self::Park => state.dead_letters.park(no, reason).await,
+            Self::Discard => state.dead_letters.discard(no, reason).await,
+        }
+    }
+}
+
+/// Defines the handlers, one per verb.
+macro_rules! handlers {
+    ($(
+        $(#[$doc:meta])* $handler:ident $path:literal $id:literal $body:ident => $verb:ident;
+    )+) => {$(
+        $(#[$doc])*
+        #[utoipa::path(
+            post, path = $path, tag = "operators", operation_id = $id,
+            params(("dead_letter_id" = String, Path, description = "`id` of the list")),
+            request_body = Option<$body>,
+            responses((status = 200, description = "what was done", body = DoneView)),
+        )]
+        pub async fn $handler(
+            request: HttpRequest,
+            dead_letter_id: web::Path<String>,
+            payload: web::Payload,
+            state: State,
+        ) -> Handled {
+            let max = state.settings.http.body_max_bytes;
+            let $body { reason } = body::optional(&request, payload, max).await?;
+            let by = by_operator(&request, reason.clone())?;
+            let (no, verb) = (parse_id(&dead_letter_id)?, Verb::$verb);
+            let (done, dead_letter) = verb.run(&state, no, reason.as_deref()).await?;
+            if done != DeadLetterOutcome::Already {
+                record(&state, &VerbSubject::DeadLetter(no), verb.name(), by).await;
+            }
+            Ok(HttpResponse::Ok().json(DoneView { done, dead_letter: dead_letter.into() }))
+        }
+    )+};
+}
+
+handlers! {
+    /// Replays a dead letter: publishes it, waits for the confirm, then marks it. Idempotent.
+    replay "/admin/v1/dead-letters/{dead_letter_id}/replay" "adminReplayDeadLetter" VerbBody
+        => Replay;
+    /// Parks a dead letter: it stays until an operator replays or discards it. Idempotent; an empty
+    /// body gives no reason.
+    park "/admin/v1/dead-letters/{dead_letter_id}/park" "adminParkDeadLetter" ParkBody => Park;
+    /// Discards a dead letter: its requests without an order become recorded failures, their units
+    /// are released, and their buyers read `failed`. Idempotent; an empty body gives no reason.
+    discard "/admin/v1/dead-letters/{dead_letter_id}/discard" "adminDiscardDeadLetter" VerbBody
+        => Discard;
 }
 
 impl From<DeadLetterError> for Problem {
