@@ -54,7 +54,7 @@ pub struct HttpDeps {
     pub stock: Arc<dyn Stock>,
     pub ticket_uses: Arc<dyn TicketUses>,
     /// Only where the limits are shared.
-    pub shared_limits: Option<Arc<dyn SharedLimits>>,
+    pub shared_limits: Option<Arc<SharedLimits>>,
     /// Outbox and broker, in tier `pipeline`.
     pub pipeline: Option<Pipeline>,
     pub actors: Arc<ActorSystem>,

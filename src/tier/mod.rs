@@ -9,7 +9,7 @@ use crate::config::{OutboxKind, OutboxSettings, PaymentBackend, Settings, Tier};
 use crate::db::{self, Ledger};
 use crate::domain::Counting;
 use crate::lease::{Lease, RedisLease, SoleLease};
-use crate::limits::{RedisSharedLimits, SharedLimits};
+use crate::limits::SharedLimits;
 use crate::messages::envelope::EnvelopeReader;
 use crate::outbox::{Outbox, RedisOutbox, RedisOutboxOptions};
 use crate::payment::{BoundedProvider, DemoProvider, Payments, WebhookReader, WebhookVerifier};
@@ -65,7 +65,7 @@ pub struct Backends {
     /// Which requests the used tickets stand for.
     pub ticket_uses: Arc<dyn TicketUses>,
     /// Counts calls of all processes together, with `limits.shared`.
-    pub shared_limits: Option<Arc<dyn SharedLimits>>,
+    pub shared_limits: Option<Arc<SharedLimits>>,
     /// Whether other processes may serve the same sales.
     pub is_shared: bool,
     /// Only in tier `pipeline`.
@@ -137,10 +137,8 @@ impl Backends {
             }
             Tier::Memory | Tier::Ledger | Tier::Gate => None,
         };
-        let shared_limits = settings.limits.shared.then(|| {
-            let limits = RedisSharedLimits::new(pool.clone(), &settings.namespace);
-            Arc::new(limits) as Arc<dyn SharedLimits>
-        });
+        let new_limits = || Arc::new(SharedLimits::new(pool.clone(), &settings.namespace));
+        let shared_limits = settings.limits.shared.then(new_limits);
         Ok(Self {
             ledger,
             stock: Arc::new(stock),

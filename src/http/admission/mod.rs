@@ -77,7 +77,7 @@ enum LimitKey {
 #[derive(Debug)]
 pub struct Admission {
     table: RateTable,
-    shared: Option<Arc<dyn SharedLimits>>,
+    shared: Option<Arc<SharedLimits>>,
     of_buyers: Vec<Policy>,
     of_addresses: Option<Policy>,
     trusted_proxies: Vec<IpAddr>,
@@ -99,7 +99,7 @@ impl Drop for PurchaseInFlight<'_> {
 impl Admission {
     pub fn new(
         settings: &Settings,
-        shared: Option<Arc<dyn SharedLimits>>,
+        shared: Option<Arc<SharedLimits>>,
         metrics: &Arc<Metrics>,
         now: Instant,
     ) -> Self {
@@ -171,15 +171,15 @@ impl Admission {
         let address = address::of(request, &self.trusted_proxies);
         if let (Some(policy), Some(address)) = (&self.of_addresses, address) {
             let key = format!("{call}:address:{:032x}", address::network(address));
-            self.take_shared(&**shared, &key, std::slice::from_ref(policy)).await?;
+            self.take_shared(shared, &key, std::slice::from_ref(policy)).await?;
         }
         let key = format!("{call}:buyer:{}", buyer.get());
-        self.take_shared(&**shared, &key, &self.of_buyers).await
+        self.take_shared(shared, &key, &self.of_buyers).await
     }
 
     async fn take_shared(
         &self,
-        shared: &dyn SharedLimits,
+        shared: &SharedLimits,
         key: &str,
         policies: &[Policy],
     ) -> Result<(), Problem> {

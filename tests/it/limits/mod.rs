@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use floodgate::limits::{Counted, Rate, RedisSharedLimits, SharedLimits};
+use floodgate::limits::{Counted, Rate, SharedLimits};
 use floodgate::runtime::clock::now_monotonic;
 use serde_json::json;
 
@@ -32,8 +32,7 @@ fn exceeded(counted: Counted) -> Duration {
 fn two_processes_count_one_key_by_the_clock_of_redis() {
     let redis = Redis::start();
     run(async {
-        let [one, two] =
-            [(); 2].map(|()| RedisSharedLimits::new(connection_pool(&redis.url()), "shop"));
+        let [one, two] = [(); 2].map(|()| SharedLimits::new(connection_pool(&redis.url()), "shop"));
         let three = [rate(3, HOUR)];
         for limits in [&one, &two, &one] {
             assert_eq!(limits.take("buy:buyer:7", &three).await, Ok(Counted::Passed));

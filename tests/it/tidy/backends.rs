@@ -15,7 +15,6 @@ const PORTS: &[(&str, &str)] = &[
     ("Outbox", "src/outbox/"),
     ("PaymentProvider", "src/payment/"),
     ("Publisher", "src/broker/"),
-    ("SharedLimits", "src/limits/"),
     ("Stock", "src/stock/"),
     ("Subscriber", "src/broker/"),
     ("Watermarks", "src/watermark/"),
