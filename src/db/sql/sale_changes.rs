@@ -79,9 +79,9 @@ pub(super) fn change_stock<D: Database>(
     if let Some(recorded) = conn.stock_change(&request.id)? {
         return Ok(TransactionEnd::RollBack(request.repeats(recorded.into())));
     }
-    let row = conn.sku_row(request.sku.0)?;
-    let what = || Error::Unstorable { what: format!("a change of sku {}", request.sku) };
-    let row = row.ok_or_else(what)?;
+    let Some((row, sale)) = conn.sku_and_sale(request.sku.0)? else {
+        return unstorable("a change of sku", request.sku);
+    };
     let loaded = conn.token(&latest_load(request.sku))?.unwrap_or(0);
     if request.load.is_some_and(|load| load.0 != loaded) {
         return Ok(TransactionEnd::RollBack(StockChangeOutcome::Reloaded));
@@ -103,9 +103,7 @@ pub(super) fn change_stock<D: Database>(
     };
     conn.add_stock(&change)?;
     conn.insert_stock_change(&change)?;
-    if let (Some(operator), Some((_, sale))) =
-        (&request.operator, conn.sku_and_sale(request.sku.0)?)
-    {
+    if let Some(operator) = &request.operator {
         let by = ByOperator { name: operator.clone(), reason: request.reason.clone() };
         record_by(conn, &VerbSubject::Sale(sale.id()?), "stock", Some(&by), request.at_ms)?;
     }

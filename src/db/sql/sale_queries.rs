@@ -93,10 +93,6 @@ trait SaleQueries {
         update(row).set(skus::available.eq(skus::available)).execute(self).map(drop)
     }
 
-    fn sku_row(&mut self, sku: i32) -> QueryResult<Option<SkuRow>> {
-        skus::table.find(sku).select(SkuRow::as_select()).first(self).optional()
-    }
-
     /// Adds units to the stock of a SKU; negative units are taken out.
     fn add_stock(&mut self, change: &StockChangeRow) -> QueryResult<()> {
         let row = (
