@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use super::periodic::{BucketRotation, Task};
 use crate::config::Settings;
+use crate::domain::named::named_enum;
 use crate::lease::{self, TaskLease};
 use crate::observe::metrics::{Metrics, ReasonLabel};
 use crate::runtime::clock::SharedClock;
@@ -75,10 +76,10 @@ impl Task for Reconciler {
             // Another process reconciles; the progress of this one is outdated by then.
             _ => pass = Pass::default(),
         }
-        for (reason, label) in Blocked::LABELS {
+        for reason in Blocked::ALL {
             let num_buckets = pass.blocked().filter(|blocked| *blocked == reason).count();
-            let gauge =
-                self.metrics.reconcile_blocked.get_or_create(&ReasonLabel { reason: label });
+            let label = ReasonLabel { reason: reason.name() };
+            let gauge = self.metrics.reconcile_blocked.get_or_create(&label);
             gauge.set(i64::try_from(num_buckets).unwrap_or(i64::MAX));
         }
         state.pass.set(pass);
@@ -90,41 +91,25 @@ impl Task for Reconciler {
     }
 }
 
-/// Why a bucket cannot be reconciled completely: the label of the metric and of the log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Blocked {
-    /// Its order queue has no running consumer.
-    NoConsumer,
-    /// The consumers of its order queue are far behind, or a delivery is unacknowledged for long.
-    ConsumersBehind,
-    /// The watermark of its order queue cannot be read.
-    Watermark,
-    /// Its outbox cannot be read.
-    Outbox,
-    /// A page of its records cannot be read completely.
-    Records,
-    /// The ledger does not answer.
-    Ledger,
-    /// Results cannot be written to the bucket.
-    Results,
-    /// The broker did not confirm a republished request.
-    Broker,
-}
-
-impl Blocked {
-    /// Every reason with its label value.
-    const LABELS: [(Self, &'static str); 8] = [
-        (Self::NoConsumer, "no_consumer"),
-        (Self::ConsumersBehind, "consumers_behind"),
-        (Self::Watermark, "watermark"),
-        (Self::Outbox, "outbox"),
-        (Self::Records, "records"),
-        (Self::Ledger, "ledger"),
-        (Self::Results, "results"),
-        (Self::Broker, "broker"),
-    ];
-
-    fn label(self) -> &'static str {
-        Self::LABELS.into_iter().find(|(reason, _)| *reason == self).map_or("", |(_, label)| label)
+named_enum! {
+    /// Why a bucket cannot be reconciled completely: the label of the metric and of the log.
+    Blocked {
+        /// Its order queue has no running consumer.
+        NoConsumer => "no_consumer",
+        /// The consumers of its order queue are far behind, or a delivery is unacknowledged for
+        /// long.
+        ConsumersBehind => "consumers_behind",
+        /// The watermark of its order queue cannot be read.
+        Watermark => "watermark",
+        /// Its outbox cannot be read.
+        Outbox => "outbox",
+        /// A page of its records cannot be read completely.
+        Records => "records",
+        /// The ledger does not answer.
+        Ledger => "ledger",
+        /// Results cannot be written to the bucket.
+        Results => "results",
+        /// The broker did not confirm a republished request.
+        Broker => "broker",
     }
 }

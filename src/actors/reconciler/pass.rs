@@ -190,7 +190,7 @@ impl BucketPass<'_> {
         progress.walk_blocked.get_or_insert(reason);
         progress.blocked = Some(reason);
         if before != Some(reason) {
-            let (sku, bucket, reason) = (self.bucket.sku, self.bucket.bucket, reason.label());
+            let (sku, bucket, reason) = (self.bucket.sku, self.bucket.bucket, reason.name());
             tracing::warn!(%sku, %bucket, reason, error, "bucket not reconciled, retrying");
         }
     }

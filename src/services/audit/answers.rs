@@ -7,6 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::domain::named::named_enum;
+
 /// Identifies a request, sent once or many times with the same content. Every rule applies to one
 /// request.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,29 +87,17 @@ pub enum RecordedAs {
     DeadLetter,
 }
 
-/// How the answers to one request contradict the ledger or each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum AnswerRule {
-    /// Promised, but neither order nor failure nor dead letter.
-    Lost,
-    /// Every answer said that nothing was reserved, and the ledger has a record.
-    Ghost,
-    /// Promised, and denied to an attempt that began after the promise was received.
-    Denied,
-    /// Two different outcomes, or another one than the ledger's.
-    TwoEnds,
-}
-
-impl AnswerRule {
-    pub const ALL: [Self; 4] = [Self::Lost, Self::Ghost, Self::Denied, Self::TwoEnds];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Lost => "lost",
-            Self::Ghost => "ghost",
-            Self::Denied => "denied",
-            Self::TwoEnds => "two_ends",
-        }
+named_enum! {
+    /// How the answers to one request contradict the ledger or each other.
+    AnswerRule {
+        /// Promised, but neither order nor failure nor dead letter.
+        Lost => "lost",
+        /// Every answer said that nothing was reserved, and the ledger has a record.
+        Ghost => "ghost",
+        /// Promised, and denied to an attempt that began after the promise was received.
+        Denied => "denied",
+        /// Two different outcomes, or another one than the ledger's.
+        TwoEnds => "two_ends",
     }
 }
 
