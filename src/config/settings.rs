@@ -140,10 +140,9 @@ sections! { all;
         /// For TLS: `ca_file`, or the authorities of the system. Not a key.
         #[serde(skip)]
         trust: Option<Trust>;
-        readers: usize, range(1..=1_000, "is not between 1 and 1000", "the default suits most");
-        writers: usize, range(1..=1_000, "is not between 1 and 1000", "the default suits most");
-        job_queue_max: usize, range(1..=1_000_000, "is not between 1 and 1000000",
-            "the default suits most");
+        readers: usize, between(1..=1_000, "the default suits most");
+        writers: usize, between(1..=1_000, "the default suits most");
+        job_queue_max: usize, between(1..=1_000_000, "the default suits most");
         busy_timeout_ms: u64, up_to("ledger.job_deadline_ms", all.ledger.job_deadline_ms);
         statement_timeout_ms: u64, positive();
         connect_timeout_ms: u64, positive();
