@@ -164,7 +164,8 @@ impl OrderIntent {
     /// early.
     pub fn order(&self, recorded_at_ms: i64) -> Order {
         let begins_at_ms = recorded_at_ms.max(self.placed_at_ms);
-        let pay_by_ms = deadline_ms(begins_at_ms, self.payment_window_s);
+        let window_ms = i64::from(self.payment_window_s) * 1_000;
+        let pay_by_ms = (window_ms > 0).then(|| begins_at_ms.saturating_add(window_ms));
         Order {
             request: self.request,
             sku: self.sku,
@@ -179,6 +180,18 @@ impl OrderIntent {
             version: 0,
             due_ms: pay_by_ms,
             counts_for_limit: true,
+        }
+    }
+
+    /// The record of this intent's request, refused for this reason at `recorded_at_ms`.
+    pub fn failure(&self, reason: Refusal, recorded_at_ms: i64) -> Failure {
+        Failure {
+            request: self.request,
+            sku: self.sku,
+            buyer: self.buyer,
+            quantity: self.quantity,
+            reason,
+            recorded_at_ms,
         }
     }
 
@@ -228,12 +241,6 @@ impl PlaceOutcome {
             Self::Refused(_) => None,
         }
     }
-}
-
-/// The end of a payment window that begins at `from_ms`; `None` for a window of 0.
-fn deadline_ms(from_ms: i64, payment_window_s: i32) -> Option<i64> {
-    let window_ms = i64::from(payment_window_s) * 1_000;
-    (window_ms > 0).then(|| from_ms.saturating_add(window_ms))
 }
 
 /// An order row of the ledger.
@@ -322,13 +329,6 @@ pub struct Failure {
     pub reason: Refusal,
     /// Epoch milliseconds.
     pub recorded_at_ms: i64,
-}
-
-impl Failure {
-    pub fn of(intent: &OrderIntent, reason: Refusal, recorded_at_ms: i64) -> Self {
-        let OrderIntent { request, sku, buyer, quantity, .. } = *intent;
-        Self { request, sku, buyer, quantity, reason, recorded_at_ms }
-    }
 }
 
 /// The status of an accepted request, as its bucket stores it.

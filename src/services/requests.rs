@@ -66,7 +66,7 @@ impl RequestService {
         reason: Refusal,
     ) -> Result<Examination, db::Error> {
         let recorded_at_ms = self.clock.wall_ms();
-        let failures = intents.iter().map(|intent| Failure::of(intent, reason, recorded_at_ms));
+        let failures = intents.iter().map(|intent| intent.failure(reason, recorded_at_ms));
         self.ledger.record_failures(failures.collect()).await?;
         // Crash here [ended_not_released]: the failures are recorded and the buckets call the
         // requests queued; the next submission or end, the reconciler or a load releases them.
@@ -80,7 +80,7 @@ impl RequestService {
                 self.metrics.requests_ended.get_or_create(&label).inc();
             }
             let failures = by_bucket.entry((intent.sku, intent.bucket)).or_default();
-            failures.push(Failure::of(intent, recorded, recorded_at_ms));
+            failures.push(intent.failure(recorded, recorded_at_ms));
         }
         for ((sku, bucket), failures) in by_bucket {
             let num = failures.len();

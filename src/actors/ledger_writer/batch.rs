@@ -282,7 +282,7 @@ fn refusals(
     let recorded_at_ms = deps.clock.wall_ms();
     let refusal = |(intent, written): (&OrderIntent, &WriteResult)| {
         let Ok(PlaceOutcome::Refused(reason)) = *written else { return None };
-        Some((intent.bucket, Failure::of(intent, reason, recorded_at_ms)))
+        Some((intent.bucket, intent.failure(reason, recorded_at_ms)))
     };
     intents.iter().zip(written).filter_map(refusal).collect()
 }

@@ -10,7 +10,7 @@ use super::copies::RecentCopies;
 use super::lost_requests::{record_ends, republish};
 use super::{Blocked, Reconciler};
 use crate::broker::Route;
-use crate::domain::{BucketKey, Failure, OrderIntent, RequestId, SkuNo};
+use crate::domain::{BucketKey, OrderIntent, RequestId, SkuNo};
 use crate::stock;
 use crate::watermark;
 
@@ -270,7 +270,7 @@ impl BucketPass<'_> {
         for intent in intents {
             let request = intent.request;
             match (found.failures.get(&request), found.orders.get(&request)) {
-                (Some(reason), _) => failures.push(Failure::of(intent, *reason, recorded_at_ms)),
+                (Some(reason), _) => failures.push(intent.failure(*reason, recorded_at_ms)),
                 (None, Some(order)) if order.answers(intent) => {
                     orders.push((intent.bucket, *order));
                 }

@@ -211,7 +211,7 @@ impl Repairer<'_> {
                     (RepairOutcome::Compensated, "placed")
                 }
                 Some(PlaceOutcome::Refused(reason)) => {
-                    let failure = Failure::of(intent, reason, self.now_ms);
+                    let failure = intent.failure(reason, self.now_ms);
                     // Units return only after the refusal is recorded.
                     let ordered = self.sources.ledger.record_failures(vec![failure]).await?;
                     if !ordered.is_empty() && reason != Refusal::RequestIdReused {
