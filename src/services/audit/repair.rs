@@ -10,8 +10,8 @@ use super::{AuditSources, Error};
 use crate::db::conflict_resolution;
 use crate::domain::invariants::Violation;
 use crate::domain::{
-    AuditVerdict, BucketKey, ByOperator, Failure, OperatorVerb, OrderIntent, PlaceOutcome, Refusal,
-    Repair, RepairAction, RepairOutcome, RequestId, Sale, Sku, SkuNo, VerbSubject,
+    AuditVerdict, BucketKey, ByOperator, OperatorVerb, OrderIntent, PlaceOutcome, Refusal, Repair,
+    RepairAction, RepairOutcome, RequestId, Sale, Sku, SkuNo, VerbSubject,
 };
 use crate::services::sales::{SalesError, SalesService};
 use crate::stock::Stock;

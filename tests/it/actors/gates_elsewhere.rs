@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use floodgate::actors::{GateDirectory, GateHandle};
+use floodgate::actors::GateHandle;
+use floodgate::actors::stock_gate::GateDirectory;
 use floodgate::config::Tier;
 use floodgate::domain::{Counting, Phase, Refusal, RequestStatus, Sale};
 use floodgate::messages::BuyAnswer;
