@@ -93,7 +93,7 @@ pub fn run(args: &DemoArgs, common: &Common) -> anyhow::Result<Exit> {
     let ledger = format!("sqlite://{}", folder.path().join("floodgate.db").display());
     // The defaults, because the configuration may be a shop's: the demo must not use its servers,
     // and its access rules and limits would refuse the crowd.
-    let mut settings = Settings::for_test(&ledger);
+    let mut settings = Settings::with_ledger(&ledger);
     settings.payment.provider = PaymentBackend::Demo;
     settings.http.bind = on_loopback(given.http.bind);
     settings.internal.bind = on_loopback(given.internal.bind);

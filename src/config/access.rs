@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn tokens_without_end_are_trusted_only_where_nothing_limits_them() {
-        let mut auth = Settings::for_test("sqlite://x").auth;
+        let mut auth = Settings::with_ledger("sqlite://x").auth;
         assert!(!auth.trusts_for_ever(), "mode header has no tokens");
         auth.mode = AuthMode::Jwt;
         assert!(auth.trusts_for_ever());

@@ -132,7 +132,7 @@ impl Settings {
 
     /// The defaults with this ledger and free ports on loopback, for tests and the demo.
     #[must_use]
-    pub fn for_test(ledger_url: &str) -> Self {
+    pub fn with_ledger(ledger_url: &str) -> Self {
         let (_, mut settings) = defaults();
         ledger_url.clone_into(&mut settings.ledger.url);
         settings.http.bind.set_port(0);

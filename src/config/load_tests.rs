@@ -44,7 +44,7 @@ fn the_defaults_load_and_have_no_fault() {
 
 #[test]
 fn settings_for_tests_have_free_loopback_ports() {
-    let settings = Settings::for_test("sqlite:///tmp/x.db");
+    let settings = Settings::with_ledger("sqlite:///tmp/x.db");
     assert_eq!(settings.http.bind.port(), 0);
     assert!(settings.internal.bind.ip().is_loopback());
     assert_eq!(settings.ledger.sqlite_path().unwrap().to_str(), Some("/tmp/x.db"));

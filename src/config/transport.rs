@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_link_beyond_loopback_is_readable_unless_it_is_encrypted() {
-        let mut settings = Settings::for_test("mysql://u:p@db.example:3306/x");
+        let mut settings = Settings::with_ledger("mysql://u:p@db.example:3306/x");
         settings.tier = Tier::Pipeline;
         settings.redis.url = "redis+sentinel://127.0.0.1,cache:1/m".to_owned();
         settings.amqp.url = "amqp://u:p@[::1]:5672/%2f".to_owned();

@@ -221,7 +221,7 @@ pub(super) mod tests {
 
     /// The keys of the rules that default settings break after this change.
     pub fn broken_by(change: impl FnOnce(&mut Settings)) -> Vec<String> {
-        let mut settings = Settings::for_test("sqlite://./x.db");
+        let mut settings = Settings::with_ledger("sqlite://./x.db");
         change(&mut settings);
         let faults = validate(&settings);
         for fault in &faults {

@@ -175,7 +175,7 @@ mod tests {
     use crate::domain::{BuyerId, OrderKey, RequestId, SkuNo};
 
     fn reader() -> WebhookReader {
-        let settings = Settings::for_test("sqlite://x.db").payment;
+        let settings = Settings::with_ledger("sqlite://x.db").payment;
         WebhookReader::new(Arc::new(WebhookVerifier::new(&settings, &[0; 32])), "demo")
     }
 

@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn a_refund_is_tried_with_growing_waits_until_the_last_try() {
-        let settings = Settings::for_test("sqlite://unused.db").payment;
+        let settings = Settings::with_ledger("sqlite://unused.db").payment;
         let again = |next_ms| RefundResult::Again { next_ms };
         for (attempts, expected) in
             [(0, again(5_001)), (1, again(10_001)), (9, again(2_560_001)), (18, again(3_600_001))]

@@ -39,7 +39,7 @@ fn an_address_passes_if_it_is_free_or_our_server_uses_it() {
 
 #[test]
 fn exposure_depends_on_mode_and_address() {
-    let mut settings = Settings::for_test("sqlite://./x.db");
+    let mut settings = Settings::with_ledger("sqlite://./x.db");
     assert_problem(vec![exposure(&settings)], "exposure", Warn, "X-Buyer-Id is not verified");
     settings.auth.mode = AuthMode::Jwt;
     assert_eq!(problems(vec![exposure(&settings)]), []);

@@ -35,7 +35,7 @@ fn healthy() -> MysqlFacts {
 fn checked(change: impl FnOnce(&mut MysqlFacts)) -> Vec<Check> {
     let mut facts = healthy();
     change(&mut facts);
-    checks(&facts, &Settings::for_test("mysql://db/floodgate"))
+    checks(&facts, &Settings::with_ledger("mysql://db/floodgate"))
 }
 
 #[test]

@@ -28,7 +28,7 @@ fn little_space_and_a_slow_disk_are_reported() {
 fn a_file_that_is_not_a_readable_ledger_fails() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("l.db");
-    let settings = Settings::for_test(&format!("sqlite://{}", path.display()));
+    let settings = Settings::with_ledger(&format!("sqlite://{}", path.display()));
     std::fs::write(&path, "these are notes, not orders").unwrap();
     let foreign = vec![content(&settings, &path)];
     assert_problem(foreign, "ledger file", Fail, "not a SQLite database");

@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_purchase_that_was_refused_as_too_many_takes_no_place() {
-        let mut settings = Settings::for_test("sqlite://x");
+        let mut settings = Settings::with_ledger("sqlite://x");
         settings.limits.in_flight_max = 1;
         let admission = Admission::new(&settings, None, &Arc::default(), now_monotonic());
         let first = admission.enter();

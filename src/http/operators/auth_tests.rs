@@ -4,7 +4,7 @@ use super::*;
 use crate::config::{NamedToken, Settings};
 
 fn auth(token: &str, bind: &str) -> AdminAuth {
-    let Settings { mut admin, mut internal, .. } = Settings::for_test("sqlite://./x.db");
+    let Settings { mut admin, mut internal, .. } = Settings::with_ledger("sqlite://./x.db");
     (admin.token, internal.bind) = (token.into(), bind.parse().unwrap());
     AdminAuth::new(&admin, &internal)
 }
@@ -74,7 +74,7 @@ fn a_named_token_does_what_its_scope_allows() {
         scope,
         token: token.into(),
     };
-    let Settings { mut admin, mut internal, .. } = Settings::for_test("sqlite://./x.db");
+    let Settings { mut admin, mut internal, .. } = Settings::with_ledger("sqlite://./x.db");
     admin.token = "the one token of old".into();
     admin.tokens = vec![
         named("prometheus", AdminScope::Read, "a token for reading"),

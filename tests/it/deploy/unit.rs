@@ -52,7 +52,7 @@ fn the_unit_is_confined() {
 #[test]
 fn the_unit_waits_for_the_end() {
     let folder = TempDir::new().unwrap();
-    let settings = floodgate::config::Settings::for_test("sqlite://x");
+    let settings = floodgate::config::Settings::with_ledger("sqlite://x");
     let end_ms = settings.shutdown.drain_ms + 3 * settings.shutdown.deadline_ms;
     let file = unit(folder.path(), |text| text);
     let unit = std::fs::read_to_string(file).unwrap();

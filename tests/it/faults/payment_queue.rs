@@ -34,7 +34,7 @@ const EXCHANGE: &str = "fg.payments";
 
 /// Signs as the provider does.
 fn signer() -> WebhookVerifier {
-    WebhookVerifier::new(&Settings::for_test("sqlite://unused.db").payment, &KEY)
+    WebhookVerifier::new(&Settings::with_ledger("sqlite://unused.db").payment, &KEY)
 }
 
 fn event(kind: &str, payment_id: &str, amount: i64, refunded: i64) -> Json {

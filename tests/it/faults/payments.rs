@@ -85,7 +85,7 @@ impl Shop {
         let order = OrderIntent { payment_window_s, ..intent(&sku, 1, 1, 1) };
         let placed = ledger.place(vec![order]).await.unwrap();
         assert!(placed.is_some(), "{placed:?}");
-        let settings = Settings::for_test("sqlite://unused.db").payment;
+        let settings = Settings::with_ledger("sqlite://unused.db").payment;
         let signer = Arc::new(WebhookVerifier::new(&settings, &[7; 32]));
         let inner = Arc::new(DemoProvider::new(signer, clock));
         let (loses_answers, refuses) = (AtomicBool::new(false), AtomicBool::new(false));

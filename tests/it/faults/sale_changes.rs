@@ -93,7 +93,7 @@ fn the_catalog_never_goes_back_to_an_earlier_description() {
         let options = OpenOptions::new(folder.path().join("ledger.db"));
         let inner: Arc<dyn Ledger> = Arc::new(SqliteLedger::open(&options).unwrap());
         let ledger = Arc::new(FaultyLedger::new(inner));
-        let settings = Settings::for_test("sqlite://unused.db");
+        let settings = Settings::with_ledger("sqlite://unused.db");
         let harness = Harness::open(&settings, ledger.clone(), OFFER).await;
         let release = ledger.hold_next_sales();
         let early = async { harness.sales.refresh_catalog().await.unwrap() };

@@ -71,7 +71,7 @@ fn processes_that_share_a_ledger_and_one_that_writes_alone_end_each_other() {
         assert!(place(&second, &sku, 6).await.unwrap().is_some());
         assert_eq!(orders(&second, sku.no).await.len(), 6);
 
-        let mut settings = Settings::for_test(&server.url());
+        let mut settings = Settings::with_ledger(&server.url());
         for alone in [Tier::Memory, Tier::Ledger] {
             settings.tier = alone;
             let before = open(&server, Exclusive);

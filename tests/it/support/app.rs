@@ -41,7 +41,7 @@ pub struct Stores {
 /// multi-process tiers.
 pub fn fresh_settings(tier: Tier) -> (Settings, Stores) {
     let folder = tempfile::tempdir().unwrap();
-    let mut settings = Settings::for_test(&url_of(folder.path().join("ledger.db")));
+    let mut settings = Settings::with_ledger(&url_of(folder.path().join("ledger.db")));
     settings.tier = tier;
     // Tests that expect time-outs set shorter limits.
     settings.http.answer_deadline_ms = 20_000;

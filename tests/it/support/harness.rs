@@ -226,7 +226,7 @@ pub fn broken(report: &AuditReport) -> Vec<InvariantId> {
 
 /// Settings of a tier with short restart delays.
 pub fn settings(tier: Tier) -> Settings {
-    let mut settings = Settings::for_test("sqlite://unused.db");
+    let mut settings = Settings::with_ledger("sqlite://unused.db");
     settings.tier = tier;
     settings.supervisor.backoff_min_ms = 1;
     settings.supervisor.backoff_max_ms = 5;

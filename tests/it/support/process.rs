@@ -44,7 +44,7 @@ pub fn command(folder: &Path, arguments: &[&str], keys: &[(&str, &str)]) -> Comm
 
 /// Settings to read the ledger of a [`command`] in `folder`.
 pub fn settings(folder: &Path) -> Settings {
-    Settings::for_test(&url_of(folder.join("ledger.db")))
+    Settings::with_ledger(&url_of(folder.join("ledger.db")))
 }
 
 impl Server {

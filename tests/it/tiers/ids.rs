@@ -91,7 +91,7 @@ fn a_new_signing_key_permits_no_second_order() {
 #[test]
 fn two_processes_issue_different_ids_in_the_same_millisecond() {
     run(async {
-        let settings = Settings::for_test("sqlite://unused.db");
+        let settings = Settings::with_ledger("sqlite://unused.db");
         let ledger = DefectiveLedger::new(LedgerDefect::None);
         let (_, one) = signers(&settings, &ledger).await.unwrap();
         let (_, other) = signers(&settings, &ledger).await.unwrap();

@@ -122,7 +122,7 @@ mod tests {
             by_installation: [("0000000a".to_owned(), three)].into(),
             ..FoundBuckets::default()
         });
-        let settings = Settings::for_test("sqlite://x.db").redis;
+        let settings = Settings::with_ledger("sqlite://x.db").redis;
         let found = |ledger| {
             let expected = Expected { settings: &settings, is_cluster: false, ledger };
             vec![buckets(&seen, &expected, "redis-cli")]

@@ -195,7 +195,7 @@ mod tests {
             server(2, ServerRole::Master, ahead),
             server(3, ServerRole::Replica, facts(&old, &[])),
         ];
-        let settings = Settings::for_test("sqlite://x.db").redis;
+        let settings = Settings::with_ledger("sqlite://x.db").redis;
         let expected = Expected { settings: &settings, is_cluster: false, ledger: Ok(None) };
         let findings: Vec<_> =
             servers(&all, &expected).into_iter().filter_map(|c| c.finding).collect();
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_command_timeout_beyond_the_answer_deadline_is_reported() {
-        let mut settings = Settings::for_test("sqlite://x.db");
+        let mut settings = Settings::with_ledger("sqlite://x.db");
         settings.redis.command_timeout_ms = 4_900;
         assert_eq!(problems(vec![waits(&settings)]), []);
         settings.redis.durability = Durability::Replicated;

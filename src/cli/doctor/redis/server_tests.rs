@@ -32,7 +32,7 @@ pub fn facts(info: &[(&str, &str)], config: &[(&str, &str)]) -> ServerFacts {
 fn checked(facts: &ServerFacts, durability: Durability) -> Vec<Check> {
     let installation = "0000000a".to_owned();
     let ledger = Ok(Some(LedgerFacts { installation, sales: Vec::new() }));
-    let mut settings = Settings::for_test("sqlite://x.db").redis;
+    let mut settings = Settings::with_ledger("sqlite://x.db").redis;
     settings.durability = durability;
     let expected = Expected { settings: &settings, is_cluster: false, ledger };
     checks(facts, ServerRole::Master, &expected, "redis-cli")

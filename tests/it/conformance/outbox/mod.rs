@@ -81,7 +81,7 @@ pub fn open_with_timeout(
     clock: &Arc<ManualClock>,
     command_timeout_ms: u64,
 ) -> Arc<dyn Outbox> {
-    let mut settings = Settings::for_test("sqlite://unused.db");
+    let mut settings = Settings::with_ledger("sqlite://unused.db");
     settings.tier = Tier::Gate;
     url.clone_into(&mut settings.redis.url);
     settings.redis.command_timeout_ms = command_timeout_ms;

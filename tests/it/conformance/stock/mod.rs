@@ -106,7 +106,7 @@ impl Backend for ClusteredRedis<'_> {
 }
 
 fn on_redis(url: &str, namespace: &str, outbox: OutboxArgs) -> Arc<dyn Stock> {
-    let mut settings = Settings::for_test("sqlite://unused.db");
+    let mut settings = Settings::with_ledger("sqlite://unused.db");
     settings.tier = Tier::Gate;
     url.clone_into(&mut settings.redis.url);
     settings.redis.command_timeout_ms = 10_000;

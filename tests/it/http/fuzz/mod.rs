@@ -83,7 +83,7 @@ impl Fuzzed {
     /// A server with an open sale, on which a few buyers have bought.
     fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let filter = Settings::for_test("sqlite://x").log.filter;
+        let filter = Settings::with_ledger("sqlite://x").log.filter;
         assert!(filter.starts_with("info,"), "{filter}");
         // Without the lines of the operators' verbs, of which only the last are kept.
         let filter = filter.replacen("info", "warn", 1);
