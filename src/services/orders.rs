@@ -12,7 +12,7 @@ use std::sync::Arc;
 use crate::config::PaymentSettings;
 use crate::db::{self, Ledger};
 use crate::domain::{
-    Actor, ByOperator, CancelOutcome, DueRefund, OpenPayment, Order, OrderKey, OrderState, Payment,
+    Actor, CancelOutcome, DueRefund, OpenPayment, Order, OrderKey, OrderState, Payment,
     PaymentEvent, PaymentOutcome, PaymentRecorded, PaymentReport, PaymentTerms, StartedPayment,
 };
 use crate::payment::{
@@ -22,7 +22,7 @@ use crate::payment::{
 /// Most payments of one order that one cancellation stops: the buyer may open others meanwhile.
 const STOPS_MAX: u32 = 4;
 
-/// Why a payment or a cancellation did nothing more.
+/// Why a payment or a cancellation did nothing more. A repeat continues what did not finish.
 #[derive(Debug, thiserror::Error)]
 pub enum OrderError {
     /// The buyer has no such order.
@@ -76,9 +76,6 @@ impl OrderService {
     }
 
     /// Opens a payment of the order, or returns the open one.
-    ///
-    /// # Errors
-    /// See [`OrderError`]. A repeat continues what did not finish.
     pub async fn pay(&self, key: OrderKey) -> Result<PayablePayment, OrderError> {
         let Some(payments) = &self.payments else {
             return Err(OrderError::Refused("There is no payment provider here.".to_owned()));
@@ -94,9 +91,7 @@ impl OrderService {
             OpenPayment::UnknownOrder => return Err(OrderError::Unknown),
         };
         (self.changed)();
-        let Some(payments) = self.payments_of(&payment) else {
-            return Err(OrderError::ProviderAway);
-        };
+        let payments = self.payments_of(&payment)?;
         let started = self.started(payments, &order, &payment).await?;
         Ok(PayablePayment { order, started })
     }
@@ -131,9 +126,6 @@ impl OrderService {
     }
 
     /// Cancels an unpaid order; stops its open payment first.
-    ///
-    /// # Errors
-    /// See [`OrderError`]. A repeat continues what did not finish.
     pub async fn cancel(
         &self,
         key: OrderKey,
@@ -173,13 +165,8 @@ impl OrderService {
     }
 
     /// Asks the provider for news of an open attempt, whose webhook may be lost, and records them.
-    ///
-    /// # Errors
-    /// See [`OrderError`]. A repeat asks again.
     pub async fn inquire(&self, payment: &Payment) -> Result<(), OrderError> {
-        let Some(payments) = self.payments_of(payment) else {
-            return Err(OrderError::ProviderAway);
-        };
+        let payments = self.payments_of(payment)?;
         match payments.provider.find(payment.key).await {
             FindAnswer::Found { started, report: Some(report) } => {
                 self.record_answer(payment, started.payment_id, report).await?;
@@ -204,26 +191,21 @@ impl OrderService {
         payments.provider.refund(refund).await
     }
 
-    /// The provider of a payment, if it is configured here.
-    fn payments_of(&self, payment: &Payment) -> Option<&Payments> {
-        let payments = self.payments.as_ref()?;
+    /// The provider of a payment; [`OrderError::ProviderAway`]: it is not configured here.
+    fn payments_of(&self, payment: &Payment) -> Result<&Payments, OrderError> {
+        let payments = self.payments.as_ref().ok_or(OrderError::ProviderAway)?;
         let is_known = payment.provider == payments.provider.name();
         if !is_known {
             tracing::warn!(provider = payment.provider, "payment: of a provider not configured");
         }
-        is_known.then_some(payments)
+        is_known.then_some(payments).ok_or(OrderError::ProviderAway)
     }
 
     /// Stops an open attempt and records the provider's answer, which may be that it was paid. An
     /// attempt that may not have reached the provider is started first, so that a start still on
     /// its way finds a stopped payment.
-    ///
-    /// # Errors
-    /// See [`OrderError`]. A repeat continues what did not finish.
     pub async fn stop(&self, order: &Order, payment: &Payment) -> Result<(), OrderError> {
-        let Some(payments) = self.payments_of(payment) else {
-            return Err(OrderError::ProviderAway);
-        };
+        let payments = self.payments_of(payment)?;
         let payment_id = match self.started(payments, order, payment).await {
             Ok(started) => started.payment_id,
             Err(OrderError::Refused(_)) => return Ok(()),
@@ -293,25 +275,8 @@ impl OrderService {
         Ok(recorded)
     }
 
-    /// Resolves a report that no attempt is known for: an operator has settled its money elsewhere.
-    /// `false`: it is resolved already; `None`: there is no such report, or it has had its effect.
-    ///
-    /// # Errors
-    /// The ledger's.
-    pub async fn resolve_event(
-        &self,
-        provider: String,
-        event_id: String,
-        by: ByOperator,
-    ) -> Result<Option<bool>, db::Error> {
-        self.ledger.resolve_event(provider, event_id, by).await
-    }
-
     /// Asks the provider about an open attempt that no deadline brings up: an order that waits for
     /// it keeps it, any other is stopped.
-    ///
-    /// # Errors
-    /// See [`OrderError`]. A repeat continues what did not finish.
     pub async fn follow_up(&self, order: &Order, payment: &Payment) -> Result<(), OrderError> {
         if order.state == OrderState::Paying {
             self.inquire(payment).await

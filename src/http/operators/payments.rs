@@ -211,7 +211,7 @@ pub async fn resolve(
         problem.with_detail("No unmatched report has this id.").with("payment", payment.as_str())
     };
     let (provider, event) = report_id(&payment).ok_or_else(unknown)?;
-    let resolved = state.deps.orders.resolve_event(provider, event, by).await?;
+    let resolved = state.deps.ledger.resolve_event(provider, event, by).await?;
     let done = if resolved.ok_or_else(unknown)? { RESOLVED } else { ALREADY };
     Ok(HttpResponse::Ok().json(RetriedView { done }))
 }
