@@ -31,7 +31,7 @@ pub(super) fn short(name: &str, text: &str, max: usize) -> Result<String, Error>
 #[derive(Debug, Clone, Queryable, Selectable, Insertable)]
 #[diesel(table_name = order_events, treat_none_as_default_value = false)]
 pub struct OrderEventRow {
-    request_id: i64,
+    pub(super) request_id: i64,
     version: i32,
     sku_no: i32,
     buyer_id: i64,
@@ -103,6 +103,11 @@ impl OrderEventRow {
             feed_no: None,
             unfulfilled: 0,
         })
+    }
+
+    /// Whether it is the event of a recorded failure; a placement has `placed`.
+    pub(super) fn is_refusal(&self) -> bool {
+        self.version == 0 && self.placed.is_none()
     }
 
     fn name(&self) -> String {

@@ -12,10 +12,10 @@ use async_trait::async_trait;
 use crate::domain::invariants::{FailureFacts, SkuFacts};
 use crate::domain::{
     Actor, AttemptKey, BuyerId, ByOperator, CancelOutcome, DueOrder, DueRefund, DueRetake, Epoch,
-    Examination, Failure, FeedPage, LoaderToken, OpenPayment, Order, OrderEvent, OrderIntent,
-    OrderKey, OrderState, OrderTimeline, Payment, PaymentEvent, PaymentRecorded, PaymentTerms,
-    Phase, RefundResult, RequestId, RetakeEnd, RetakeOutcome, Sale, SaleChange, SaleChanged,
-    SaleDraft, SaleId, SkuNo, StartedPayment, StockChange, StockChangeOutcome, StockChangeRequest,
+    Examination, Failure, LoaderToken, OpenPayment, Order, OrderIntent, OrderKey, OrderState,
+    OrderTimeline, Payment, PaymentEvent, PaymentRecorded, PaymentTerms, Phase, RefundResult,
+    RequestId, RetakeEnd, RetakeOutcome, Sale, SaleChange, SaleChanged, SaleDraft, SaleId, SkuNo,
+    StartedPayment, StockChange, StockChangeOutcome, StockChangeRequest,
 };
 
 mod archive_tables;
@@ -23,6 +23,7 @@ pub mod conflict_resolution;
 mod dead_letter_store;
 pub mod error;
 mod failure_rows;
+mod feed_event;
 mod follow_ups;
 mod life_rows;
 pub mod migrate;
@@ -42,6 +43,7 @@ mod workers;
 pub use archive_tables::summed_columns;
 pub use dead_letter_store::DeadLetterStore;
 pub use error::{Error, ErrorClass, with_timeout};
+pub use feed_event::{FeedEvent, FeedPage};
 pub use follow_ups::{EventCursor, FollowUps};
 pub use repair_store::RepairStore;
 pub use retention::{PurgeStep, RetentionStore};
@@ -112,9 +114,9 @@ pub trait OrderWriter: Send + Sync {
     /// Reads the rows that are relevant to the batch.
     async fn examine(&self, batch: Vec<OrderIntent>) -> Result<Examination, Error>;
 
-    /// Records refused intents. A request with a record keeps its first one; a request with an
-    /// order (another buyer sent its id, or another writer has just placed it) gets none, so that
-    /// each request has one final state. Returns those with an order.
+    /// Records refused intents, each with its event in the feed. A request with a record keeps its
+    /// first one; a request with an order (another buyer sent its id, or another writer has just
+    /// placed it) gets none, so that each request has one final state. Returns those with an order.
     async fn record_failures(&self, failures: Vec<Failure>) -> Result<Vec<RequestId>, Error>;
 }
 
@@ -224,10 +226,10 @@ pub trait OrderChanges: Send + Sync {
     async fn number_events(&self, limit: u32) -> Result<u32, Error>;
 
     /// Events after a feed number, in ascending order; none at the end of the feed, and where every
-    /// later event is of an order that no longer exists. Such an event is left out.
-    async fn events_after(&self, feed_no: i64, limit: u32) -> Result<Vec<OrderEvent>, Error>;
+    /// later event is of an order or failure that no longer exists. Such an event is left out.
+    async fn events_after(&self, feed_no: i64, limit: u32) -> Result<Vec<FeedEvent>, Error>;
 
-    /// Changes after a feed number, without placements and without changes of orders that no
+    /// Changes after a feed number, without placements, failures, and changes of orders that no
     /// longer exist, and how far the feed was read. A change that is not readable is left out,
     /// logged and counted.
     async fn changes_after(&self, feed_no: i64, limit: u32) -> Result<FeedPage, Error>;

@@ -147,7 +147,7 @@ diesel::table! {
 }
 
 diesel::table! {
-    /// One row per change of an order, and one per transaction that placed orders.
+    /// One row per change of an order, per transaction that placed orders, and per failed request.
     order_events (request_id, version) {
         request_id -> BigInt,
         version -> Integer,
@@ -164,7 +164,8 @@ diesel::table! {
         /// 1: the order stopped counting for its buyer's limit.
         limit_back -> SmallInt,
         num_orders -> Integer,
-        /// The keys of placed orders, 20 bytes each; null: any other change.
+        /// The keys of placed orders, 20 bytes each; null: any other change, and with version 0 a
+        /// failed request, whose other columns are in `failed_requests`.
         placed -> Nullable<Binary>,
         /// Given after the commit; the last one of several orders.
         feed_no -> Nullable<BigInt>,

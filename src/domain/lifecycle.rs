@@ -245,15 +245,3 @@ pub struct OrderEvent {
     /// Whether the event says that money of the ended order is to be paid back.
     pub is_unfulfilled: bool,
 }
-
-/// A part of the feed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FeedPage {
-    /// Ascending.
-    pub events: Vec<OrderEvent>,
-    /// Events that were left out because their rows are not readable.
-    pub num_unreadable: usize,
-    /// How far the feed was read: events up to here that are not in `events` were left out. The
-    /// number after which the page begins: the end of the feed.
-    pub read_to: i64,
-}

@@ -37,7 +37,7 @@ pub use dead_letter::{
 };
 pub use ids::{BucketNo, BuyerId, Epoch, LoaderToken, RequestId, SaleId, SkuId, SkuNo, TraceId};
 pub use invariants::InvariantId;
-pub use lifecycle::{Actor, FeedPage, OrderChange, OrderEvent, OrderTrigger, SlotReturns};
+pub use lifecycle::{Actor, OrderChange, OrderEvent, OrderTrigger, SlotReturns};
 pub use loans::Loan;
 pub use operator_verb::{ByOperator, OperatorVerb, VerbSubject};
 pub use order::{

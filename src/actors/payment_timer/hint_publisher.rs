@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::actors::periodic::Task;
 use crate::broker::{Message, PublishOutcome, Publisher, Route};
-use crate::db::{self, Ledger};
+use crate::db::{self, FeedEvent, Ledger};
 use crate::domain::{OrderEvent, OrderKey};
 use crate::lease::{self, TaskLease};
 use crate::messages::due_hint;
@@ -75,7 +75,8 @@ impl Task for HintPublisher {
         while self.lease.acquire().await? {
             let events = self.ledger.events_after(read_to, EVENTS_PER_PAGE).await?;
             let Some(last) = events.last() else { break };
-            read_to = last.feed_no;
+            read_to = last.feed_no();
+            let events: Vec<_> = events.into_iter().filter_map(FeedEvent::into_order).collect();
             let published = self.publish(&events).await;
             // Crash here [hints_published]: the next run publishes the same hints again.
             self.ledger.move_cursor(CURSOR, read_to).await?;

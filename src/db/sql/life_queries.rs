@@ -10,6 +10,7 @@ use diesel::sql_types::{BigInt, Bool, Integer, Text};
 use super::Database;
 use super::queries::queries;
 use super::statements::{SkuAndBuyer, list, of_buyers};
+use crate::db::failure_rows::FailureRow;
 use crate::db::life_rows::{BarRow, OrderEventRow};
 use crate::db::mysql::MysqlConnection;
 use crate::db::rows::{ORDER_COLUMNS, OrderColumns, OrderRow};
@@ -87,6 +88,18 @@ trait LifeQueries {
         insert_into(order_events::table).values(rows).execute(self).map(drop)
     }
 
+    /// Writes the event of each of these recorded failures that has none, if its SKU has a sale.
+    fn insert_refusals(&mut self, failures: &[FailureRow]) -> QueryResult<()> {
+        sql_query(format!(
+            "INSERT INTO order_events (request_id, version, sku_no, buyer_id, kind, at_ms, actor, \
+             reason, limit_back, num_orders) SELECT request_id, 0, sku_no, buyer_id, 0, \
+             recorded_at_ms, '', reason, 0, 1 FROM failed_requests f JOIN skus USING (sku_no) \
+             WHERE request_id IN ({}) AND NOT EXISTS (SELECT 1 FROM order_events e \
+             WHERE e.request_id = f.request_id AND e.version = 0)",
+            list(failures.iter().map(|failure| failure.request_id))
+        )).execute(self).map(drop)
+    }
+
     /// Request, version and number of orders of events without a feed number; each order's
     /// versions ascend.
     fn unnumbered_events(&mut self, limit: u32) -> QueryResult<Vec<(i64, i32, i32)>> {
@@ -131,7 +144,7 @@ trait LifeQueries {
             .load(self)
     }
 
-    /// The rows of changes after a feed number, up to `until`; a placement has version 0.
+    /// The rows of changes after a feed number, up to `until`. Version 0 is no change.
     fn changes_after(
         &mut self, feed_no: i64, until: i64, limit: u32
     ) -> QueryResult<Vec<OrderEventRow>> {

@@ -12,13 +12,14 @@ use super::order_changes::{cancel, condition, end_due};
 use super::payments::{open, record, refund_result, started};
 use super::statements::IN_LIST_MAX;
 use super::{Database, SqlLedger, TransactionEnd, readable_rows};
+use crate::db::failure_rows::FailureRow;
 use crate::db::life_rows::{Cause, OrderEventRow};
 use crate::db::rows::{OrderRow, unstorable};
-use crate::db::{Error, OrderChanges, Refunds};
+use crate::db::{Error, FeedEvent, FeedPage, OrderChanges, Refunds};
 use crate::domain::{
-    Actor, AttemptKey, CancelOutcome, DueOrder, DueRefund, FeedPage, ListedPayment, Money,
-    OpenPayment, Order, OrderEvent, OrderKey, OrderState, Payment, PaymentEvent, PaymentRecorded,
-    PaymentState, PaymentTerms, RefundResult, RetentionState, StartedPayment,
+    Actor, AttemptKey, CancelOutcome, DueOrder, DueRefund, Failure, ListedPayment, Money,
+    OpenPayment, Order, OrderKey, OrderState, Payment, PaymentEvent, PaymentRecorded, PaymentState,
+    PaymentTerms, RefundResult, RetentionState, StartedPayment,
 };
 
 /// The counter of feed numbers. Its row is locked while events are numbered.
@@ -116,13 +117,12 @@ impl<D: Database> OrderChanges for SqlLedger<D> {
         self.write_at("numbering order events", move |conn, _| number(conn, limit)).await
     }
 
-    async fn events_after(&self, feed_no: i64, limit: u32) -> Result<Vec<OrderEvent>, Error> {
+    async fn events_after(&self, feed_no: i64, limit: u32) -> Result<Vec<FeedEvent>, Error> {
         let mut after = feed_no;
         // A page whose orders are all missing is not the end of the feed.
         loop {
             let page = move |conn: &mut D| events(conn, after, limit);
-            let page = self.read("reading order events", page).await?;
-            let FeedPage { events, read_to, .. } = page;
+            let (events, read_to) = self.read("reading order events", page).await?;
             if !events.is_empty() || read_to == after {
                 return Ok(events);
             }
@@ -199,8 +199,13 @@ fn number<D: Database>(conn: &mut D, limit: u32) -> Result<TransactionEnd<u32>, 
     Ok(if rows.is_empty() { TransactionEnd::RollBack(0) } else { TransactionEnd::Commit(numbered) })
 }
 
-/// Events of all kinds; fails on one that is not readable, because readers need every event.
-fn events<D: Database>(conn: &mut D, after: i64, limit: u32) -> Result<FeedPage, Error> {
+/// Events of all kinds, and how far the feed was read; fails on one that is not readable, because
+/// readers need every event.
+fn events<D: Database>(
+    conn: &mut D,
+    after: i64,
+    limit: u32,
+) -> Result<(Vec<FeedEvent>, i64), Error> {
     let rows = conn.events_after(after, limit)?;
     let mut keys = Vec::new();
     for (at, row) in rows.iter().enumerate() {
@@ -214,10 +219,10 @@ fn events<D: Database>(conn: &mut D, after: i64, limit: u32) -> Result<FeedPage,
     keys.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
     let read_to = keys.last().map_or(after, |(feed_no, ..)| *feed_no);
     let events = with_orders(conn, &rows, keys)?.into_iter().collect::<Result<Vec<_>, _>>()?;
-    Ok(FeedPage { events, num_unreadable: 0, read_to })
+    Ok((events, read_to))
 }
 
-/// Events without placements. Reads a bounded part of the feed: it may consist of placements only.
+/// Events without those of version 0. Reads a bounded part of the feed, which may have no others.
 fn changes<D: Database>(conn: &mut D, after: i64, limit: u32) -> Result<FeedPage, Error> {
     // Read first: what gets a number later is after it.
     let last = conn.token(FEED)?.unwrap_or(0).min(after.saturating_add(NUMBERS_PER_PAGE));
@@ -233,32 +238,48 @@ fn changes<D: Database>(conn: &mut D, after: i64, limit: u32) -> Result<FeedPage
     let num_found = found.len();
     let events = readable_rows(found, |event| event);
     let num_unreadable = num_found - events.len();
+    let events = events.into_iter().filter_map(FeedEvent::into_order).collect();
     let is_full = rows.len() >= usize::try_from(limit).unwrap_or(usize::MAX);
     let end = rows.last().and_then(|row| row.feed_no).unwrap_or(after);
     let read_to = if is_full { end } else { last.max(after) };
     Ok(FeedPage { events, num_unreadable, read_to })
 }
 
-/// Events by feed number, key, and position of their row, each with its order, or the error of a
-/// row that is not readable.
+/// Events by feed number, key, and position of their row, each with its order or its failure, or
+/// the error of a row that is not readable.
 fn with_orders<D: Database>(
     conn: &mut D,
     rows: &[OrderEventRow],
     keys: Vec<(i64, OrderKey, usize)>,
-) -> Result<Vec<Result<OrderEvent, Error>>, Error> {
+) -> Result<Vec<Result<FeedEvent, Error>>, Error> {
     let mut orders: HashMap<(i32, i64, i64), OrderRow> = HashMap::new();
     for chunk in keys.chunks(IN_LIST_MAX) {
         let (buyers, requests) = condition(chunk.iter().map(|(_, key, _)| *key));
         let found = conn.orders_by_key(&buyers, &requests)?.into_iter();
         orders.extend(found.map(|row| ((row.sku_no, row.buyer_id, row.request_id), row)));
     }
+    let mut failures: HashMap<i64, FailureRow> = HashMap::new();
+    let refusals = rows.iter().filter(|row| row.is_refusal());
+    let refusals: Vec<i64> = refusals.map(|row| row.request_id).collect();
+    for chunk in refusals.chunks(IN_LIST_MAX) {
+        failures.extend(conn.failures_by_request(chunk)?.into_iter().map(|it| (it.request_id, it)));
+    }
     let mut events = Vec::with_capacity(keys.len());
     for (feed_no, key, at) in keys {
-        let order = orders.get(&(key.sku.0, key.buyer.to_db(), key.request.to_db()));
-        if let (Some(order), Some(row)) = (order, rows.get(at)) {
-            events.push(Order::try_from(*order).and_then(|order| row.event(feed_no, order)));
+        let Some(row) = rows.get(at) else { continue };
+        let request = key.request.to_db();
+        let event = if row.is_refusal() {
+            let failure = failures.remove(&request).map(Failure::try_from);
+            failure.map(|read| read.map(|failure| FeedEvent::Refused { feed_no, failure }))
+        } else {
+            let order = orders.get(&(key.sku.0, key.buyer.to_db(), request)).copied();
+            let event = |order| row.event(feed_no, order).map(FeedEvent::Order);
+            order.map(|order| Order::try_from(order).and_then(event))
+        };
+        if let Some(event) = event {
+            events.push(event);
         } else if conn.skus_from(RetentionState::Purging, &[key.sku.0])?.is_empty() {
-            tracing::error!(request = %key.request, feed_no, "event of a missing order");
+            tracing::error!(request = %key.request, feed_no, "event of a missing order or failure");
         }
     }
     Ok(events)

@@ -158,11 +158,14 @@ fn record<D: Database>(
     for chunk in rows.chunks(IN_LIST_MAX) {
         conn.insert_failures(chunk)?;
     }
-    if ordered_among(conn, &recorded)?.is_empty() {
-        Ok(TransactionEnd::Commit(Some(left_out.iter().map(|failure| failure.request).collect())))
-    } else {
-        Ok(TransactionEnd::RollBack(None))
+    if !ordered_among(conn, &recorded)?.is_empty() {
+        return Ok(TransactionEnd::RollBack(None));
     }
+    // After that read: a placement with one of these requests has no event any more.
+    for chunk in rows.chunks(IN_LIST_MAX) {
+        conn.insert_refusals(chunk)?;
+    }
+    Ok(TransactionEnd::Commit(Some(left_out.iter().map(|failure| failure.request).collect())))
 }
 
 /// The requests of these failures that have orders.

@@ -61,15 +61,17 @@ impl<D: Database> RetentionStore for SqlLedger<D> {
             for reader in readers {
                 read_to = read_to.min(conn.cursor(reader)?.unwrap_or(0));
             }
-            let mut ends = Vec::new();
+            let mut ends: Vec<(OpenEnd, u64)> = Vec::new();
             for (end, from) in open_rows(D::BY_PRIMARY_KEY, read_to) {
                 let mut num = 0;
                 for sku in &skus {
                     let query = format!("SELECT COUNT(*) FROM {from} AND o.sku_no = {sku}");
                     num += conn.with_audit_limit(|conn| conn.count(&query))?.unsigned_abs();
                 }
-                if num > 0 {
-                    ends.push((end, num));
+                match ends.last_mut() {
+                    Some((last, sum)) if *last == end => *sum += num,
+                    _ if num > 0 => ends.push((end, num)),
+                    _ => {}
                 }
             }
             Ok(ends)
@@ -179,7 +181,11 @@ fn is_unchanged_since<D: Database>(
 }
 
 /// The rows, as a FROM clause with `o` as the order, that keep orders from being final.
-fn open_rows(by_primary_key: &str, read_to: i64) -> [(OpenEnd, String); 3] {
+fn open_rows(by_primary_key: &str, read_to: i64) -> [(OpenEnd, String); 4] {
+    let unread = format!(
+        "JOIN order_events e ON e.request_id = o.request_id \
+         WHERE (e.feed_no IS NULL OR e.feed_no > {read_to})"
+    );
     // Payments: started, refund_due, refund_failed, retaking.
     [
         (
@@ -187,13 +193,8 @@ fn open_rows(by_primary_key: &str, read_to: i64) -> [(OpenEnd, String); 3] {
             format!("orders o {by_primary_key} WHERE (o.due_ms IS NOT NULL OR o.state = 5)"),
         ),
         (OpenEnd::Payments, format!("payments o {by_primary_key} WHERE o.state IN (0, 3, 4, 6)")),
-        (
-            OpenEnd::UnreadEvents,
-            format!(
-                "orders o {by_primary_key} JOIN order_events e ON e.request_id = o.request_id \
-                 WHERE (e.feed_no IS NULL OR e.feed_no > {read_to})"
-            ),
-        ),
+        (OpenEnd::UnreadEvents, format!("orders o {by_primary_key} {unread}")),
+        (OpenEnd::UnreadEvents, format!("failed_requests o {unread}")),
     ]
 }
 
@@ -292,8 +293,11 @@ fn purge<D: Database>(conn: &mut D, sku: i32, limit: u32) -> Result<TransactionE
     if orders.is_empty() {
         for (table, column) in WITHOUT_ORDER {
             let deleted = conn.delete_some(table, column, sku, limit)?;
-            if deleted > 0 {
-                return Ok(TransactionEnd::Commit(deleted as u64));
+            if !deleted.is_empty() {
+                if table == "failed_requests" {
+                    conn.delete_by_request("order_events", &deleted)?;
+                }
+                return Ok(TransactionEnd::Commit(deleted.len() as u64));
             }
         }
         return Ok(TransactionEnd::RollBack(0));

@@ -68,7 +68,7 @@ trait RetentionQueries {
         sql::<(BigInt, BigInt, BigInt)>(&text).load(self)
     }
 
-    /// Deletes the rows of orders in a table that has their requests.
+    /// Deletes the rows of orders or failures in a table that has their requests.
     fn delete_by_request(&mut self, table: &str, requests: &[i64]) -> QueryResult<()> {
         let requests = list(requests.iter().copied());
         let text = format!("DELETE FROM {table} WHERE request_id IN ({requests})");
@@ -85,20 +85,20 @@ trait RetentionQueries {
         )).execute(self).map(drop)
     }
 
-    /// Deletes rows of a SKU in the order of a column; returns how many.
+    /// Deletes rows of a SKU in the order of a column; returns the values of the column.
     fn delete_some(
         &mut self, table: &str, column: &str, sku: i32, limit: u32
-    ) -> QueryResult<usize> {
+    ) -> QueryResult<Vec<i64>> {
         let first = sql::<BigInt>(&format!(
             "SELECT {column} FROM {table} WHERE sku_no = {sku} ORDER BY {column} LIMIT {limit}"
         ));
         let values: Vec<i64> = first.load(self)?;
         if values.is_empty() {
-            return Ok(0);
+            return Ok(values);
         }
-        let text =
-            format!("DELETE FROM {table} WHERE sku_no = ? AND {column} IN ({})", list(values));
-        sql_query(text).bind::<Integer, _>(sku).execute(self)
+        let some = list(values.iter().copied());
+        let text = format!("DELETE FROM {table} WHERE sku_no = ? AND {column} IN ({some})");
+        sql_query(text).bind::<Integer, _>(sku).execute(self).map(|_| values)
     }
 }
 }

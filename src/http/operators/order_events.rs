@@ -34,7 +34,7 @@ pub struct OrderEventsQuery {
     wait_ms: Option<u64>,
 }
 
-/// Changes of orders, in their order. An empty page: there are no more.
+/// Changes of orders and failures of accepted requests, in their order. An empty page: no more.
 #[utoipa::path(
     get, path = "/admin/v1/order-events",
     operation_id = "adminListOrderEvents", tag = "operators", params(OrderEventsQuery),

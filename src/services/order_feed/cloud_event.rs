@@ -1,23 +1,29 @@
 //! Order events in the format of CloudEvents 1.0.
 
+use std::collections::HashMap;
+
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::domain::{OrderEvent, OrderState, Payment, PaymentState, Sku};
+use crate::db::FeedEvent;
+use crate::domain::{
+    Failure, Order, OrderEvent, OrderState, Payment, PaymentState, Refusal, Sale, Sku,
+};
 use crate::runtime::clock::rfc3339;
 use crate::services::catalog::CatalogSale;
 
-/// A change of an order, as a CloudEvent.
+/// A change of an order, or the refusal of an accepted request, as a CloudEvent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct CloudEvent {
     /// `1.0`.
     specversion: &'static str,
-    /// `<request>.<version>`: a repeat has the same.
+    /// `<request>.<version>`: a repeat has the same. A refused request has version 0.
     pub id: String,
     /// `/floodgate/<installation>/<sale>`.
     source: String,
     /// `order.placed`; `order.` with the new state of a changed order; `order.paid_unfulfilled` for
-    /// an ended order whose late money is to be paid back.
+    /// an ended order whose late money is to be paid back; `request.refused` for an accepted
+    /// request that became no order.
     #[serde(rename = "type")]
     pub kind: String,
     /// The request's number.
@@ -35,14 +41,19 @@ pub struct CloudEvent {
     pub topic: String,
 }
 
-/// What changed.
+/// What changed: `order` or `request`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 struct OrderEventData {
-    order: OrderAfterEvent,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    order: Option<OrderAfterEvent>,
+    /// Of `request.refused`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request: Option<RefusedRequest>,
     /// Of an event that a payment caused.
     #[serde(skip_serializing_if = "Option::is_none")]
     payment: Option<EventPayment>,
-    /// `buyer`, `timer`, `provider` or `operator:<name>`.
+    /// `buyer`, `timer`, `provider` or `operator:<name>`; of `request.refused` `ledger`, `buyer`
+    /// (cancelled), `timer` (queued for too long) or `operator` (discarded).
     actor: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
@@ -73,6 +84,19 @@ struct OrderAfterEvent {
     due_at: Option<String>,
 }
 
+/// An accepted request that became no order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+struct RefusedRequest {
+    /// The request's number.
+    request_id: String,
+    sale_id: String,
+    sku_id: String,
+    buyer_id: String,
+    quantity: u32,
+    /// The code of a problem.
+    reason: &'static str,
+}
+
 /// A payment, as it is when the feed is read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 struct EventPayment {
@@ -84,55 +108,97 @@ struct EventPayment {
 }
 
 impl CloudEvent {
-    /// The event of an order of this sale; `payment` is the one that caused it.
+    /// The event of an order or request of this sale; one of these payments may have caused it.
     pub(super) fn new(
         installation: &str,
         (listed, sku): (&CatalogSale, &Sku),
-        event: OrderEvent,
-        payment: Option<&Payment>,
+        event: FeedEvent,
+        payments: &HashMap<String, Payment>,
     ) -> Self {
-        let (order, sale) = (event.order, &listed.sale);
-        let kind = match (order.version, order.state) {
-            _ if event.is_unfulfilled => "paid_unfulfilled",
-            (0, OrderState::PendingPayment) => "placed",
-            (_, state) => state.name(),
+        let (sale, feed_no) = (&listed.sale, event.feed_no());
+        let (request, version, at_ms, kind, data) = match event {
+            FeedEvent::Order(event) => {
+                let (Order { request, version, state, .. }, at_ms) = (event.order, event.at_ms);
+                let kind = match (version, state) {
+                    _ if event.is_unfulfilled => "paid_unfulfilled",
+                    (0, OrderState::PendingPayment) => "placed",
+                    (_, state) => state.name(),
+                };
+                let data = OrderEventData::of_order(sale, sku, event, payments);
+                (request, version, at_ms, format!("order.{kind}"), data)
+            }
+            FeedEvent::Refused { failure, .. } => {
+                let data = OrderEventData::of_failure(sale, sku, &failure);
+                (failure.request, 0, failure.recorded_at_ms, "request.refused".to_owned(), data)
+            }
         };
+        Self {
+            specversion: "1.0",
+            id: format!("{request}.{version}"),
+            source: format!("/floodgate/{installation}/{}", sale.id),
+            topic: format!("{kind}.{}.{}", sale.id, sku.id),
+            kind,
+            subject: request.to_string(),
+            time: rfc3339(at_ms),
+            sequence: feed_no.to_string(),
+            datacontenttype: "application/json",
+            data,
+            feed_no,
+        }
+    }
+}
+
+impl OrderEventData {
+    fn of_order(
+        sale: &Sale,
+        sku: &Sku,
+        event: OrderEvent,
+        payments: &HashMap<String, Payment>,
+    ) -> Self {
+        let order = event.order;
+        let payment = event.payment_id.as_ref().and_then(|id| payments.get(id));
+        let payment = payment.filter(|payment| payment.key.order == order.key());
         let payment = payment.zip(event.payment_id).map(|(payment, payment_id)| EventPayment {
             payment_id,
             provider: payment.provider.clone(),
             state: payment.state.name(),
             refunded_total: payment.refunded_total,
         });
-        Self {
-            specversion: "1.0",
-            id: format!("{}.{}", order.request, order.version),
-            source: format!("/floodgate/{installation}/{}", sale.id),
-            kind: format!("order.{kind}"),
-            subject: order.request.to_string(),
-            time: rfc3339(event.at_ms),
-            sequence: event.feed_no.to_string(),
-            datacontenttype: "application/json",
-            data: OrderEventData {
-                order: OrderAfterEvent {
-                    request_id: order.request.to_string(),
-                    version: order.version,
-                    sale_id: sale.id.to_string(),
-                    sku_id: sku.id.to_string(),
-                    buyer_id: order.buyer.to_string(),
-                    quantity: order.quantity,
-                    amount: order.amount,
-                    currency: sale.currency.to_string(),
-                    state: order.state.name(),
-                    placed_at: rfc3339(order.placed_at_ms),
-                    pay_by: order.pay_by_ms.map(rfc3339),
-                    due_at: order.due_ms.map(rfc3339),
-                },
-                payment,
-                actor: event.actor.to_string(),
-                reason: event.reason,
-            },
-            feed_no: event.feed_no,
-            topic: format!("order.{kind}.{}.{}", sale.id, sku.id),
-        }
+        let order = OrderAfterEvent {
+            request_id: order.request.to_string(),
+            version: order.version,
+            sale_id: sale.id.to_string(),
+            sku_id: sku.id.to_string(),
+            buyer_id: order.buyer.to_string(),
+            quantity: order.quantity,
+            amount: order.amount,
+            currency: sale.currency.to_string(),
+            state: order.state.name(),
+            placed_at: rfc3339(order.placed_at_ms),
+            pay_by: order.pay_by_ms.map(rfc3339),
+            due_at: order.due_ms.map(rfc3339),
+        };
+        let (actor, reason) = (event.actor.to_string(), event.reason);
+        Self { order: Some(order), request: None, payment, actor, reason }
+    }
+
+    fn of_failure(sale: &Sale, sku: &Sku, failure: &Failure) -> Self {
+        let actor = match failure.reason {
+            Refusal::CancelledByBuyer => "buyer",
+            Refusal::QueueTimeout => "timer",
+            Refusal::Discarded => "operator",
+            _ => "ledger",
+        };
+        let reason = failure.reason.code();
+        let request = RefusedRequest {
+            request_id: failure.request.to_string(),
+            sale_id: sale.id.to_string(),
+            sku_id: sku.id.to_string(),
+            buyer_id: failure.buyer.to_string(),
+            quantity: failure.quantity,
+            reason,
+        };
+        let (actor, reason) = (actor.to_owned(), Some(reason.to_owned()));
+        Self { order: None, request: Some(request), payment: None, actor, reason }
     }
 }

@@ -1,4 +1,5 @@
-//! The feed of order events: every change of an order, in the order of its feed number.
+//! The feed of order events, in the order of their numbers: every change of an order, and every
+//! accepted request that became none.
 //!
 //! Numbers are given after the commit ([`crate::db::OrderChanges::number_events`]), here and by the
 //! stock returner. Waiting readers share one poll of the ledger, at a bounded rate.
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Mutex;
 
-use crate::db::{self, Ledger};
+use crate::db::{self, FeedEvent, Ledger};
 use crate::domain::{Payment, SkuNo};
 use crate::runtime::clock::SharedClock;
 use crate::services::catalog::Catalog;
@@ -26,7 +27,7 @@ pub const BROKER_READER: &str = "broker";
 const POLL_EVERY: Duration = Duration::from_millis(200);
 
 /// Events that get their numbers in one transaction.
-const NUMBERED_MAX: u32 = 1_000;
+pub const NUMBERED_MAX: u32 = 1_000;
 
 #[derive(Debug, thiserror::Error)]
 pub enum FeedError {
@@ -66,9 +67,6 @@ impl OrderFeed {
     /// The first events after a feed number, at most `limit`. If there are none, waits for one: at
     /// most `wait`, and while `goes_on`. An empty page: every event that was committed before the
     /// call has a number up to `after`.
-    ///
-    /// # Errors
-    /// See [`Self::events`].
     pub async fn page(
         &self,
         mut after: i64,
@@ -100,8 +98,11 @@ impl OrderFeed {
     /// The ledger's; [`FeedError::UnknownSku`] until this process has read a sale of another one.
     pub async fn events(&self, after: i64, limit: u32) -> Result<Vec<CloudEvent>, FeedError> {
         let events = self.ledger.events_after(after, limit).await?;
-        let caused = events.iter().filter(|event| event.payment_id.is_some());
-        let orders: Vec<_> = caused.map(|event| event.order.key()).collect();
+        let paid_for = |event: &FeedEvent| match event {
+            FeedEvent::Order(event) => event.payment_id.as_ref().map(|_| event.order.key()),
+            FeedEvent::Refused { .. } => None,
+        };
+        let orders: Vec<_> = events.iter().filter_map(paid_for).collect();
         let mut payments: HashMap<String, Payment> = HashMap::new();
         if !orders.is_empty() {
             for payment in self.ledger.payments_of(orders).await? {
@@ -112,12 +113,13 @@ impl OrderFeed {
         }
         let mut cloud_events = Vec::with_capacity(events.len());
         for event in events {
-            let sku_no = event.order.sku;
+            let sku_no = match &event {
+                FeedEvent::Order(event) => event.order.sku,
+                FeedEvent::Refused { failure, .. } => failure.sku,
+            };
             let (listed, sku) = self.catalog.of_sku(sku_no).ok_or(FeedError::UnknownSku(sku_no))?;
-            let payment = event.payment_id.as_ref().and_then(|id| payments.get(id));
-            let payment = payment.filter(|payment| payment.key.order == event.order.key());
             let of_sale = (&*listed, &*sku);
-            cloud_events.push(CloudEvent::new(&self.installation, of_sale, event, payment));
+            cloud_events.push(CloudEvent::new(&self.installation, of_sale, event, &payments));
         }
         Ok(cloud_events)
     }
@@ -140,9 +142,6 @@ impl OrderFeed {
     }
 
     /// Gives numbers to committed events without one; returns the last feed number.
-    ///
-    /// # Errors
-    /// The ledger's.
     pub async fn number(&self) -> Result<i64, db::Error> {
         while self.ledger.number_events(NUMBERED_MAX).await? >= NUMBERED_MAX {}
         self.ledger.last_feed_no().await

@@ -15,7 +15,7 @@ use crate::domain::{
     ArchiveCursor, ArchiveDigest, ArchivePage, ArchiveTable, ByOperator, OpenEnd, Phase,
     RetentionChange, RetentionState, Sale, SaleId, TableContents,
 };
-use crate::services::order_feed::{BROKER_READER, STOCK_READER};
+use crate::services::order_feed::{BROKER_READER, NUMBERED_MAX, STOCK_READER};
 
 /// How long one call deletes rows. Its caller calls again.
 const DELETES_FOR: Duration = Duration::from_secs(5);
@@ -33,9 +33,6 @@ const ORDERS_MAX: u32 = 500;
 
 /// Pause after a transaction that concurrent writers interfered with.
 const RETRY_AFTER: Duration = Duration::from_millis(50);
-
-/// Events that get their numbers in one transaction.
-const NUMBERED_MAX: u32 = 1_000;
 
 /// How far a purge is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

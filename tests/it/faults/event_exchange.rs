@@ -12,7 +12,7 @@ use floodgate::broker::{
 };
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::db::{OrderChanges, OrderWriter, SaleStore};
-use floodgate::domain::{Actor, OrderKey, Sku};
+use floodgate::domain::{Actor, OrderKey, Refusal, Sku};
 use floodgate::lease::{self, Lease, LeaseGrant, SoleLease, TaskLease};
 use floodgate::observe::metrics::Metrics;
 use floodgate::runtime::clock::{SharedClock, SystemClock};
@@ -86,6 +86,11 @@ impl Fixture {
         let intent = intent(&self.sku, request, request, 1);
         let key = OrderKey { sku: intent.sku, buyer: intent.buyer, request: intent.request };
         self.ledger.cancel(key, Actor::Buyer, None).await.unwrap();
+    }
+
+    async fn refuse(&self, request: u64) {
+        let failure = intent(&self.sku, request, request, 1).failure(Refusal::SoldOut, 1);
+        self.ledger.record_failures(vec![failure]).await.unwrap();
     }
 
     async fn cursor(&self) -> i64 {
@@ -180,7 +185,9 @@ fn events_published_before_a_crash_come_again_and_none_is_missed() {
         assert_eq!(fixture.cursor().await, 1);
 
         fixture.listen("order.*.sale.sku");
+        fixture.listen("request.*.sale.sku");
         fixture.place(2..=ORDERS).await;
+        fixture.refuse(ORDERS + 1).await;
         for request in [3, 5] {
             fixture.cancel(request).await;
         }
@@ -203,7 +210,7 @@ fn events_published_before_a_crash_come_again_and_none_is_missed() {
 
         let next = fixture.healthy();
         next.run(&()).await.unwrap();
-        let all = i64::try_from(ORDERS + 2).unwrap();
+        let all = i64::try_from(ORDERS + 3).unwrap();
         assert_eq!(fixture.cursor().await, all);
         assert_eq!(next.metrics.events_waiting.get(), 0);
         let received = fixture.received();
@@ -217,8 +224,9 @@ fn events_published_before_a_crash_come_again_and_none_is_missed() {
             assert_eq!(*key, format!("{}.sale.sku", body["type"].as_str().unwrap()));
             assert_eq!(body["source"], "/floodgate/0a0b0c0d/sale");
         }
-        let cancelled: Vec<_> = received.iter().rev().take(2).map(|(id, ..)| id.as_str()).collect();
-        assert_eq!(cancelled, ["5.1", "3.1"]);
+        let last: Vec<_> = received.iter().rev().take(3).map(|(id, ..)| id.as_str()).collect();
+        assert_eq!(last, ["5.1", "3.1", format!("{}.0", ORDERS + 1).as_str()]);
+        assert_eq!(received[received.len() - 3].1, "request.refused.sale.sku");
         assert_ledger_holds(&*fixture.ledger).await;
     });
 }

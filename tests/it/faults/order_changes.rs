@@ -17,7 +17,9 @@ use floodgate::runtime::clock::ManualClock;
 
 use crate::support::fault_proxy::{FaultProxy, Way};
 use crate::support::harness::START_MS;
-use crate::support::offers::{ANY, assert_ledger_holds, intent, open_offer, orders, run};
+use crate::support::offers::{
+    ANY, assert_ledger_holds, intent, open_offer, order_events, orders, run,
+};
 use crate::support::random::number_from_env;
 use crate::support::servers::mariadb::MariaDb;
 use crate::support::wait::until;
@@ -245,7 +247,7 @@ fn a_connection_cut_at_any_point_of_a_change_leaves_it_done_once() {
         while fixture.ledger.number_events(1_000).await.unwrap() > 0 {}
         let (mut after, mut versions) = (0, std::collections::BTreeMap::new());
         loop {
-            let events = fixture.ledger.events_after(after, 1_000).await.unwrap();
+            let events = order_events(&fixture.ledger, after, 1_000).await;
             let Some(last) = events.last() else { break };
             after = last.feed_no;
             for event in events {

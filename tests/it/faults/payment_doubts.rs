@@ -16,7 +16,7 @@ use floodgate::payment::{FindAnswer, PaymentProvider};
 use floodgate::runtime::clock::Clock;
 
 use super::payment_timer::{HOUR, Timed, WINDOW, deps};
-use crate::support::offers::{assert_ledger_holds, buyer, intent, request, run};
+use crate::support::offers::{assert_ledger_holds, buyer, intent, order_events, request, run};
 
 const CALM: u64 = 300_000;
 /// The wait until a provider that did not answer is asked about payments in doubt.
@@ -194,10 +194,10 @@ fn a_feed_whose_orders_are_missing_goes_on() {
         }
         while ledger.number_events(9).await.unwrap() > 0 {}
         timed.shop.damage("DELETE FROM orders WHERE buyer_id <= 2");
-        let events = ledger.events_after(0, 1).await.unwrap();
+        let events = order_events(&**ledger, 0, 1).await;
         let found: Vec<_> = events.iter().map(|event| (event.order.buyer, event.feed_no)).collect();
         assert_eq!(found, [(buyer(3), 3)], "a page of missing orders is not the end");
-        let last = ledger.events_after(3, 1).await.unwrap();
+        let last = order_events(&**ledger, 3, 1).await;
         assert_eq!((last[0].order.state, last[0].feed_no), (Cancelled, 5));
         assert_eq!(ledger.events_after(5, 1).await.unwrap(), []);
         timed.shop.damage("DELETE FROM orders WHERE buyer_id = 3");

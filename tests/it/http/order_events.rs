@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use floodgate::config::PaymentBackend;
+use floodgate::config::{PaymentBackend, Tier};
+use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
+use floodgate::db::{Ledger, OrderWriter};
+use floodgate::domain::Refusal;
 use floodgate::runtime::clock::now_monotonic;
 use reqwest::{Method, Response, StatusCode};
 use serde_json::{Value as Json, json};
@@ -10,6 +13,8 @@ use serde_json::{Value as Json, json};
 use super::payments::{call, cancel, order, pressed, reaches, started};
 use super::{Case, cases, problem, settings, unlimited};
 use crate::support::TestApp;
+use crate::support::app::fresh_settings;
+use crate::support::offers::{ANY, intent, open_offer};
 
 /// A server with the demo provider, and an open sale of one SKU.
 async fn selling() -> TestApp {
@@ -160,6 +165,41 @@ async fn a_page_that_cannot_be_asked_for_is_refused() {
         problem(ask(&app, query).await, 400, "invalid-request").await;
     }
     assert_eq!(events(&app, "?after=9223372036854775807&limit=1000").await, [] as [Json; 0]);
+}
+
+#[tokio::test]
+async fn an_accepted_request_that_failed_is_an_event() {
+    let (settings, stores) = fresh_settings(Tier::Memory);
+    let file = settings.ledger.url.strip_prefix("sqlite://").unwrap();
+    let ledger = SqliteLedger::open(&OpenOptions::new(file)).unwrap();
+    let sku = open_offer(&ledger, "sale", ANY, 5).await;
+    let reasons = [
+        (Refusal::QuotaExceeded { owned: 1, limit: 2 }, "ledger"),
+        (Refusal::CancelledByBuyer, "buyer"),
+        (Refusal::QueueTimeout, "timer"),
+        (Refusal::Discarded, "operator"),
+    ];
+    let failures = (7..).zip(&reasons).map(|(number, (reason, _))| {
+        intent(&sku, number, 40 + number, 3).failure(*reason, 1_800_000_000_123)
+    });
+    ledger.record_failures(failures.collect()).await.unwrap();
+    ledger.close().await;
+
+    let app = TestApp::on((settings, stores));
+    let all = events(&app, "?wait_ms=20000").await;
+    assert_eq!(sequences(&all), [1, 2, 3, 4]);
+    for ((number, (reason, actor)), event) in (7..).zip(reasons).zip(&all) {
+        let id = (&event["type"], &event["id"], &event["subject"]);
+        let [id_text, subject] = [format!("{number}.0"), number.to_string()].map(Json::from);
+        assert_eq!(id, (&json!("request.refused"), &id_text, &subject));
+        assert_eq!(event["time"], "2027-01-15T08:00:00.123Z");
+        let code = reason.code();
+        let request = json!({
+            "request_id": number.to_string(), "sale_id": "sale", "sku_id": "sku",
+            "buyer_id": (40 + number).to_string(), "quantity": 3, "reason": code,
+        });
+        assert_eq!(event["data"], json!({"request": request, "actor": actor, "reason": code}));
+    }
 }
 
 pub const CASES: &[Case] = &cases![

@@ -5,7 +5,7 @@ use floodgate::db::{OrderChanges, OrderWriter};
 use floodgate::domain::{Actor, OrderEvent, OrderKey, Sku};
 use futures_util::future::join_all;
 
-use crate::support::offers::{ANY, intent, open_offer, run};
+use crate::support::offers::{ANY, intent, open_offer, order_events, run};
 use crate::support::servers::mariadb::MariaDb;
 
 const ORDERS: u64 = 40;
@@ -27,7 +27,7 @@ fn key(sku: &Sku, number: u64) -> OrderKey {
 }
 
 async fn feed(ledger: &MysqlLedger) -> Vec<OrderEvent> {
-    ledger.events_after(0, 1_000).await.unwrap()
+    order_events(ledger, 0, 1_000).await
 }
 
 #[test]

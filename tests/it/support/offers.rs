@@ -2,10 +2,11 @@
 
 use std::future::Future;
 
-use floodgate::db::{AuditRow, Ledger};
+use floodgate::db::{AuditRow, FeedEvent, Ledger};
 use floodgate::domain::{
-    BucketNo, BuyerId, Currency, Epoch, Failure, InvariantId, Order, OrderIntent, Phase, Policy,
-    RequestId, Sale, SaleDraft, Sku, SkuDraft, SkuHistory, SkuNo, SlotReturns, TraceId,
+    BucketNo, BuyerId, Currency, Epoch, Failure, InvariantId, Order, OrderEvent, OrderIntent,
+    Phase, Policy, RequestId, Sale, SaleDraft, Sku, SkuDraft, SkuHistory, SkuNo, SlotReturns,
+    TraceId,
 };
 use floodgate::services::audit::{AuditBasis, audit};
 use tokio::sync::mpsc;
@@ -132,6 +133,12 @@ pub async fn failures(ledger: &dyn Ledger, sku: SkuNo) -> Vec<Failure> {
     let (send, mut rows) = mpsc::unbounded_channel();
     ledger.scan_failures(sku, Box::new(move |failure| send.send(failure).is_ok())).await.unwrap();
     std::iter::from_fn(|| rows.try_recv().ok()).collect()
+}
+
+/// The events of orders after a feed number, of the first `limit` events of all kinds.
+pub async fn order_events(ledger: &dyn Ledger, feed_no: i64, limit: u32) -> Vec<OrderEvent> {
+    let events = ledger.events_after(feed_no, limit).await.unwrap();
+    events.into_iter().filter_map(FeedEvent::into_order).collect()
 }
 
 /// Every audit row of a SKU.

@@ -1,12 +1,14 @@
 //! The life of orders on the ledgers of this folder.
 
 use async_trait::async_trait;
-use floodgate::db::{Error, EventCursor, FollowUps, OrderChanges, Refunds, Retakes};
+use floodgate::db::{
+    Error, EventCursor, FeedEvent, FeedPage, FollowUps, OrderChanges, Refunds, Retakes,
+};
 use floodgate::domain::{
-    Actor, AttemptKey, ByOperator, CancelOutcome, DueOrder, DueRefund, DueRetake, FeedPage,
-    ListedPayment, OpenPayment, Order, OrderEvent, OrderKey, OrderState, Payment, PaymentEvent,
-    PaymentRecorded, PaymentState, PaymentTerms, RefundResult, RequestId, RetakeEnd, RetakeOutcome,
-    StartedPayment, UnmatchedEvent,
+    Actor, AttemptKey, ByOperator, CancelOutcome, DueOrder, DueRefund, DueRetake, ListedPayment,
+    OpenPayment, Order, OrderKey, OrderState, Payment, PaymentEvent, PaymentRecorded, PaymentState,
+    PaymentTerms, RefundResult, RequestId, RetakeEnd, RetakeOutcome, StartedPayment,
+    UnmatchedEvent,
 };
 
 use super::defective_ledger::DefectiveLedger;
@@ -82,7 +84,7 @@ impl OrderChanges for FaultyLedger {
         self.end("number events").map(|()| answer)
     }
 
-    async fn events_after(&self, feed_no: i64, limit: u32) -> Result<Vec<OrderEvent>, Error> {
+    async fn events_after(&self, feed_no: i64, limit: u32) -> Result<Vec<FeedEvent>, Error> {
         self.begin().await?;
         let answer = self.inner.events_after(feed_no, limit).await?;
         self.end("events after").map(|()| answer)
@@ -184,7 +186,7 @@ impl OrderChanges for DefectiveLedger {
         Err(PLACES_ONLY)
     }
 
-    async fn events_after(&self, _: i64, _: u32) -> Result<Vec<OrderEvent>, Error> {
+    async fn events_after(&self, _: i64, _: u32) -> Result<Vec<FeedEvent>, Error> {
         Err(PLACES_ONLY)
     }
 

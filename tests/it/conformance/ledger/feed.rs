@@ -2,23 +2,31 @@
 
 use std::collections::HashMap;
 
+use floodgate::db::FeedEvent;
 use floodgate::domain::OrderState::{Cancelled, Paying, PendingPayment};
-use floodgate::domain::{Actor, CancelOutcome, OrderEvent, OrderState, RequestId};
+use floodgate::domain::{
+    Actor, CancelOutcome, Failure, OrderEvent, OrderState, Refusal, RequestId, SkuNo,
+};
 
 use super::life::{Shop, report};
 use super::{Backend, NOW_MS};
-use crate::support::offers::{ANY, ONE, intent};
+use crate::support::offers::{ANY, ONE, failures, intent, order_events};
 
 impl Shop {
     async fn number_all(&self) {
         while self.ledger.number_events(3).await.unwrap() > 0 {}
     }
 
-    /// The whole feed, by pages.
+    /// The events of orders.
     async fn feed(&self, page: u32) -> Vec<OrderEvent> {
-        let mut events: Vec<OrderEvent> = Vec::new();
+        self.whole_feed(page).await.into_iter().filter_map(FeedEvent::into_order).collect()
+    }
+
+    /// The whole feed, by pages.
+    async fn whole_feed(&self, page: u32) -> Vec<FeedEvent> {
+        let mut events: Vec<FeedEvent> = Vec::new();
         loop {
-            let last = events.last().map_or(0, |event| event.feed_no);
+            let last = events.last().map_or(0, FeedEvent::feed_no);
             let next = self.ledger.events_after(last, page).await.unwrap();
             assert!(next.len() <= page as usize);
             if next.is_empty() {
@@ -104,7 +112,7 @@ pub async fn several_sequencers_leave_no_gap(backend: &dyn Backend) {
     let reading = async {
         let mut last = 0;
         for _ in 0..40 {
-            for event in shop.ledger.events_after(last, 50).await.unwrap() {
+            for event in order_events(&*shop.ledger, last, 50).await {
                 assert_eq!(event.feed_no, last + 1);
                 last = event.feed_no;
             }
@@ -151,6 +159,42 @@ pub async fn changes_are_read_without_placements(backend: &dyn Backend) {
     shop.number_all().await;
     let placed = page(6, 9).await;
     assert_eq!((placed.events, placed.read_to), (vec![], 7), "the cursor moves all the same");
+}
+
+pub async fn a_recorded_failure_is_one_event(backend: &dyn Backend) {
+    let shop = Shop::open(backend, ANY).await;
+    let ordered = shop.place(1, 1, 1).await;
+    let refused = intent(&shop.sku, 2, 2, 3).failure(Refusal::SoldOut, NOW_MS - 5);
+    let again = Failure { reason: Refusal::Ended, quantity: 1, recorded_at_ms: 0, ..refused };
+    let reused = intent(&shop.sku, 1, 9, 2).failure(Refusal::RequestIdReused, NOW_MS);
+    let other = intent(&shop.sku, 3, 3, 1).failure(Refusal::CancelledByBuyer, NOW_MS);
+    // No sale has it: its events would have no name.
+    let unknown =
+        Failure { sku: SkuNo(999), ..intent(&shop.sku, 4, 4, 1).failure(Refusal::Ended, 1) };
+    for batch in [vec![refused, reused, again], vec![again, other], vec![unknown, refused]] {
+        shop.ledger.record_failures(batch).await.unwrap();
+        shop.number_all().await;
+    }
+    shop.ledger.cancel(ordered, Actor::Buyer, None).await.unwrap();
+    shop.number_all().await;
+    assert_eq!(failures(&*shop.ledger, SkuNo(999)).await, [unknown], "recorded all the same");
+
+    let events = shop.whole_feed(9).await;
+    let numbers: Vec<i64> = events.iter().map(FeedEvent::feed_no).collect();
+    assert_eq!(numbers, [1, 2, 3, 4]);
+    assert_eq!(events[1], FeedEvent::Refused { feed_no: 2, failure: refused });
+    assert_eq!(events[2], FeedEvent::Refused { feed_no: 3, failure: other });
+    for page in [1, 2, 3] {
+        assert_eq!(shop.whole_feed(page).await, events);
+    }
+    let orders = shop.feed(9).await;
+    assert_eq!(kinds(&orders), [(1, 0, PendingPayment), (1, 1, Cancelled)]);
+    let changes = shop.ledger.changes_after(1, 9).await.unwrap();
+    assert_eq!((changes.events, changes.read_to), (vec![orders[1].clone()], 4));
+    let passed = shop.ledger.changes_after(4, 9).await.unwrap();
+    assert_eq!((passed.events, passed.read_to), (vec![], 4));
+    shop.ledger.record_failures(vec![refused]).await.unwrap();
+    assert_eq!(shop.ledger.number_events(9).await.unwrap(), 0, "a repeat");
 }
 
 pub async fn a_cursor_moves_forward(backend: &dyn Backend) {

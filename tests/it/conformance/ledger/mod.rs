@@ -198,6 +198,7 @@ macro_rules! backends {
                     events_come_in_order_each_with_its_order
                     several_sequencers_leave_no_gap
                     changes_are_read_without_placements
+                    a_recorded_failure_is_one_event
                     a_cursor_moves_forward;
                 retention:
                     an_archive_is_complete_and_the_same_at_every_page_size

@@ -10,7 +10,7 @@ use floodgate::runtime::clock::Clock;
 use super::Backend;
 use super::life::{EXTENSION_MS, Shop, WINDOW_MS, paid, report};
 use super::money::back;
-use crate::support::offers::{ANY, ONE, intent, request, sku_draft};
+use crate::support::offers::{ANY, ONE, intent, order_events, request, sku_draft};
 
 impl Shop {
     /// An order that timed out, and its payment, which was made after that.
@@ -40,7 +40,7 @@ impl Shop {
     /// Number and kind of the order's events, and whether they say that it is unfulfilled.
     async fn unfulfilled(&self, wanted: RequestId) -> Vec<(u16, Option<String>)> {
         while self.ledger.number_events(99).await.unwrap() > 0 {}
-        let events = self.ledger.events_after(0, 99).await.unwrap();
+        let events = order_events(&*self.ledger, 0, 99).await;
         let said = events.into_iter().filter(|it| it.order.request == wanted && it.is_unfulfilled);
         said.map(|event| (event.order.version, event.reason)).collect()
     }

@@ -13,7 +13,7 @@ use serde_json::{Map, Value as Json};
 use super::life::{Shop, WINDOW_MS, paid, report};
 use super::{Backend, NOW_MS};
 use crate::support::offers::{
-    ANY, ONE, buyer, intent, open_offer, orders, request, sale_draft, sku_draft,
+    ANY, ONE, buyer, intent, open_offer, order_events, orders, request, sale_draft, sku_draft,
 };
 
 const DIGEST: ArchiveDigest = ArchiveDigest([7; 32]);
@@ -174,9 +174,14 @@ pub async fn open_ends_of_a_sale_are_named(backend: &dyn Backend) {
     assert_eq!(open().await, [(OpenEnd::UnreadEvents, 2)]);
     read_events(&*shop.ledger).await;
     assert_eq!(open().await, []);
+    let refused = intent(&shop.sku, 2, 2, 1).failure(Refusal::SoldOut, NOW_MS);
+    shop.ledger.record_failures(vec![refused]).await.unwrap();
+    assert_eq!(open().await, [(OpenEnd::UnreadEvents, 1)]);
+    read_events(&*shop.ledger).await;
+    assert_eq!(open().await, []);
     let others: &'static [&'static str] = &["stock", "never-read"];
     let unread = shop.ledger.open_ends(&sale, others).await.unwrap();
-    assert_eq!(unread, [(OpenEnd::UnreadEvents, 3)]);
+    assert_eq!(unread, [(OpenEnd::UnreadEvents, 4)]);
 }
 
 pub async fn a_batch_of_two_sales_is_unread_in_both(backend: &dyn Backend) {
@@ -247,6 +252,11 @@ pub async fn a_purge_deletes_every_row_and_keeps_the_name(backend: &dyn Backend)
     for TableContents { table, rows, .. } in ledger.contents(&before).await.unwrap() {
         assert_eq!(rows > 0, kept.contains(&table), "{}: {rows}", table.name());
     }
+    assert_eq!(ledger.events_after(0, 9).await.unwrap(), []);
+    // Its own event is deleted with a failure: it has a new one when it is recorded again.
+    let failure = intent(&shop.sku, 4, 4, 3).failure(Refusal::SoldOut, NOW_MS);
+    ledger.record_failures(vec![failure]).await.unwrap();
+    assert_eq!(ledger.number_events(9).await.unwrap(), 1);
     // The contents are those of existing orders only.
     let report = ledger.match_event("demo".to_owned(), "e1".to_owned()).await.unwrap();
     assert_eq!(report, None, "the report of the payment is deleted");
@@ -312,7 +322,7 @@ pub async fn a_purge_leaves_the_events_of_other_sales(backend: &dyn Backend) {
     let last = read_events(&**ledger).await;
     assert_eq!(last, 5);
     let feed = async |after| {
-        let events = ledger.events_after(after, 1).await.unwrap();
+        let events = order_events(&**ledger, after, 1).await;
         events.first().map(|event| (event.feed_no, event.order.request.get()))
     };
     let mut of_other: Vec<(i64, u64)> = Vec::new();

@@ -24,7 +24,7 @@ use self::model::{
     EXTENSION_MS, Kind, Model, PAYING_MS, Plan, START_MS, STOCK, WINDOW_MS, ended, said,
 };
 use self::play::{Play, Step};
-use crate::support::offers::{ANY, ONE, intent, quota, run, sale_draft, sku_draft};
+use crate::support::offers::{ANY, ONE, intent, order_events, quota, run, sale_draft, sku_draft};
 use crate::support::random::num_cases;
 
 mod model;
@@ -78,7 +78,7 @@ async fn assert_ended_once(ledger: &SqliteLedger) {
     let mut seen: BTreeMap<OrderKey, (u16, u32)> = BTreeMap::new();
     let mut last = 0;
     loop {
-        let events = ledger.events_after(last, 500).await.unwrap();
+        let events = order_events(ledger, last, 500).await;
         let Some(end) = events.last() else { break };
         last = end.feed_no;
         for event in events {
