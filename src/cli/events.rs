@@ -86,7 +86,8 @@ async fn get_page(client: &AdminClient, after: &str, follow: bool) -> Result<Vec
 fn render(event: &Json) -> String {
     let mut row = cells(event, &["sequence", "time", "type"]);
     let data = event.get("data").unwrap_or(&Json::Null);
-    let order = data.get("order").unwrap_or(&Json::Null);
+    // A refused request is no order.
+    let order = data.get("order").or_else(|| data.get("request")).unwrap_or(&Json::Null);
     row.extend(cells(order, &["request_id", "sale_id", "sku_id", "buyer_id", "quantity"]));
     row.extend(cells(data, &["actor", "reason"]));
     let row: Vec<String> = row.iter().map(|cell| on_one_line(cell, TEXT_CHARS)).collect();

@@ -13,9 +13,11 @@ fn event(number: u64) -> Json {
     let order = json!({
         "request_id": "7", "sale_id": "spring", "sku_id": "phone", "buyer_id": "42", "quantity": 2,
     });
+    // Both kinds are printed alike.
+    let what = if number == 2 { "request" } else { "order" };
     json!({
         "sequence": number.to_string(), "time": "2026-05-03T10:00:00.000Z", "type": "order.placed",
-        "data": { "order": order, "actor": "operator:\u{1b}[2J" },
+        "data": { what: order, "actor": "operator:\u{1b}[2J" },
     })
 }
 
