@@ -6,7 +6,8 @@
 //!
 //! * A *turn* is one poll of the connection, which begins by reading and ends by flushing. One
 //!   request begins in each turn; a further one waits for the next turn, after the other
-//!   connections have had theirs.
+//!   connections have had theirs, and then lets the other threads of its core run: the scheduler
+//!   would give a worker with a burst of requests milliseconds, for which gates and ledger wait.
 //! * While a request is in progress, that is, until its answer is complete, little more is read
 //!   behind it than its own body: [`READ_AHEAD_MAX`] bytes, or twice as many if it began in the
 //!   turn that read as many. The rest stays in the kernel, and the client has to wait. What was
@@ -76,6 +77,7 @@ impl ConnectionRequests {
         let request = RequestInProgress(self.clone());
         if self.0.has_begun.replace(true) {
             tokio::task::yield_now().await;
+            std::thread::yield_now();
             self.0.has_begun.set(true);
         }
         request
