@@ -19,6 +19,7 @@ use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
 use crate::harness::{ENDLESS, Harness, Measured, Product};
+use crate::http::warm_up;
 use crate::process::poll;
 use crate::sink::Sink;
 use crate::stats::{Round, Sample, row};
@@ -61,6 +62,8 @@ pub(crate) async fn hostile(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row
     let mut num_attacks = 0;
     for number in 1..=harness.args.rounds {
         let product = harness.product(&LIMITS.map(str::to_owned)).await?;
+        let another = harness.sale(&product, ENDLESS).await?;
+        warm_up(harness.load(&product.server, &another)).await?;
         let sale = harness.sale(&product, ENDLESS).await?;
         let alone = honest(harness, &product, &sale).await?;
         let sink = Sink::start()?;
@@ -88,9 +91,7 @@ pub(crate) async fn hostile(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row
             probes.longest.as_millis()
         ));
         num_attacks += attacks;
-        let pair = |[product, baseline]: [f64; 2]| {
-            Round::pair(beside.sample(product), alone.sample(baseline))
-        };
+        let pair = |[side, other]: [f64; 2]| Round::pair(beside.sample(side), alone.sample(other));
         success.push(pair(shares));
         latency.push(pair([p99[0], p99[1]]));
         of_server.push(Round::pair(beside.sample(p99[0]), elsewhere.sample(p99[2])));
@@ -209,8 +210,8 @@ impl HostileCrowd {
         })?;
         let crowd = Self { counts, stop, thread };
         let started = || crowd.counts.started.load(Ordering::Relaxed);
-        let check = async || Ok((started(), started() == HOSTILE));
-        let (started, all) = poll(STARTED_TIMEOUT, check).await?;
+        let connected = async || Ok((started(), started() == HOSTILE));
+        let (started, all) = poll(STARTED_TIMEOUT, connected).await?;
         ensure!(all, "{started} of {HOSTILE} hostile clients could connect");
         Ok(crowd)
     }
@@ -218,8 +219,7 @@ impl HostileCrowd {
     /// Ends all connections. Returns the number of attacks, and of forged calls that succeeded.
     fn stop(self) -> anyhow::Result<(u64, u64)> {
         let _ = self.stop.send(());
-        let ended = self.thread.join();
-        ended.ok().context("the thread of the hostile clients panicked")??;
+        self.thread.join().ok().context("the thread of the hostile clients panicked")??;
         let AttackCounts { attacks, believed, .. } = &*self.counts;
         Ok((attacks.load(Ordering::Relaxed), believed.load(Ordering::Relaxed)))
     }

@@ -76,7 +76,7 @@ impl<'a> Target<'a> {
 }
 
 /// Runs `load` for one second, unmeasured.
-async fn warm_up(load: Load) -> anyhow::Result<()> {
+pub(crate) async fn warm_up(load: Load) -> anyhow::Result<()> {
     run(Load { until: Until::Elapsed(Duration::from_secs(1)), ..load }).await?;
     Ok(())
 }
