@@ -85,7 +85,7 @@ impl TimerDeps {
         self.metrics.clock_not_trusted.set(i64::from(checked.is_err()));
         match &checked {
             Err(fault) if was_trusted => {
-                tracing::warn!(%fault, "clock not trusted: no order ends until the clock is right");
+                tracing::warn!(%fault, "clock not trusted: no order ends here until it is right");
             }
             Ok(_) if !was_trusted => {
                 tracing::warn!("clock trusted again");

@@ -161,7 +161,8 @@ fn record<D: Database>(
     if !ordered_among(conn, &recorded)?.is_empty() {
         return Ok(TransactionEnd::RollBack(None));
     }
-    // After that read: a placement with one of these requests has no event any more.
+    // After that read: a placement that committed has none of these requests. One that is about to
+    // write waits for this transaction, or is in a deadlock with it, which is tried again.
     for chunk in rows.chunks(IN_LIST_MAX) {
         conn.insert_refusals(chunk)?;
     }

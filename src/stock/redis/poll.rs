@@ -131,7 +131,7 @@ pub(super) async fn refresh(
     buckets: &SkuBuckets,
     sold_out_refresh: Duration,
 ) -> Result<Vec<(BucketNo, BucketNo, Loan)>, Error> {
-    let now = now_monotonic();
+    let (now, num_forgotten) = (now_monotonic(), buckets.num_forgotten());
     if let Some(accepted) = buckets.accepted() {
         let is_recent = accepted.is_sold_out && buckets.is_polled_within(now, sold_out_refresh);
         if is_recent || changes(buckets).await? == accepted.changes {
@@ -142,13 +142,16 @@ pub(super) async fn refresh(
     let counted: Vec<_> = counts.iter().map(|counts| Some(counts.left.changes)).collect();
     let is_sold_out = are_empty(&counts);
     if counts.iter().all(|counts| counts.left.is_new()) {
-        let requests = HashSet::new();
-        buckets.set_accepted(AcceptedRequests { requests, changes: counted, is_sold_out });
+        let (requests, changes) = (HashSet::new(), counted);
+        let accepted = AcceptedRequests { requests, changes, num_forgotten, is_sold_out };
+        buckets.set_accepted(accepted);
     } else if is_sold_out {
         // The ids are read after the units: they are complete if nothing has changed since.
         let requests = accepted(buckets).await?;
         if changes(buckets).await? == counted {
-            buckets.set_accepted(AcceptedRequests { requests, changes: counted, is_sold_out });
+            let changes = counted;
+            let accepted = AcceptedRequests { requests, changes, num_forgotten, is_sold_out };
+            buckets.set_accepted(accepted);
         }
     }
     Ok(buckets.store_poll(Arc::new(StockPoll { at: now, counts })))

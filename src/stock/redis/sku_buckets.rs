@@ -34,11 +34,13 @@ pub(super) struct StockPoll {
     pub(super) counts: Vec<BucketCounts>,
 }
 
-/// All accepted requests; valid while each bucket's change count is `changes`.
+/// All accepted requests; valid while each bucket's change count is `changes`, and none was
+/// forgotten since the read began.
 #[derive(Debug)]
 pub(super) struct AcceptedRequests {
     pub(super) requests: HashSet<RequestId>,
     pub(super) changes: Vec<Option<u64>>,
+    pub(super) num_forgotten: u64,
     pub(super) is_sold_out: bool,
 }
 
@@ -61,6 +63,8 @@ pub(super) struct SkuBuckets {
     /// Each bucket's largest observed change count.
     changes: Vec<AtomicU64>,
     accepted: ArcSwapOption<AcceptedRequests>,
+    /// How often they were forgotten: a read that began before is not kept.
+    num_forgotten: AtomicU64,
     /// When the change counts were last read.
     polled_at: Mutex<Option<Instant>>,
     last_poll: Mutex<Option<Arc<StockPoll>>>,
@@ -87,6 +91,7 @@ impl SkuBuckets {
             outbox,
             intents,
             accepted: ArcSwapOption::empty(),
+            num_forgotten: AtomicU64::new(0),
             polled_at: Mutex::new(None),
             last_poll: Mutex::new(None),
             loans: Mutex::default(),
@@ -153,14 +158,19 @@ impl SkuBuckets {
             changes.fetch_max(level.changes, Ordering::SeqCst);
         }
         if self.accepted.load().as_ref().is_some_and(|accepted| !self.is_current(accepted)) {
-            self.forget_accepted();
+            self.accepted.store(None);
         }
     }
 
-    /// Whether no bucket has reported a change since.
+    /// Whether since the read began no bucket has reported a change, and nothing was forgotten.
     fn is_current(&self, accepted: &AcceptedRequests) -> bool {
         let observed = self.changes.iter().map(|changes| changes.load(Ordering::SeqCst));
-        accepted.changes.iter().copied().eq(observed.map(Some))
+        accepted.num_forgotten == self.num_forgotten()
+            && accepted.changes.iter().copied().eq(observed.map(Some))
+    }
+
+    pub(super) fn num_forgotten(&self) -> u64 {
+        self.num_forgotten.load(Ordering::SeqCst)
     }
 
     pub(super) fn left(&self) -> u32 {
@@ -177,10 +187,10 @@ impl SkuBuckets {
     pub(super) fn set_accepted(&self, accepted: AcceptedRequests) {
         let accepted = Arc::new(accepted);
         self.accepted.store(Some(Arc::clone(&accepted)));
-        // `record_level` checks the set after it stores a change; this checks the changes after it
-        // stores the set: one of the two detects the conflict.
+        // `record_level` and `forget_accepted` change the counts before they look at the set; this
+        // checks the counts after it stores the set: one of the two detects the conflict.
         if !self.is_current(&accepted) {
-            self.forget_accepted();
+            self.accepted.store(None);
         }
     }
 
@@ -189,8 +199,10 @@ impl SkuBuckets {
         self.accepted.load_full()
     }
 
-    /// The accepted requests may have changed: they are read again before a request is refused.
+    /// The accepted requests may have changed: they are read again before a request is refused,
+    /// also if they are being read.
     pub(super) fn forget_accepted(&self) {
+        self.num_forgotten.fetch_add(1, Ordering::SeqCst);
         self.accepted.store(None);
     }
 

@@ -167,6 +167,18 @@ fn a_process_forgets_that_it_is_sold_out_when_its_subscription_ends_and_begins()
         know_sold_out().await;
         let mut hints = there.result_hints().await.unwrap().unwrap();
         assert!(!there.is_sold_out(sku.no), "the subscription has just begun");
+        {
+            let refresh = there.refresh(sku.no);
+            tokio::pin!(refresh);
+            tokio::select! {
+                biased;
+                read = &mut refresh => panic!("read without an answer of Redis: {read:?}"),
+                () = std::future::ready(()) => {}
+            }
+            drop(there.result_hints().await.unwrap());
+            refresh.await.unwrap();
+            assert!(!there.is_sold_out(sku.no), "the read began before the subscription");
+        }
         know_sold_out().await;
         fixture.redis.cmd(&["CLIENT", "KILL", "TYPE", "pubsub"]);
         until("the end of the subscription", async || {
