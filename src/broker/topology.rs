@@ -6,7 +6,7 @@
 //! ```text
 //!  intents (direct) --"<i>"--> orders.<i>    --delivery limit--> dead (fanout) --> dead
 //!  dead --delivery limit--> unreadable (fanout) --> unreadable
-//!  events (topic) --"order.<type>.<sale>.<sku>"--> queues of other programs
+//!  events (topic) --"<type>.<sale>.<sku>"--> queues of other programs
 //!  payments (fanout) --> payments    --delivery limit--> dead
 //!  delays (direct) --"<s>"--> due.<s> --after s seconds--> due (fanout) --> due
 //! ```

@@ -46,7 +46,7 @@ pub struct SetArgs {
     /// How long an order may stay unpaid, seconds; 0: for ever
     #[arg(long, requires = "sku", value_name = "SECONDS")]
     payment_window: Option<i32>,
-    /// Why; for the log
+    /// Why; recorded with who did it
     #[arg(long)]
     reason: Option<String>,
 }

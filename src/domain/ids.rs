@@ -168,7 +168,8 @@ impl BucketNo {
     }
 }
 
-/// The opening of a sale that a decision belongs to. The ledger increments it at each opening.
+/// The opening or terms of a sale that a decision belongs to. The ledger increments it at each
+/// opening and change of terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Epoch(pub i64);
 

@@ -1,4 +1,4 @@
-//! Flow step 9/12: ledger -> ledger writer's rows -> stock returner.
+//! Flow step 9/12: ledger -> stock returner.
 //!
 //! Ends the orders that were not paid by their deadline: their units return to the stock.
 //!

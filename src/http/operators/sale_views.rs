@@ -126,7 +126,7 @@ pub struct AdminSaleView {
     sale_id: String,
     title: String,
     phase: Phase,
-    /// Number of the latest opening; 0: never opened.
+    /// Rises with each opening and change of terms; 0: never opened.
     epoch: i64,
     starts_at: String,
     ends_at: String,
