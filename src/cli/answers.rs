@@ -204,7 +204,7 @@ async fn records_of(
             reader.read_sku(sale, sku).await?;
         }
     }
-    reader.read_dead_letters(&sales, settings).await?;
+    reader.read_dead_letters(&sales).await?;
     Ok(reader.records)
 }
 
@@ -237,18 +237,14 @@ impl RecordReader<'_> {
         Ok(())
     }
 
-    async fn read_dead_letters(
-        &mut self,
-        sales: &[Sale],
-        settings: &Settings,
-    ) -> anyhow::Result<()> {
+    async fn read_dead_letters(&mut self, sales: &[Sale]) -> anyhow::Result<()> {
         let mut after = DeadLetterNo(0);
         loop {
             let dead_letters =
                 self.ledger.holding_dead_letters(after, DEAD_LETTERS_PER_READ).await?;
             let Some((last, _)) = dead_letters.last() else { return Ok(()) };
             after = last.no;
-            let reader = tier::envelope_reader(self.ledger, settings).await?;
+            let reader = tier::envelope_reader(self.ledger).await?;
             for (dead_letter, body) in dead_letters {
                 for intent in replay::intents_held_by(&dead_letter, body, &reader) {
                     let has_sku = |sale: &&Sale| sale.skus.iter().any(|sku| sku.no == intent.sku);

@@ -148,12 +148,6 @@ fn warn_of_unsafe_settings(settings: &Settings) {
              moves"
         );
     }
-    if settings.role.consumes() && settings.consumer.accept_unsigned {
-        tracing::warn!(
-            "consumer.accept_unsigned is on: everyone who may write to Redis or the broker can \
-             order; for the time of an upgrade only"
-        );
-    }
     if settings.faults.panic_percent > 0.0 {
         tracing::warn!(
             panic_in = ?settings.faults.panic_in,

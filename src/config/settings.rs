@@ -246,7 +246,6 @@ sections! { all;
         permits: usize;
         batch_max: usize, positive(), up_to("consumer.permits", wide(all.consumer.permits));
         prefetch: u16, positive();
-        accept_unsigned: bool;
         attempts_max: u32, positive();
         retry_backoff_min_ms: u64, positive(),
             up_to("consumer.retry_backoff_max_ms", all.consumer.retry_backoff_max_ms);

@@ -2,10 +2,9 @@
 //!
 //! The body equals the outbox entry: packed intents, one after the other, each with the signature
 //! that proves its origin. All other data is in the headers, so that a message can be checked,
-//! traced and replayed without decoding its body. Golden files in `tests/it/wire/` hold the bytes
-//! of every version. The version of a message is that of its intents.
+//! traced and replayed without decoding its body. Golden files in `tests/it/wire/` hold the bytes.
+//! The version of a message is that of its intents.
 
-use std::slice::Chunks;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -15,13 +14,10 @@ use crate::broker::{Delivery, Headers, Message, Route};
 use crate::domain::named::named_enum;
 use crate::domain::{self, OrderIntent, RequestId};
 use crate::redis::scripts::intent;
-use crate::redis::scripts::intent::{IntentKey, IntentOrigin};
+use crate::redis::scripts::intent::IntentKey;
 
-/// The version that this release writes; it reads the one before, too.
+/// The version that is written and read.
 pub const VERSION: i64 = intent::VERSION as i64;
-
-/// The version without signatures.
-const UNSIGNED: i64 = intent::UNSIGNED as i64;
 
 /// The content type of every envelope.
 pub const CONTENT_TYPE: &str = "application/vnd.floodgate.intents";
@@ -81,8 +77,6 @@ pub struct EnvelopeReader {
     /// Messages of other installations are refused.
     pub installation: Arc<str>,
     pub key: IntentKey,
-    /// Whether unsigned intents are accepted.
-    pub accepts_unsigned: bool,
 }
 
 /// The headers of an envelope with this body.
@@ -122,8 +116,7 @@ pub fn encode(
         }
     }
     let body = || if error_text.is_none() { entry.clone() } else { readable.concat().into() };
-    let version = intent::version_of(entry).into();
-    let headers = headers_of(&intents, version, installation, sent_at_ms);
+    let headers = headers_of(&intents, installation, sent_at_ms);
     let message = headers.map(|headers| (headers, body()));
     let malformed = |what| MalformedEnvelope::new(EnvelopeFlaw::Body, format!("an entry: {what}"));
     let unreadable = error_text.map(|what| (unreadable.concat().into(), malformed(what)));
@@ -131,17 +124,12 @@ pub fn encode(
 }
 
 /// The headers of an envelope of these intents; `None`: no intents.
-fn headers_of(
-    intents: &[OrderIntent],
-    version: i64,
-    installation: &str,
-    sent_at_ms: i64,
-) -> Option<Headers> {
+fn headers_of(intents: &[OrderIntent], installation: &str, sent_at_ms: i64) -> Option<Headers> {
     let first = intents.first()?;
     Some(Headers {
         message_id: format!("{}-{}", first.request, intents.len()),
         content_type: Some(CONTENT_TYPE.to_owned()),
-        version: Some(version),
+        version: Some(VERSION),
         installation: Some(installation.to_owned()),
         epoch: intents.iter().map(|intent| intent.epoch.0).max(),
         traceparent: traceparent(first),
@@ -176,14 +164,14 @@ impl EnvelopeReader {
             let intent = intent::unpack(bytes).map_err(|error| {
                 MalformedEnvelope::new(EnvelopeFlaw::Intent, format!("an intent: {error}"))
             })?;
-            if self.key.origin(bytes) == IntentOrigin::Forged {
+            if !self.key.has_signed(bytes) {
                 let what =
                     format!("request {}: no gate of this installation wrote it", intent.request);
                 return Err(MalformedEnvelope::new(EnvelopeFlaw::Forged, what));
             }
             Ok(intent)
         };
-        Ok(packed_intents(headers, body).map(decoded).collect())
+        Ok(intent::split(body).map(decoded).collect())
     }
 
     /// Why a whole message cannot be used; `None`: its intents can be decoded.
@@ -202,36 +190,24 @@ impl EnvelopeReader {
                 let what = format!("version {newer} is newer than {VERSION}: {remedy}");
                 (EnvelopeFlaw::Version, what)
             }
-            (_, Some(unknown), _) if unknown != VERSION && unknown != UNSIGNED => {
+            (_, Some(unknown), _) if unknown != VERSION => {
                 (EnvelopeFlaw::Version, format!("unknown version {unknown}"))
             }
             (.., None) => (EnvelopeFlaw::Installation, "no installation".to_owned()),
             (.., Some(other)) if *other != *self.installation => {
                 (EnvelopeFlaw::Installation, format!("it belongs to installation {other:?}"))
             }
-            (_, Some(UNSIGNED), _) if !self.accepts_unsigned => {
-                let what = "version 1 does not show who wrote it: if it is of the version before \
-                            an upgrade, set consumer.accept_unsigned = true, then replay";
-                (EnvelopeFlaw::Version, what.to_owned())
-            }
             _ if length > BODY_BYTES_MAX => {
                 let what =
                     format!("{length} bytes are more than the {BODY_BYTES_MAX} of any envelope");
                 (EnvelopeFlaw::Body, what)
             }
-            (_, Some(version), _)
-                if length == 0 || !length.is_multiple_of(intent::bytes_of(version)) =>
-            {
+            _ if length == 0 || !length.is_multiple_of(intent::INTENT_BYTES) => {
                 (EnvelopeFlaw::Body, format!("{length} bytes are no whole number of intents"))
             }
             _ => return None,
         })
     }
-}
-
-/// The packed intents of a message; the last one may be cut.
-fn packed_intents<'b>(headers: &Headers, body: &'b [u8]) -> Chunks<'b, u8> {
-    body.chunks(intent::bytes_of(headers.version.unwrap_or(VERSION)))
 }
 
 /// The dead letter of a whole message: its body and headers. A missing message id is replaced by a
@@ -253,8 +229,7 @@ pub fn dead_letter_of_intent(
     attempts: u32,
     reason: &str,
 ) -> Message {
-    let mut intents = packed_intents(&delivery.headers, &delivery.body);
-    let bytes = intents.nth(position).unwrap_or_default();
+    let bytes = intent::split(&delivery.body).nth(position).unwrap_or_default();
     let bytes = delivery.body.slice_ref(bytes);
     let mut headers = dead_letter_headers(delivery, origin(queue, delivery), reason);
     headers.attempts = attempts;

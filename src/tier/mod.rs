@@ -120,7 +120,7 @@ impl Backends {
     ) -> Result<Self, Error> {
         let pool = connection_pool(settings)?;
         let installation = installation(ledger.as_ref()).await?;
-        let reader = envelope_reader(ledger.as_ref(), settings).await?;
+        let reader = envelope_reader(ledger.as_ref()).await?;
         let stock = RedisStock::new(RedisStockOptions {
             pool: pool.clone(),
             namespace: settings.namespace.clone(),
@@ -302,13 +302,9 @@ pub async fn intent_key(ledger: &dyn Ledger) -> Result<IntentKey, db::Error> {
 ///
 /// # Errors
 /// As [`installation`].
-pub async fn envelope_reader(
-    ledger: &dyn Ledger,
-    settings: &Settings,
-) -> Result<EnvelopeReader, db::Error> {
+pub async fn envelope_reader(ledger: &dyn Ledger) -> Result<EnvelopeReader, db::Error> {
     Ok(EnvelopeReader {
         installation: installation(ledger).await?.to_string().into(),
         key: intent_key(ledger).await?,
-        accepts_unsigned: settings.consumer.accept_unsigned,
     })
 }

@@ -33,8 +33,7 @@ fn intent(sku: &Sku, request: u64, buyer: u64, quantity: u32) -> OrderIntent {
 }
 
 fn reader() -> EnvelopeReader {
-    let key = IntentKey::new(&[7; 32]);
-    EnvelopeReader { installation: OURS.into(), key, accepts_unsigned: false }
+    EnvelopeReader { installation: OURS.into(), key: IntentKey::new(&[7; 32]) }
 }
 
 fn delivery(intents: &[OrderIntent]) -> Delivery {

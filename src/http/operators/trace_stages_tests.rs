@@ -25,7 +25,7 @@ fn dead_letter(no: i64, state: DeadLetterState, dead_at_ms: i64) -> DeadLetter {
         attempts: 1,
         message_id: "9-1".to_owned(),
         headers: String::new(),
-        body_bytes: 75,
+        body_bytes: 79,
         dead_at_ms,
         arrivals: 1,
         state,

@@ -15,11 +15,9 @@
 //! | 51..67 | trace |
 //! | 67..79 | HMAC-SHA-256 of the bytes before, its first 96 bits |
 //!
-//! All numbers are big-endian. An outbox entry is a sequence of intents of one version. 64 of them
-//! with the overhead of Redis stay below 5 KiB; a larger value would take 6. A number that does not
-//! fit its bytes is beyond every limit of a sale, and stored as the largest one.
-//!
-//! Version 1 has no signature, takes [`UNSIGNED_BYTES`], and is read only.
+//! All numbers are big-endian. An outbox entry is a sequence of intents. 64 of them with the
+//! overhead of Redis stay below 5 KiB; a larger value would take 6. A number that does not fit its
+//! bytes is beyond every limit of a sale, and stored as the largest one.
 
 use std::fmt;
 use std::slice::Chunks;
@@ -35,13 +33,7 @@ use crate::runtime::mac::{HmacSha256, MAC_BYTES, keyed};
 /// Bytes of one intent.
 pub const INTENT_BYTES: usize = 79;
 
-/// Bytes of one intent of version 1.
-pub const UNSIGNED_BYTES: usize = 75;
-
-/// Version 1, without a signature.
-pub const UNSIGNED: u8 = 1;
-
-/// The version that is written.
+/// The version that is written and read.
 pub const VERSION: u8 = 2;
 
 /// In the byte of the version: the slot is the request's own number.
@@ -60,19 +52,12 @@ impl IntentKey {
         Self(keyed(secret))
     }
 
-    /// What a packed intent shows of its origin. Compares in constant time.
+    /// Whether a process of this installation packed this intent. Compares in constant time.
     #[must_use]
-    pub fn origin(&self, bytes: &[u8]) -> IntentOrigin {
-        if version_of(bytes) == UNSIGNED && bytes.len() == UNSIGNED_BYTES {
-            return IntentOrigin::Unsigned;
-        }
-        let Some((signed, code)) = bytes.split_last_chunk::<MAC_BYTES>() else {
-            return IntentOrigin::Forged;
-        };
-        match self.0.clone().chain_update(signed).verify_truncated_left(code) {
-            Ok(()) => IntentOrigin::Signed,
-            Err(_differs) => IntentOrigin::Forged,
-        }
+    pub fn has_signed(&self, bytes: &[u8]) -> bool {
+        bytes.split_last_chunk::<MAC_BYTES>().is_some_and(|(signed, code)| {
+            self.0.clone().chain_update(signed).verify_truncated_left(code).is_ok()
+        })
     }
 }
 
@@ -80,17 +65,6 @@ impl fmt::Debug for IntentKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("IntentKey(..)")
     }
-}
-
-/// What a packed intent shows of its origin.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum IntentOrigin {
-    /// A process of this installation packed it.
-    Signed,
-    /// Version 1: anyone who can write to Redis or the broker may have packed it.
-    Unsigned,
-    /// The signature is of another key, or of other bytes.
-    Forged,
 }
 
 pub fn pack_into(intent: &OrderIntent, key: &IntentKey, bytes: &mut Vec<u8>) {
@@ -120,19 +94,9 @@ fn three_bytes(number: u32) -> [u8; 3] {
     bytes
 }
 
-/// The version of the intents of a sequence: that of the first one, if this program reads it.
-pub fn version_of(bytes: &[u8]) -> u8 {
-    if bytes.get(RECORD_BYTES) == Some(&UNSIGNED) { UNSIGNED } else { VERSION }
-}
-
 /// The intents of a sequence; the last one may be cut.
 pub fn split(bytes: &[u8]) -> Chunks<'_, u8> {
-    bytes.chunks(bytes_of(version_of(bytes).into()))
-}
-
-/// Bytes of one intent of this version.
-pub fn bytes_of(version: i64) -> usize {
-    if version == i64::from(UNSIGNED) { UNSIGNED_BYTES } else { INTENT_BYTES }
+    bytes.chunks(INTENT_BYTES)
 }
 
 /// Decodes an intent, whatever its origin.
@@ -147,58 +111,29 @@ pub fn unpack(bytes: &[u8]) -> Result<OrderIntent, BrokenRecord> {
     }
     let mut rest = Cursor(rest);
     let [version] = rest.take()?;
-    let is_unsigned = version == UNSIGNED;
-    if !is_unsigned && version & !OWN_SLOT != VERSION {
+    if version & !OWN_SLOT != VERSION {
         return Err(BrokenRecord("an unknown version"));
     }
     let request =
         RequestId::new(u64::from_be_bytes(rest.take()?)).ok_or(BrokenRecord("no request"))?;
-    let sku = SkuNo(i32::from_be_bytes(rest.take()?));
-    let mut intent = OrderIntent {
+    let intent = OrderIntent {
         request,
-        sku,
-        bucket: BucketNo(0),
-        epoch: Epoch(0),
+        sku: SkuNo(i32::from_be_bytes(rest.take()?)),
+        bucket: BucketNo(u8::from_be_bytes(rest.take()?).into()),
+        epoch: Epoch(i32::from_be_bytes(rest.take()?).into()),
         buyer: record.buyer,
         quantity: record.quantity,
         slot: if version & OWN_SLOT == 0 { 0 } else { request.to_db() },
-        quota: None,
-        amount: 0,
+        quota: Some(of_three_bytes(rest.take()?).unsigned_abs()).filter(|it| *it > 0),
+        amount: i64::from_be_bytes(rest.take()?),
         placed_at_ms: record.placed_at_ms,
-        payment_window_s: 0,
-        trace: TraceId(0),
+        payment_window_s: of_three_bytes(rest.take()?),
+        trace: TraceId(u128::from_be_bytes(rest.take()?)),
         published_at_ms: None,
     };
-    if is_unsigned {
-        unpack_unsigned(&mut rest, &mut intent)?;
-    } else {
-        let [bucket] = rest.take()?;
-        intent.bucket = BucketNo(bucket.into());
-        intent.epoch = Epoch(i32::from_be_bytes(rest.take()?).into());
-        intent.quota = Some(of_three_bytes(rest.take()?).unsigned_abs()).filter(|it| *it > 0);
-        intent.amount = i64::from_be_bytes(rest.take()?);
-        intent.payment_window_s = of_three_bytes(rest.take()?);
-        intent.trace = TraceId(u128::from_be_bytes(rest.take()?));
-        let _code: [u8; MAC_BYTES] = rest.take()?;
-    }
+    let _code: [u8; MAC_BYTES] = rest.take()?;
     rest.end()?;
     Ok(intent)
-}
-
-/// The fields after the SKU, in version 1.
-fn unpack_unsigned(rest: &mut Cursor<'_>, intent: &mut OrderIntent) -> Result<(), BrokenRecord> {
-    intent.bucket = BucketNo(u16::from_be_bytes(rest.take()?));
-    intent.epoch = Epoch(i64::from_be_bytes(rest.take()?));
-    intent.slot = match rest.take()? {
-        [0] => 0,
-        [1] => intent.request.to_db(),
-        _ => return Err(BrokenRecord("an unknown slot")),
-    };
-    intent.quota = Some(u32::from_be_bytes(rest.take()?)).filter(|limit| *limit > 0);
-    intent.amount = i64::from_be_bytes(rest.take()?);
-    intent.payment_window_s = i32::from_be_bytes(rest.take()?);
-    intent.trace = TraceId(u128::from_be_bytes(rest.take()?));
-    Ok(())
 }
 
 fn of_three_bytes([high, middle, low]: [u8; 3]) -> i32 {

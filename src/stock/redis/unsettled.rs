@@ -15,7 +15,6 @@ use super::poll::{count, is_distrusted};
 use super::sku_buckets::SkuBuckets;
 use crate::domain::{BucketNo, OrderIntent, RequestId, Reservation, Sku, TraceId};
 use crate::redis::executor::CallError;
-use crate::redis::scripts::intent::IntentOrigin;
 use crate::redis::scripts::lookup::read_queued;
 use crate::redis::scripts::record::BrokenRecord;
 use crate::redis::scripts::snapshot::BucketCounts;
@@ -66,14 +65,10 @@ async fn kept(buckets: &SkuBuckets, keys: &BucketKeys) -> Result<Vec<OrderIntent
     let mut intents = Vec::new();
     for value in Vec::<Vec<u8>>::into_iter(values) {
         match intent::unpack(&value) {
-            Ok(intent) => match buckets.intents.origin(&value) {
-                IntentOrigin::Signed => intents.push(intent),
-                // Of the version before an upgrade.
-                IntentOrigin::Unsigned => {}
-                IntentOrigin::Forged => {
-                    tracing::error!(key, request = %intent.request, "accepted request: forged");
-                }
-            },
+            Ok(intent) if buckets.intents.has_signed(&value) => intents.push(intent),
+            Ok(intent) => {
+                tracing::error!(key, request = %intent.request, "accepted request: forged");
+            }
             Err(error) => log_unreadable(&key, error),
         }
     }

@@ -2,10 +2,9 @@
 
 use bytes::Bytes;
 use floodgate::broker::Headers;
-use floodgate::domain::OrderIntent;
+use floodgate::domain::{OrderIntent, SkuNo};
 use floodgate::messages::envelope;
 
-use crate::support::intents::UNSIGNED_BYTES;
 use crate::support::pipeline::PipelineFixture;
 use crate::support::poison::{Intruder, dead_letter_of};
 use crate::support::process::Server;
@@ -13,19 +12,19 @@ use crate::support::shop::Shop;
 use crate::support::wait::until;
 use crate::wire::{MalformedMessage, malformed_messages};
 
-/// Byte range of the SKU number in an intent.
-const SKU_AT: std::ops::Range<usize> = 28..32;
+/// The SKU of the orders in the files.
+const SKU: SkuNo = SkuNo(7);
 
-/// The poison messages of the files, with the installation and the SKU of this test.
+/// The poison messages of the files, with the installation, its signatures, and the SKU of this
+/// test.
 fn poison_messages(intruder: &Intruder) -> Vec<MalformedMessage> {
-    let ours = intruder.pack(&intruder.intent(1, 1))[SKU_AT].to_vec();
+    let ours = intruder.intent(1, 1).sku;
     let mut poison_messages = malformed_messages();
     for poison in &mut poison_messages {
         poison.headers.installation = Some(intruder.installation.clone());
-        if poison.body.len() == UNSIGNED_BYTES && poison.body[SKU_AT] == 7_u32.to_be_bytes() {
-            let mut body = poison.body.to_vec();
-            body[SKU_AT].copy_from_slice(&ours);
-            poison.body = body.into();
+        if let [intent] = envelope::intents_in(&poison.body)[..] {
+            let sku = if intent.sku == SKU { ours } else { intent.sku };
+            poison.body = intruder.pack(&OrderIntent { sku, ..intent }).into();
         }
         // The limit in this reason depends on the policy.
         if poison.reason.starts_with("quantity ") {
@@ -95,8 +94,7 @@ async fn in_order_queue(fixture: &PipelineFixture, server: &Server, intruder: &m
 fn poisoned(outbox: &str) {
     let fixture = PipelineFixture::new(outbox);
     tokio::runtime::Runtime::new().unwrap().block_on(async {
-        // The files hold messages of version 1.
-        let server = fixture.server("all", &[("consumer.accept_unsigned", "true")]);
+        let server = fixture.server("all", &[]);
         let mut shop = Shop::open(server.internal, 5_000).await;
         let mut intruder = Intruder::new(&fixture, 4).await;
         let crowd = shop.crowd(server.public, 1_000);

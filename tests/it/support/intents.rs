@@ -1,10 +1,10 @@
-//! Packed intents: of a known key, of the key of a real ledger, and of version 1.
+//! Packed intents: of a known key, and of the key of a real ledger.
 
 use floodgate::config::Settings;
-use floodgate::domain::{OrderIntent, RequestRecord};
+use floodgate::domain::OrderIntent;
 use floodgate::messages::envelope::EnvelopeReader;
 use floodgate::redis::scripts::intent;
-pub use floodgate::redis::scripts::intent::{INTENT_BYTES, IntentKey, UNSIGNED_BYTES};
+pub use floodgate::redis::scripts::intent::{INTENT_BYTES, IntentKey};
 use floodgate::tier;
 
 /// The key of simulated installations.
@@ -14,7 +14,7 @@ pub fn key() -> IntentKey {
 
 /// Reads messages of [`key`].
 pub fn reader(installation: &str) -> EnvelopeReader {
-    EnvelopeReader { installation: installation.into(), key: key(), accepts_unsigned: false }
+    EnvelopeReader { installation: installation.into(), key: key() }
 }
 
 /// Packs with [`key`].
@@ -33,22 +33,4 @@ pub async fn key_of(settings: &Settings) -> IntentKey {
     let opening = move || tier::open_ledger_for_reading(&settings);
     let ledger = tokio::task::spawn_blocking(opening).await.unwrap().unwrap();
     tier::intent_key(ledger.as_ref()).await.unwrap()
-}
-
-/// Packs as version 1 did.
-pub fn pack_unsigned(intent: &OrderIntent) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    RequestRecord::queued(intent).pack_into(&mut bytes);
-    bytes.push(1);
-    bytes.extend(intent.request.get().to_be_bytes());
-    bytes.extend(intent.sku.0.to_be_bytes());
-    bytes.extend(intent.bucket.0.to_be_bytes());
-    bytes.extend(intent.epoch.0.to_be_bytes());
-    bytes.push(u8::from(intent.slot != 0));
-    bytes.extend(intent.quota.unwrap_or(0).to_be_bytes());
-    bytes.extend(intent.amount.to_be_bytes());
-    bytes.extend(intent.payment_window_s.to_be_bytes());
-    bytes.extend(intent.trace.0.to_be_bytes());
-    assert_eq!(bytes.len(), UNSIGNED_BYTES);
-    bytes
 }

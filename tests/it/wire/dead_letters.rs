@@ -8,19 +8,14 @@ use floodgate::domain::{
     OrderIntent, SkuNo,
 };
 use floodgate::messages::envelope;
-use floodgate::messages::envelope::EnvelopeReader;
 use floodgate::outbox::OutboxDeadLetter;
 use floodgate::services::dead_letters::headers::{DeadLetterHeaders, from_delivery, from_outbox};
 use floodgate::services::dead_letters::replay::prepare;
 
-use super::INSTALLATION;
-use crate::support::intents::{self, INTENT_BYTES, pack_into};
+use super::{INSTALLATION, reader};
+use crate::support::intents::{INTENT_BYTES, pack_into};
 
 const NOW: i64 = 1_800_000_000_000;
-
-fn reader() -> EnvelopeReader {
-    intents::reader(INSTALLATION)
-}
 
 fn intent(request: u64) -> OrderIntent {
     OrderIntent { sku: SkuNo(5), ..super::intent(request, request, 1, 2) }

@@ -1,6 +1,5 @@
-//! The wire format, in files that were written by hand and never change. Every later version reads
-//! messages of an earlier one, and an unreadable message is refused with a reason that names the
-//! flaw.
+//! The wire format, in files that a release never changes: other processes of an installation may
+//! run another release. An unreadable message is refused with a reason that names the flaw.
 
 use bytes::Bytes;
 use floodgate::actors::order_consumer::{KnownSku, Validation, validate};
@@ -13,12 +12,11 @@ use floodgate::messages::envelope;
 use floodgate::messages::envelope::{DecodedIntents, EnvelopeReader, MalformedEnvelope};
 use serde_json::Value as Json;
 
-use crate::support::intents::{self, pack_into, pack_unsigned};
+use crate::support::intents::{self, pack_into};
 
 mod dead_letters;
 
 const INSTALLATION: &str = "0badcafe";
-const V1: &str = include_str!("envelope-v1.json");
 const V2: &str = include_str!("envelope-v2.json");
 const V3: &str = include_str!("envelope-v3.json");
 const MALFORMED: &str = include_str!("malformed.json");
@@ -34,7 +32,7 @@ pub struct MalformedMessage {
 
 /// The twelve malformed messages of `malformed.json`.
 pub fn malformed_messages() -> Vec<MalformedMessage> {
-    let valid: Json = serde_json::from_str(V1).unwrap();
+    let valid: Json = serde_json::from_str(V2).unwrap();
     let malformed_messages: Vec<Json> = serde_json::from_str(MALFORMED).unwrap();
     let malformed = malformed_messages.iter().map(|message| {
         let mut merged = valid["headers"].clone();
@@ -126,8 +124,8 @@ fn intent(request: u64, buyer: u64, quantity: u32, bucket: u16) -> OrderIntent {
     }
 }
 
-fn reader(accepts_unsigned: bool) -> EnvelopeReader {
-    EnvelopeReader { accepts_unsigned, ..intents::reader(INSTALLATION) }
+fn reader() -> EnvelopeReader {
+    intents::reader(INSTALLATION)
 }
 
 fn validated(headers: Headers, body: Bytes) -> Result<DecodedIntents, MalformedEnvelope> {
@@ -135,36 +133,22 @@ fn validated(headers: Headers, body: Bytes) -> Result<DecodedIntents, MalformedE
     let delivery = Delivery { tag: 1, headers, routing_key, num_previous: 0, body };
     let known = KnownSku { sku: sku().into(), latest: Epoch(2), window: 0..i64::MAX };
     let lookup = |no| (no == SkuNo(7)).then(|| known.clone());
-    match validate(&delivery, &reader(true), true, lookup)? {
+    match validate(&delivery, &reader(), true, lookup)? {
         Validation::Intents(intents) => Ok(intents),
         Validation::NeedsCatalog => panic!("the catalog is fresh"),
     }
 }
 
-fn read_and_written(file: &str, written: impl Fn(&OrderIntent) -> Vec<u8>) {
-    let file: Json = serde_json::from_str(file).unwrap();
+#[test]
+fn version_2_is_read_and_written_byte_for_byte() {
+    let file: Json = serde_json::from_str(V2).unwrap();
     let (expected, body) = (headers(&file["headers"]), bytes(&file["body"]));
     let intents = [intent(1001, 1, 1, 6), intent(1002, 2, 3, 3)];
     let read = validated(expected.clone(), body.clone()).unwrap();
     let published_at_ms = Some(1_800_000_000_123);
     assert_eq!(read, intents.map(|intent| Ok(OrderIntent { published_at_ms, ..intent })));
-    assert_eq!(intents.iter().flat_map(written).collect::<Vec<_>>(), body);
+    assert_eq!(intents.iter().flat_map(intents::pack).collect::<Vec<_>>(), body);
     assert_eq!(envelope::headers(&body, INSTALLATION, 1_800_000_000_123).unwrap(), expected);
-}
-
-#[test]
-fn version_2_is_read_and_written_byte_for_byte() {
-    read_and_written(V2, intents::pack);
-}
-
-#[test]
-fn version_1_is_read_byte_for_byte_where_it_is_accepted() {
-    read_and_written(V1, pack_unsigned);
-    let file: Json = serde_json::from_str(V1).unwrap();
-    let (headers, body) = (headers(&file["headers"]), bytes(&file["body"]));
-    let refused = reader(false).decode(&headers, &body).unwrap_err();
-    assert_eq!(refused.flaw.name(), "version");
-    assert!(refused.what.contains("consumer.accept_unsigned = true, then replay"), "{refused}");
 }
 
 #[test]
@@ -174,48 +158,34 @@ fn every_bit_of_an_intent_is_signed() {
     for bit in 0..8 * intents::INTENT_BYTES {
         let mut forged = body.to_vec();
         forged[bit / 8] ^= 1 << (bit % 8);
-        let read = reader(true).decode(&headers, &forged.into()).unwrap();
+        let read = reader().decode(&headers, &forged.into()).unwrap();
         let flaw = read[0].as_ref().unwrap_err().flaw.name();
         assert!(["forged", "intent"].contains(&flaw), "bit {bit}: {flaw}");
         assert!(read[1].is_ok(), "bit {bit} is of the other intent");
     }
-    let other = EnvelopeReader { key: intents::IntentKey::new(&[8; 32]), ..reader(true) };
+    let other = EnvelopeReader { key: intents::IntentKey::new(&[8; 32]), ..reader() };
     for read in other.decode(&headers, &body).unwrap() {
         assert_eq!(read.unwrap_err().flaw.name(), "forged");
-    }
-    // A signed body is no message of version 1, nor the reverse.
-    let older = Headers { version: Some(1), ..headers.clone() };
-    let first = body.slice(..intents::INTENT_BYTES);
-    assert_eq!(reader(true).decode(&older, &first).unwrap_err().flaw.name(), "body");
-    let unsigned = Bytes::from(pack_unsigned(&intent(1001, 1, 1, 6)).repeat(79));
-    for read in reader(true).decode(&headers, &unsigned).unwrap() {
-        assert!(read.is_err());
     }
 }
 
 #[test]
-fn an_unreadable_intent_of_an_entry_is_separated_in_both_versions() {
-    for (file, version, size) in [(V1, 1, 75), (V2, 2, 79)] {
-        let file: Json = serde_json::from_str(file).unwrap();
+fn an_unreadable_intent_of_an_entry_is_separated() {
+    let file: Json = serde_json::from_str(V2).unwrap();
+    for (broken, readable) in [(0..79, 79..158), (79..158, 0..79)] {
         let mut entry = bytes(&file["body"]).to_vec();
-        entry[size + 19] = 99;
+        entry[broken.start + 19] = 99;
         let (message, unreadable) = envelope::encode(&entry.clone().into(), INSTALLATION, 5);
         let (headers, body) = message.unwrap();
-        assert_eq!((headers.version, &body[..]), (Some(version), &entry[..size]));
-        assert_eq!(unreadable.unwrap().0, entry[size..]);
+        assert_eq!((headers.version, &body[..]), (Some(2), &entry[readable]));
+        assert_eq!(unreadable.unwrap().0, entry[broken]);
     }
-    // Of an unknown version first: the rest is split as the present one.
-    let file: Json = serde_json::from_str(V2).unwrap();
-    let mut entry = bytes(&file["body"]).to_vec();
-    entry[19] = 99;
-    let (headers, body) = envelope::encode(&entry.clone().into(), INSTALLATION, 5).0.unwrap();
-    assert_eq!((headers.version, &body[..]), (Some(2), &entry[79..]));
 }
 
 #[test]
 fn a_newer_version_is_refused_with_what_to_do() {
     let file: Json = serde_json::from_str(V3).unwrap();
-    let refused = reader(true).decode(&headers(&file["headers"]), &bytes(&file["body"]));
+    let refused = reader().decode(&headers(&file["headers"]), &bytes(&file["body"]));
     assert_eq!(refused.unwrap_err().what, file["refused"].as_str().unwrap());
 }
 
@@ -234,22 +204,23 @@ fn every_malformed_message_has_its_flaw_and_its_reason() {
 
 #[test]
 fn a_message_without_our_headers_is_foreign() {
-    let file: Json = serde_json::from_str(V1).unwrap();
+    let file: Json = serde_json::from_str(V2).unwrap();
     let (valid, body) = (headers(&file["headers"]), bytes(&file["body"]));
     for (invalid, flaw) in [
         (Headers { content_type: None, ..valid.clone() }, "foreign"),
         (Headers { version: None, ..valid.clone() }, "version"),
+        (Headers { version: Some(1), ..valid.clone() }, "version"),
         (Headers { installation: None, ..valid.clone() }, "installation"),
         (Headers { installation: Some("00000000".to_owned()), ..valid }, "installation"),
     ] {
-        let refused = reader(true).decode(&invalid, &body).unwrap_err();
+        let refused = reader().decode(&invalid, &body).unwrap_err();
         assert_eq!(refused.flaw.name(), flaw);
     }
 }
 
 #[test]
 fn a_dead_letter_keeps_the_message_and_the_reason() {
-    let file: Json = serde_json::from_str(V1).unwrap();
+    let file: Json = serde_json::from_str(V2).unwrap();
     let (valid, body) = (headers(&file["headers"]), bytes(&file["body"]));
     let delivery = |headers: &Headers, key: &str| Delivery {
         tag: 1,
@@ -277,7 +248,7 @@ fn a_dead_letter_keeps_the_message_and_the_reason() {
     assert!(foreign.headers.message_id.starts_with("nameless-"));
 
     let part = envelope::dead_letter_of_intent(&delivery(&valid, "3"), 1, 3, 2, "why");
-    assert_eq!(part.body, body.slice(75..));
+    assert_eq!(part.body, body.slice(79..));
     assert_eq!((part.headers.message_id.as_str(), part.headers.attempts), ("1002-1", 2));
     let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00000000000003ea-01";
     assert_eq!(part.headers.traceparent.as_deref(), Some(trace));
