@@ -1,4 +1,5 @@
-//! Runbooks fit one screen, have the same sections, and are listed in the index and in the alerts.
+//! Runbooks fit one screen, have the same sections, and are listed in the index and in the alerts;
+//! the log lines that operators search exist.
 
 use super::alerts::{self, Alert};
 use super::finding::{Finding, Rule};
@@ -92,6 +93,42 @@ fn other_rows(index: &str, alerts: &[Alert]) -> Vec<Finding> {
     findings
 }
 
+/// What stands before a quoted log line.
+const LOG: [&str; 5] = ["log `", "log says `", "log has `", "log repeats `", "log line `"];
+
+/// What stands between quoted log lines.
+const MORE: [&str; 3] = ["`, `", "` or `", "`, or `"];
+
+/// The log lines that a line of a document quotes.
+fn quoted_logs(line: &str) -> Vec<&str> {
+    let mut quoted = Vec::new();
+    for before in LOG {
+        for found in line.match_indices(before) {
+            let mut rest = line.get(found.0 + before.len()..).unwrap_or_default();
+            while let Some((log, after)) = rest.split_once('`') {
+                quoted.push(log);
+                let from = rest.get(log.len()..).unwrap_or(after);
+                let Some(next) = MORE.iter().find_map(|more| from.strip_prefix(more)) else {
+                    break;
+                };
+                rest = next;
+            }
+        }
+    }
+    quoted
+}
+
+/// Quoted log lines that are not in `sources`; `..` stands for any text.
+fn lost_logs(document: &File, sources: &str) -> Vec<Finding> {
+    let lines = document.text.lines().enumerate();
+    let quoted = lines
+        .flat_map(|(index, line)| quoted_logs(line).into_iter().map(move |log| (index + 1, log)));
+    let is_lost = |log: &str| log.split("..").any(|part| !sources.contains(part.trim()));
+    let lost = quoted.filter(|(_, log)| is_lost(log));
+    lost.map(|(line, log)| Finding::new(&document.path, line, format!("`{log}` is logged nowhere")))
+        .collect()
+}
+
 /// The runbooks, without their index.
 fn runbooks() -> Vec<File> {
     let mut files = tree::files(&["docs/runbooks"], &["md"]);
@@ -112,6 +149,18 @@ fn every_runbook_and_every_alert_is_in_the_index() {
     let mut findings = unlisted(&index, &runbooks());
     findings.extend(other_rows(&index, &alerts));
     keep(Rule::Runbooks, findings);
+}
+
+#[test]
+fn every_log_line_that_operators_search_is_written() {
+    let sources: String = tree::server().into_iter().map(|file| file.text).collect();
+    // A long text goes on in the next line.
+    let parts = sources.split("\\\n").map(str::trim_start);
+    let sources = parts.collect::<String>();
+    let documents = tree::files(&["docs/runbooks", "docs/operate"], &["md"]);
+    let num_quoted = documents.iter().flat_map(|it| it.text.lines()).flat_map(quoted_logs).count();
+    assert!(num_quoted >= 10, "the rule reads few of them: {num_quoted}");
+    keep(Rule::Runbooks, documents.iter().flat_map(|it| lost_logs(it, &sources)).collect());
 }
 
 fn messages(findings: &[Finding]) -> Vec<String> {
@@ -173,4 +222,18 @@ fn a_planted_difference_between_index_and_alerts_is_found() {
     let unanswered = PLANTED_INDEX.replace("| yes |", "| |");
     let wait = ["docs/runbooks/README.md:4: does not say whether it is safe to wait"];
     assert_eq!(found(&unanswered, PLANTED_ALERTS), wait);
+}
+
+#[test]
+fn a_planted_log_line_that_nothing_writes_is_found() {
+    let sources = "info!(\"buckets loaded\"); warn!(\"sku {sku}: not loaded yet\");";
+    let found = |line: &str| {
+        let document = File::planted("docs/runbooks/a.md", line);
+        messages(&lost_logs(&document, sources))
+    };
+    assert_eq!(found("the log says `buckets loaded`, or `not loaded`; `other`"), [""; 0]);
+    assert_eq!(found("| log `sku ..: not loaded yet` | `doctor` |"), [""; 0]);
+    let lost = ["docs/runbooks/a.md:1: `buckets lost` is logged nowhere"];
+    assert_eq!(found("log `buckets loaded`, `buckets lost`"), lost);
+    assert_eq!(found("log has `buckets lost`"), lost);
 }
