@@ -35,7 +35,8 @@ pub trait MigratedDatabase: Sized {
     }
 }
 
-/// The tables of every ledger since its first version.
+/// Tables of every ledger. A database that has one of them, and no record of migrations, is that of
+/// another program.
 pub const TABLES: [&str; 7] =
     ["sales", "skus", "orders", "quotas", "failed_requests", "tokens", "secrets"];
 

@@ -178,8 +178,7 @@ pub struct DeadLetterFilter {
     pub after: Option<DeadLetterNo>,
     /// Only dead letters that contain this request.
     pub request: Option<RequestId>,
-    /// Only dead letters with a request of this buyer. Those that versions before 0017 of the
-    /// schema stored are not found by buyer or SKU.
+    /// Only dead letters with a request of this buyer.
     pub buyer: Option<BuyerId>,
     /// Only dead letters with a request for one of these SKUs.
     pub skus: Option<Vec<SkuNo>>,

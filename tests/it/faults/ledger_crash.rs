@@ -145,35 +145,33 @@ fn creating_is_begun_again_when_it_was_not_finished() {
     assert!(!with_suffix(&options.path, ".new").exists());
 }
 
-/// Crash point `migrating`.
+/// Crash point `migrating`: the database has the table of the migrations, and no migration.
 #[test]
 fn migrating_goes_on_where_it_ended() {
-    let directory = tempfile::tempdir().unwrap();
-    let options = OpenOptions::new(directory.path().join("ledger.db"));
-    run(SqliteLedger::open(&options).unwrap().close());
-    SqliteConnection::establish(options.path.to_str().unwrap())
-        .unwrap()
-        .batch_execute(&format!(
-            "{} DELETE FROM __diesel_schema_migrations WHERE version > '0002'; \
-             DROP TABLE failed_requests; DROP TABLE tokens; DROP TABLE secrets; \
-             DROP TABLE dead_requests; DROP TABLE dead_letters; \
-             ALTER TABLE orders DROP COLUMN published_at_ms; \
-             ALTER TABLE orders DROP COLUMN recorded_at_ms",
-            [
-                include_str!("../../../migrations/sqlite/0017_add_operator_verbs/down.sql"),
-                include_str!("../../../migrations/sqlite/0016_add_retention/down.sql"),
-                include_str!("../../../migrations/sqlite/0015_add_ticket_required/down.sql"),
-                include_str!("../../../migrations/sqlite/0013_add_retakes/down.sql"),
-                include_str!("../../../migrations/sqlite/0012_add_sale_changes/down.sql"),
-                include_str!("../../../migrations/sqlite/0011_add_repairs/down.sql"),
-                include_str!("../../../migrations/sqlite/0010_add_queue_timeout/down.sql"),
-                include_str!("../../../migrations/sqlite/0009_add_order_life/down.sql"),
-            ]
-            .concat()
-        ))
-        .unwrap();
-    let expected = migrations::from("sqlite", "0003");
-    assert_eq!(SqliteLedger::schema_status(&options).unwrap().pending, expected);
-    SqliteLedger::open(&options).unwrap();
-    assert_eq!(SqliteLedger::schema_status(&options).unwrap().pending, Vec::<String>::new());
+    let down = include_str!("../../../migrations/sqlite/0001_create_schema/down.sql");
+    run(async {
+        let running = Running::start().await;
+        // Stays connected, so that the log stays: a file without log and schema is refused as that
+        // of another program.
+        let mut other = SqliteConnection::establish(running.file().to_str().unwrap()).unwrap();
+        running.ledger.close().await;
+        other
+            .batch_execute(&format!(
+                "{down} DELETE FROM __diesel_schema_migrations; CREATE TABLE secrets (name TEXT)"
+            ))
+            .unwrap();
+        // A table in the way of the last statement.
+        let options = OpenOptions::new(running.file());
+        let error = SqliteLedger::open(&options).unwrap_err().to_string();
+        assert!(error.contains("the ledger cannot be migrated"), "{error}");
+        assert!(error.contains("nothing of the failed migration was kept"), "{error}");
+        other.batch_execute("DROP TABLE secrets").unwrap();
+
+        let files = running.killed("killed.db");
+        let expected = migrations::all("sqlite");
+        assert_eq!(SqliteLedger::schema_status(&files).unwrap().pending, expected);
+        let next = SqliteLedger::open(&files).unwrap();
+        assert_eq!(SqliteLedger::schema_status(&files).unwrap().pending, Vec::<String>::new());
+        assert!(next.sales().await.unwrap().is_empty());
+    });
 }

@@ -187,20 +187,21 @@ fn whenever_the_server_is_killed_the_answer_was_true() {
 /// crashed migration stays, without a record.
 #[test]
 fn migrating_goes_on_where_it_ended() {
+    let up = include_str!("../../../migrations/mysql/0001_create_schema/up.sql");
+    let down = include_str!("../../../migrations/mysql/0001_create_schema/down.sql");
+    let statements: Vec<&str> = up.split_inclusive(";\n").collect();
     let server = MariaDb::start();
     let options = server.options();
-    for half_done in ["", "DROP TABLE secrets;", "DROP TABLE secrets; DROP TABLE tokens;"] {
-        MysqlLedger::migrate(&options).unwrap();
-        server.sql(&format!(
-            "{half_done} DELETE FROM __diesel_schema_migrations WHERE version = '0004'"
-        ));
-        assert_eq!(MysqlLedger::migrate(&options).unwrap(), ["0004_create_tokens"]);
-    }
-    for half_done in ["", "ALTER TABLE orders DROP COLUMN published_at_ms, DROP recorded_at_ms;"] {
-        server.sql(&format!(
-            "{half_done} DELETE FROM __diesel_schema_migrations WHERE version = '0006'"
-        ));
-        assert_eq!(MysqlLedger::migrate(&options).unwrap(), ["0006_add_order_times"]);
+    MysqlLedger::migrate(&options).unwrap();
+    let tables = "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = 'floodgate'";
+    let complete = server.number(tables);
+    for num_done in (0..statements.len()).step_by(6).chain([statements.len()]) {
+        let done = statements[..num_done].concat();
+        server.sql(&format!("{down} {done} DELETE FROM __diesel_schema_migrations"));
+        let and_the_record = i64::try_from(num_done).unwrap() + 1;
+        assert_eq!(server.number(tables), and_the_record, "one table per statement");
+        assert_eq!(MysqlLedger::migrate(&options).unwrap(), ["0001_create_schema"]);
+        assert_eq!(server.number(tables), complete, "after {num_done} statements");
     }
     let ledger = MysqlLedger::open(&options).unwrap();
     assert_eq!(run(ledger.next_token("process")).unwrap(), 1);

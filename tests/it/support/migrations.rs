@@ -12,10 +12,3 @@ pub fn all(database: &str) -> Vec<String> {
     names.sort();
     names
 }
-
-/// Those from a number on, such as `0007`.
-pub fn from(database: &str, number: &str) -> Vec<String> {
-    let mut names = all(database);
-    names.retain(|name| name.as_str() >= number);
-    names
-}

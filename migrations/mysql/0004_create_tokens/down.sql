@@ -1,4 +1,0 @@
--- Drops tokens and secrets, for tests of the migrations only: without its secrets an installation
--- cannot verify the request ids that it signed.
-DROP TABLE IF EXISTS secrets;
-DROP TABLE IF EXISTS tokens;

@@ -1,2 +1,0 @@
--- Drops the timeline columns of orders, for tests of the migrations only.
-ALTER TABLE orders DROP COLUMN recorded_at_ms, DROP COLUMN published_at_ms;

@@ -1,2 +1,0 @@
--- Reverts nothing: the migration adds nothing.
-DO 0;

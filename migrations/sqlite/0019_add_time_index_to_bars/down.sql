@@ -1,2 +1,0 @@
--- Removes the index, for tests of the migrations only.
-DROP INDEX bars_by_time;
