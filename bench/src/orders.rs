@@ -118,7 +118,7 @@ fn intents(offer: &Offer, batch: usize) -> anyhow::Result<Vec<OrderIntent>> {
 
 fn insert(sku: SkuNo, intents: &[OrderIntent]) -> String {
     let mut text = "INSERT INTO orders (sku_no, buyer_id, slot, request_id, epoch, quantity, \
-                    amount, state, placed_at_ms, pay_by_ms, trace_id) VALUES "
+                    amount, state, placed_at_ms, pay_by_ms, trace_id, recorded_at_ms) VALUES "
         .to_owned();
     let mut separator = "";
     let state = OrderState::PendingPayment.to_db();
@@ -126,7 +126,7 @@ fn insert(sku: SkuNo, intents: &[OrderIntent]) -> String {
         // Writing to a string does not fail.
         let _ = write!(
             text,
-            "{separator}({sku},{},{},{},{},{},{},{state},{},{},x'{:032x}')",
+            "{separator}({sku},{},{},{},{},{},{},{state},{},{},x'{:032x}',{})",
             order.buyer,
             order.slot,
             order.request,
@@ -135,7 +135,8 @@ fn insert(sku: SkuNo, intents: &[OrderIntent]) -> String {
             order.amount,
             order.placed_at_ms,
             order.placed_at_ms + i64::from(order.payment_window_s) * 1_000,
-            order.trace.0
+            order.trace.0,
+            order.placed_at_ms
         );
         separator = ",";
     }

@@ -97,7 +97,7 @@ pub struct OrderTimelineRow {
     order: OrderRow,
     trace_id: Vec<u8>,
     published_at_ms: Option<i64>,
-    recorded_at_ms: Option<i64>,
+    recorded_at_ms: i64,
 }
 
 impl TryFrom<OrderTimelineRow> for OrderTimeline {

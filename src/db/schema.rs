@@ -125,8 +125,8 @@ diesel::table! {
         trace_id -> Binary,
         /// When the message with the intent was published; null without a broker.
         published_at_ms -> Nullable<BigInt>,
-        /// When the row was written; null in rows of older versions.
-        recorded_at_ms -> Nullable<BigInt>,
+        /// When the row was written.
+        recorded_at_ms -> BigInt,
         version -> Integer,
         /// Null: paid, ended or without a deadline.
         due_ms -> Nullable<BigInt>,
@@ -325,9 +325,8 @@ diesel::table! {
     dead_requests (request_id, letter_no) {
         request_id -> BigInt,
         letter_no -> BigInt,
-        /// Null in rows of older versions; `buyer_id` likewise.
-        sku_no -> Nullable<Integer>,
-        buyer_id -> Nullable<BigInt>,
+        sku_no -> Integer,
+        buyer_id -> BigInt,
     }
 }
 

@@ -372,8 +372,8 @@ pub struct OrderTimeline {
     pub trace: TraceId,
     /// When the message with the intent was published, epoch milliseconds; `None` without a broker.
     pub published_at_ms: Option<i64>,
-    /// When the row was written, epoch milliseconds; `None` in rows of older versions.
-    pub recorded_at_ms: Option<i64>,
+    /// When the row was written, epoch milliseconds.
+    pub recorded_at_ms: i64,
 }
 
 #[cfg(test)]

@@ -123,7 +123,7 @@ CREATE TABLE IF NOT EXISTS orders (
     -- When the message with the intent was published; NULL without a broker.
     published_at_ms  BIGINT,
     -- When the row was written, by the writer's clock.
-    recorded_at_ms   BIGINT,
+    recorded_at_ms   BIGINT NOT NULL,
     -- The number of changes since the placement.
     version          INTEGER NOT NULL DEFAULT 0,
     -- When the order ends unless it is paid; NULL: paid, ended or without a deadline.
@@ -338,8 +338,8 @@ CREATE TABLE IF NOT EXISTS dead_letters (
 CREATE TABLE IF NOT EXISTS dead_requests (
     request_id BIGINT NOT NULL,
     letter_no  BIGINT NOT NULL,
-    sku_no     INTEGER,
-    buyer_id   BIGINT,
+    sku_no     INTEGER NOT NULL,
+    buyer_id   BIGINT NOT NULL,
     PRIMARY KEY (request_id, letter_no),
     -- For the requests of one dead letter.
     KEY dead_requests_by_letter (letter_no)

@@ -172,8 +172,8 @@ trait DeadLetterQueries {
             (
                 dead_requests::request_id.eq(dead.request.to_db()),
                 dead_requests::letter_no.eq(letter_no),
-                dead_requests::sku_no.eq(Some(dead.sku.0)),
-                dead_requests::buyer_id.eq(Some(dead.buyer.to_db())),
+                dead_requests::sku_no.eq(dead.sku.0),
+                dead_requests::buyer_id.eq(dead.buyer.to_db()),
             )
         };
         let values: Vec<_> = dead.iter().map(value).collect();

@@ -98,7 +98,7 @@ impl TraceFindings {
         let OrderTimeline { order, trace, published_at_ms, recorded_at_ms } = *timeline;
         (self.sku, self.buyer) = (Some(order.sku), Some(order.buyer));
         self.trace = trace.known();
-        (self.placed_at_ms, self.recorded_at_ms) = (Some(order.placed_at_ms), recorded_at_ms);
+        (self.placed_at_ms, self.recorded_at_ms) = (Some(order.placed_at_ms), Some(recorded_at_ms));
         let state = order.state.name();
         // Replaced by the gate's own record if it has one. An order proves a purchase even if its
         // bucket was emptied or cannot be read.
@@ -108,11 +108,8 @@ impl TraceFindings {
             at: Some(rfc3339(at_ms)),
             ..StageView::new("relay", "published it", "published")
         }));
-        self.ledger = Some(StageView {
-            quantity: Some(order.quantity),
-            at: recorded_at_ms.map(rfc3339),
-            ..StageView::new("ledger", "order", state)
-        });
+        let ledger = StageView::new("ledger", "order", state);
+        self.ledger = Some(ledger.with_units_at(order.quantity, recorded_at_ms));
     }
 
     /// Adds the recorded failure of the ledger.

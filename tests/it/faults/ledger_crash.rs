@@ -66,7 +66,7 @@ fn before_commit_nothing_of_the_batch_is_there() {
                 "PRAGMA cache_size = 10; BEGIN IMMEDIATE; \
                  WITH RECURSIVE more (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM more LIMIT 5000) \
                  INSERT INTO orders \
-                   SELECT 1, 1000 + n, 1000 + n, 1000 + n, 1, 1, 1, 0, 1, 1, X'00', NULL, NULL, 0, \
+                   SELECT 1, 1000 + n, 1000 + n, 1000 + n, 1, 1, 1, 0, 1, 1, X'00', NULL, 1, 0, \
                    NULL, 1 \
                    FROM more; \
                  UPDATE skus SET available = available - 5000",

@@ -71,7 +71,7 @@ impl Store {
             "INSERT INTO failed_requests SELECT 90000000 + seq, 99, seq, 1, 'ended', NULL, NULL, \
                NULL, 1 FROM seq_1_to_20000; \
              INSERT INTO orders SELECT 99, seq, 0, 80000000 + seq, 1, 1, 1, 0, 1, 1, '', NULL, \
-               NULL, 0, NULL, 1 FROM seq_1_to_20000; \
+               1, 0, NULL, 1 FROM seq_1_to_20000; \
              INSERT INTO quotas SELECT 99, seq, 0, 1 FROM seq_1_to_20000",
         );
         server.sql("ANALYZE TABLE orders, quotas, failed_requests, skus, sales");

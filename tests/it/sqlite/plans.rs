@@ -269,8 +269,8 @@ fn the_index_of_requests_omits_slot_0() {
         let insert = |slot: i64, buyer: i64, request: i64| {
             format!(
                 "INSERT INTO orders (sku_no, buyer_id, slot, request_id, epoch, quantity, amount, \
-                 state, placed_at_ms, pay_by_ms, trace_id) \
-                 VALUES (1, {buyer}, {slot}, {request}, 1, 1, 1, 0, 1, 1, x'00')"
+                 state, placed_at_ms, pay_by_ms, trace_id, recorded_at_ms) \
+                 VALUES (1, {buyer}, {slot}, {request}, 1, 1, 1, 0, 1, 1, x'00', 1)"
             )
         };
         for row in [insert(0, 1, 7), insert(0, 2, 7), insert(8, 1, 8)] {

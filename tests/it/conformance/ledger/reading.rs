@@ -167,7 +167,7 @@ pub async fn the_timeline_of_an_order_is_stored(backend: &dyn Backend) {
             order: placed.order(NOW_MS),
             trace: placed.trace,
             published_at_ms: placed.published_at_ms,
-            recorded_at_ms: Some(NOW_MS),
+            recorded_at_ms: NOW_MS,
         };
         assert_eq!(ledger.order_timeline(placed.request).await.unwrap(), Some(expected));
     }

@@ -235,10 +235,14 @@ impl OrderReader for DefectiveLedger {
         Ok(())
     }
 
-    /// Without publish and record times, as for rows of older versions.
+    /// As if recorded when it was placed, without a broker.
     async fn order_timeline(&self, request: RequestId) -> Result<Option<OrderTimeline>, Error> {
-        let (trace, published_at_ms, recorded_at_ms) = (TraceId(0), None, None);
-        let timeline = |order| OrderTimeline { order, trace, published_at_ms, recorded_at_ms };
+        let timeline = |order: Order| OrderTimeline {
+            order,
+            trace: TraceId(0),
+            published_at_ms: None,
+            recorded_at_ms: order.placed_at_ms,
+        };
         Ok(self.rows.lock().orders.iter().find(|o| o.request == request).copied().map(timeline))
     }
 
