@@ -8,12 +8,9 @@
 --         missing.
 local bucket = KEYS[1]
 local server, installation, no, added = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local bad, _, _, stock, lent, changes = read_bucket(false, server, installation,
-  'stock', 'lent', 'changes')
+local bad, _, _, stock, lent, changes, last = read_bucket(false, server, installation,
+  'stock', 'lent', 'changes', 'stock_change')
 if bad then return bad end
--- Buckets of earlier versions have no such field.
-local last = to_number(call('HGET', bucket, 'stock_change') or '0')
-if not last then return {CORRUPT, 'stock_change'} end
 if no <= last then return {OK, stock, lent, changes, 1} end
 if no > last + 1 then return {OK, stock, lent, changes, 0} end
 

@@ -164,7 +164,7 @@ fn transition(
     use OrderState::{Cancelled, Paid, Paying, PendingPayment, Refunded, TimedOut};
     use OrderTrigger as On;
     let is_due = order.due_ms.is_some_and(|due_ms| due_ms <= now_ms);
-    let pay_by_ms = order.due_ms.and(order.pay_by_ms);
+    let pay_by_ms = order.pay_by_ms;
     let limit_ms = |extension_max_ms| {
         pay_by_ms.map_or(i64::MAX, |pay_by_ms| pay_by_ms.saturating_add(extension_max_ms))
     };

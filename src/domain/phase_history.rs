@@ -59,8 +59,8 @@ impl PhaseHistory {
     /// When the last bucket stopped selling under an opening, epoch milliseconds: when a later
     /// change was applied to all of them. `None`: the sale had no such opening.
     ///
-    /// A sale that is older than its history, and a ledger that was restored from a backup, lack
-    /// rows: an opening before the first row, or between two rows, may have sold until the next.
+    /// A ledger that was restored from a backup lacks rows: an opening before the first row, or
+    /// between two rows, may have sold until the next.
     fn sold_until(&self, epoch: Epoch) -> Option<i64> {
         let opening = (epoch, Phase::Open);
         let is_known = self.0.iter().any(|change| change.epoch == epoch);
@@ -125,7 +125,7 @@ mod tests {
         assert!(history.fault(Epoch(4), 601_000 + OUT).is_some());
         assert!(history.fault(Epoch(6), 600_000).is_some(), "raised, never opened");
         let first = PhaseHistory::new(vec![change(3, Phase::Open, 100_000, Some(100_000))]);
-        assert_eq!(first.fault(Epoch(2), 5), None, "older than its history");
+        assert_eq!(first.fault(Epoch(2), 5), None, "lost before the first row");
         assert!(first.fault(Epoch(2), 100_000 + OUT).is_some());
         assert!(PhaseHistory::default().fault(Epoch(1), 5).is_some(), "never opened");
     }

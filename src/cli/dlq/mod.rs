@@ -81,7 +81,7 @@ enum Verb {
         #[command(flatten)]
         selection: Selection,
         /// Why, for other operators
-        #[arg(long, alias = "note")]
+        #[arg(long)]
         reason: Option<String>,
     },
     /// End requests as failed: their buyers read `failed`, the units are on sale again; orders stay

@@ -129,7 +129,6 @@ pub struct DoneView {
 #[serde(deny_unknown_fields)]
 pub struct ParkBody {
     /// Recorded with who did it, and the note of the dead letter; at most 1000 characters.
-    #[serde(alias = "note")]
     pub(super) reason: Option<String>,
 }
 

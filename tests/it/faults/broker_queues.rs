@@ -10,11 +10,8 @@ use floodgate::broker::{
     Error, Headers, Message, PublishChannel, PublishOutcome, Publisher, RabbitBroker, Route,
     Subscriber, Topology,
 };
-use lapin::BasicProperties;
-use lapin::options::{
-    BasicPublishOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions,
-};
-use lapin::types::{AMQPValue, FieldTable};
+use lapin::options::{ExchangeDeclareOptions, QueueDeclareOptions};
+use lapin::types::FieldTable;
 
 use crate::support::offers::run;
 use crate::support::servers::rabbitmq::RabbitMq;
@@ -64,7 +61,6 @@ fn nothing_confirmed_is_lost_whatever_is_deleted() {
         separate_connections(&server).await;
         deleted_exchange(&server).await;
         deleted_dead_letter_exchange(&server).await;
-        declared_by_an_earlier_version(&server).await;
         foreign_arguments(&server).await;
     });
 }
@@ -224,56 +220,6 @@ async fn deleted_dead_letter_exchange(server: &RabbitMq) {
     let mut dead = broker.subscribe(Route::Dead, 1).await.unwrap();
     let dead_letter = tokio::time::timeout(Duration::from_secs(60), dead.next()).await;
     assert_eq!(dead_letter.expect("a dead letter").unwrap().headers.message_id, "7");
-}
-
-/// An installation declared by a version with delay queues and an alternate exchange starts, and
-/// messages that wait in a delay queue are delivered.
-async fn declared_by_an_earlier_version(server: &RabbitMq) {
-    server.with_channel(async |channel| {
-        let durable = ExchangeDeclareOptions { durable: true, ..Default::default() };
-        for (exchange, alternate) in
-            [("old.unroutable", None), ("old.orders", Some("old.unroutable"))]
-        {
-            let mut arguments = FieldTable::default();
-            if let Some(alternate) = alternate {
-                let alternate = AMQPValue::LongString(alternate.into());
-                arguments.insert("alternate-exchange".into(), alternate);
-            }
-            let kind = lapin::ExchangeKind::Direct;
-            channel.exchange_declare(exchange.into(), kind, durable, arguments).await.unwrap();
-        }
-        let mut delay = FieldTable::default();
-        delay.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
-        delay.insert("x-dead-letter-exchange".into(), AMQPValue::LongString("old.orders".into()));
-        delay.insert("x-dead-letter-routing-key".into(), AMQPValue::LongString("0".into()));
-        delay.insert("x-message-ttl".into(), AMQPValue::LongLongInt(3_000));
-        let queue = QueueDeclareOptions::durable();
-        channel.queue_declare("old.retry.3000".into(), queue, delay).await.unwrap();
-        let (options, properties) = (BasicPublishOptions::default(), BasicProperties::default());
-        let properties = properties.with_message_id("1".into());
-        let confirm =
-            channel.basic_publish("".into(), "old.retry.3000".into(), options, b"", properties);
-        confirm.await.unwrap();
-    });
-    let broker = declared(server, "old").await;
-    // The earlier version bound its exchange to the order queues.
-    server.with_channel(async |channel| {
-        let (queue, exchange) = ("old.orders.0".into(), "old.orders".into());
-        let options = QueueBindOptions::default();
-        channel
-            .queue_bind(queue, exchange, "0".into(), options, FieldTable::default())
-            .await
-            .unwrap();
-    });
-    let sent = broker.open_channel(1).publish(vec![message(Route::Orders(0), 2)]).await;
-    assert_eq!(sent, [PublishOutcome::Confirmed]);
-    until("both messages", async || {
-        let depths = broker.depths().await.unwrap();
-        depths.iter().any(|one| one.queue == "orders.0" && one.num_ready == 2).then_some(())
-    })
-    .await;
-    let found = numbers_in(&broker, &[Route::Orders(0)]).await;
-    assert_eq!(found, BTreeSet::from([1, 2]));
 }
 
 async fn foreign_arguments(server: &RabbitMq) {

@@ -44,9 +44,19 @@ const NOT_A_NUMBER: [Option<&str>; 10] = [
 ];
 
 /// The mandatory fields of a bucket.
-const FIELDS: [&str; 11] = [
-    "epoch", "server", "phase", "stock", "lent", "released", "returned", "failed", "loaded",
-    "queued", "changes",
+const FIELDS: [&str; 12] = [
+    "epoch",
+    "server",
+    "phase",
+    "stock",
+    "lent",
+    "released",
+    "returned",
+    "failed",
+    "loaded",
+    "queued",
+    "changes",
+    "stock_change",
 ];
 
 /// Whether a script reads this field of the bucket as a number.
@@ -58,9 +68,18 @@ fn parses(script: Script, field: &str) -> bool {
         Script::Lend | Script::Borrow => &["stock", "lent", "changes", "loaded"],
         Script::ClearLoan => &["stock", "lent", "changes"],
         Script::Snapshot => &[
-            "epoch", "phase", "stock", "lent", "changes", "released", "returned", "failed",
+            "epoch",
+            "phase",
+            "stock",
+            "lent",
+            "changes",
+            "released",
+            "returned",
+            "failed",
             "queued",
+            "stock_change",
         ],
+        Script::ChangeStock => &["stock", "lent", "changes", "stock_change"],
         Script::SetPhase => &["epoch", "phase"],
         _ => &[],
     };
