@@ -126,14 +126,17 @@ pub async fn run(common: &Common) -> anyhow::Result<Exit> {
 
 async fn examine(common: &Common) -> Vec<Finding> {
     let checks = match LoadedSettings::read(&common.sources()) {
-        Ok(LoadedSettings { settings, faults, exposed, .. }) => {
+        Ok(LoadedSettings { settings, faults, exposed, effective }) => {
             // Whether a server answers at `internal.bind`; with port 0 that is not known.
             let running = match AdminClient::new(None, &settings) {
                 Ok(client) => client.is_alive().await,
                 Err(_no_fixed_port) => false,
             };
+            let given = effective.to_json();
+            let is_given = |origin| given.pointer(origin).is_some();
+            let names_ledger = ["/origins/tier", "/origins/ledger.url"].into_iter().any(is_given);
             [
-                configuration(&faults),
+                configuration(&faults, names_ledger || common.config.is_some()),
                 secrets(&exposed),
                 vec![encryption(&settings)],
                 sqlite::examine(&settings, running),
@@ -154,15 +157,18 @@ async fn examine(common: &Common) -> Vec<Finding> {
     checks.into_iter().filter_map(|check| check.finding).collect()
 }
 
-fn configuration(faults: &[ConfigFault]) -> Vec<Check> {
-    if faults.is_empty() {
-        return vec![check("configuration").ok("valid")];
-    }
+/// `is_given`: a file, a variable or a flag names the installation.
+fn configuration(faults: &[ConfigFault], is_given: bool) -> Vec<Check> {
+    let source = check("configuration")
+        .when(!is_given)
+        .warn("no file is given: these are the defaults, tier memory with ./floodgate.db")
+        .remedy("give the server's own --config FILE, or its FLOODGATE__ variables");
+    let source = if faults.is_empty() { source.ok("valid") } else { source };
     let fault = |fault: &ConfigFault| {
         let detail = format!("{}: {}", fault.key, fault.problem);
         check("configuration").fail(detail).remedy(&fault.remedy)
     };
-    faults.iter().map(fault).collect()
+    std::iter::once(source).chain(faults.iter().map(fault)).collect()
 }
 
 /// Secrets that others may read.

@@ -230,6 +230,25 @@ fn the_help_and_the_manual_list_every_exit_code() {
     }
 }
 
+/// The defaults are another installation than that of an operator who forgets `--config`.
+#[test]
+fn a_doctor_without_a_configuration_begins_with_a_warning() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("own.toml"), "[http]\nworkers = 1\n").unwrap();
+    for (words, status) in [
+        (&["--set", "tier=ledger"][..], "ok"),
+        (&["--config", "own.toml"], "ok"),
+        (&["--set", "http.workers=1"], "warn"),
+        (&[], "warn"),
+    ] {
+        let doctor = run(directory.path(), &[&["doctor", "--json"], words].concat());
+        let findings = json(&doctor)["findings"].clone();
+        assert_eq!(findings[0]["check"], "configuration", "{findings}");
+        assert_eq!(findings[0]["status"], status, "{words:?}: {findings}");
+        assert_eq!(code(&doctor), 0, "{findings}");
+    }
+}
+
 #[test]
 fn the_environment_is_read_and_secrets_stay_hidden() {
     let directory = tempfile::tempdir().unwrap();
