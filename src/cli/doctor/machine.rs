@@ -65,12 +65,12 @@ fn clock(now_ms: i64, last_write_ms: Option<i64>) -> Check {
 /// Checks a server's clock against ours: reclaiming goes by time, and operators compare logs.
 pub(super) fn skew(name: &'static str, ahead_ms: i64) -> Check {
     let seconds = (ahead_ms as f64 / 1000.0).abs();
-    let direction = if ahead_ms > 0 { "ahead" } else { "behind" };
+    let direction = if ahead_ms > 0 { "ahead of" } else { "behind" };
     let remedy =
         "set both clocks by the same source: start chronyd or systemd-timesyncd on both machines";
     check(name)
         .when(ahead_ms.unsigned_abs() > SERVER_SKEW_MAX_MS)
-        .warn(format!("is {seconds:.1} s {direction} of ours"))
+        .warn(format!("is {seconds:.1} s {direction} ours"))
         .remedy(remedy)
         .ok("as ours")
 }
@@ -89,9 +89,13 @@ fn address(name: &'static str, key: &str, bind: SocketAddr, running: bool) -> Ch
         ErrorKind::AddrInUse if running => {
             check.ok(format!("{bind} is used by the running server"))
         }
-        ErrorKind::AddrInUse => check
-            .fail(format!("{bind} is used by another program"))
-            .remedy(format!("find it with `ss -ltnp 'sport = :{port}'`, or change {key}")),
+        ErrorKind::AddrInUse => {
+            let detail = format!("{bind} is in use, and no Floodgate answers at internal.bind");
+            let remedy = format!("see whose it is: `ss -ltnp 'sport = :{port}'`, or change {key}");
+            // A Floodgate with another internal.bind may sell there.
+            let check = check.when(key == "internal.bind").fail(&detail).remedy(&remedy);
+            check.warn(detail).remedy(remedy)
+        }
         ErrorKind::AddrNotAvailable => check
             .fail(format!("{ip} is not an address of this machine"))
             .remedy(format!("see `ip address`, or change {key}")),

@@ -18,7 +18,7 @@ fn a_clock_behind_the_last_write_or_off_another_clock_is_reported() {
     let behind = vec![clock(now, Some(now + 3_600_000))];
     assert_problem(behind, "clock", Fail, "is 3600 s behind the ledger's last write");
     assert_problem(vec![clock(0, None)], "clock", Fail, "reads 0 ms since 1970");
-    for (ahead_ms, words) in [(2_500, "2.5 s ahead"), (-2_500, "2.5 s behind")] {
+    for (ahead_ms, words) in [(2_500, "2.5 s ahead of ours"), (-2_500, "2.5 s behind ours")] {
         assert_problem(vec![skew("redis clock", ahead_ms)], "redis clock", Warn, words);
     }
 }
@@ -28,7 +28,9 @@ fn an_address_passes_if_it_is_free_or_our_server_uses_it() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let bind = taken.local_addr().unwrap();
     let found = |bind, running| vec![address("public address", "http.bind", bind, running)];
-    assert_problem(found(bind, false), "public address", Fail, "used by another program");
+    assert_problem(found(bind, false), "public address", Warn, "no Floodgate answers");
+    let internal = vec![address("internal address", "internal.bind", bind, false)];
+    assert_problem(internal, "internal address", Fail, "no Floodgate answers");
     assert_eq!(problems(found(bind, true)), []);
     drop(taken);
     assert_eq!(problems(found(bind, false)), []);
