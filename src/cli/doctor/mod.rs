@@ -103,6 +103,11 @@ impl Row {
         Self { status: Status::Warn, detail: detail.into(), ..self }
     }
 
+    /// Turns a warning that no process has a role into a failure, where a server runs.
+    fn fails_if(self, running: bool) -> Self {
+        Self { status: if running { Status::Fail } else { self.status }, ..self }
+    }
+
     fn remedy(self, remedy: impl Into<String>) -> Check {
         let Self { mut check, applies, status, detail } = self;
         if applies && check.finding.is_none() {
@@ -141,8 +146,8 @@ async fn examine(common: &Common) -> Vec<Finding> {
                 vec![encryption(&settings)],
                 sqlite::examine(&settings, running),
                 mysql::examine(&settings),
-                redis::examine(&settings).await,
-                rabbit::examine(&settings).await,
+                redis::examine(&settings, running).await,
+                rabbit::examine(&settings, running).await,
                 machine::examine(&settings, running),
             ]
             .into_iter()

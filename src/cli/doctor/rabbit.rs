@@ -19,7 +19,7 @@ const ACCESS_REFUSED: u16 = 403;
 const NOT_ALLOWED: u16 = 530;
 
 /// Checks the broker at `amqp.url`; no findings for a tier without a broker.
-pub(super) async fn examine(settings: &Settings) -> Vec<Check> {
+pub(super) async fn examine(settings: &Settings, running: bool) -> Vec<Check> {
     // A missing address is a fault of the configuration.
     if settings.tier != Tier::Pipeline || settings.amqp.url.is_empty() {
         return Vec::new();
@@ -29,7 +29,10 @@ pub(super) async fn examine(settings: &Settings) -> Vec<Check> {
             let facts = health::read(&options).await;
             let ledger = LedgerFacts::read(settings).await.ok().flatten().unwrap_or_default();
             let open = ledger.open_sale().map(|sale| sale.id.as_str());
-            facts.map_or_else(|error| vec![inaccessible(&error)], |facts| checks(&facts, open))
+            match facts {
+                Ok(facts) => checks(&facts, open, running),
+                Err(error) => vec![inaccessible(&error)],
+            }
         }
         Err(error) => {
             let remedy = "correct amqp.url; see config/default.toml for its format";
@@ -60,7 +63,7 @@ fn inaccessible(BrokerHealthError { code, reason }: &BrokerHealthError) -> Check
 }
 
 /// `open` is the id of a sale that is open.
-fn checks(facts: &BrokerFacts, open: Option<&str>) -> Vec<Check> {
+fn checks(facts: &BrokerFacts, open: Option<&str>, running: bool) -> Vec<Check> {
     let version = facts.version.as_deref();
     let shown = version.unwrap_or("not reported");
     let topology = topology(facts);
@@ -79,7 +82,8 @@ fn checks(facts: &BrokerFacts, open: Option<&str>) -> Vec<Check> {
     if !(is_wrong && matches!(facts.self_test, SelfTest::Refused(_))) {
         checks.push(publishing);
     }
-    checks.push(consumers(&facts.queues, open));
+    checks.push(consumers(&facts.queues, open, running));
+    checks.push(maintenance(&facts.queues, open.is_some(), running));
     checks.extend(dead_letters(&facts.queues));
     checks
 }
@@ -137,13 +141,16 @@ fn publishing(self_test: &SelfTest) -> Check {
     }
 }
 
-fn consumers(queues: &[TopologyPart], open: Option<&str>) -> Check {
+/// Whether no process consumes a queue that has messages, or gets some while a sale is open.
+fn is_unconsumed(queue: &TopologyPart, is_open: bool) -> bool {
+    let has_work = queue.num_ready > 0 || is_open && queue.status == PartStatus::Matches;
+    queue.num_consumers == 0 && has_work
+}
+
+fn consumers(queues: &[TopologyPart], open: Option<&str>, running: bool) -> Check {
     let orders = || queues.iter().filter(|queue| queue.name.starts_with("orders."));
-    let has_work = |queue: &TopologyPart| {
-        queue.num_ready > 0 || open.is_some() && queue.status == PartStatus::Matches
-    };
     let unconsumed: Vec<_> =
-        orders().filter(|queue| queue.num_consumers == 0 && has_work(queue)).collect();
+        orders().filter(|queue| is_unconsumed(queue, open.is_some())).collect();
     let names: Vec<&str> = unconsumed.iter().map(|queue| queue.name.as_str()).collect();
     let names = names.join(", ");
     let consumers: u64 = orders().map(|queue| queue.num_consumers).sum();
@@ -153,20 +160,32 @@ fn consumers(queues: &[TopologyPart], open: Option<&str>) -> Check {
     check("broker consumers")
         .when(stuck > 0)
         .warn(format!("{stuck} messages wait in {names} and no process consumes them"))
+        .fails_if(running)
         .remedy(remedy)
         .when(!unconsumed.is_empty())
         .warn(format!("sale {} is open and no process consumes {names}", open.unwrap_or_default()))
+        .fails_if(running)
         .remedy(remedy)
         .ok(format!("{consumers}; {ready} messages wait for them"))
+}
+
+/// Whether a process has role `maintenance` or `all`: only these consume the dead letters.
+fn maintenance(queues: &[TopologyPart], is_open: bool, running: bool) -> Check {
+    let lacks = |queue: &TopologyPart| queue.name == "dead" && is_unconsumed(queue, is_open);
+    check("maintenance")
+        .when(queues.iter().any(lacks))
+        .warn("none runs: dead letters stay in the broker, and lost buckets stay `busy`")
+        .fails_if(running)
+        .remedy("start a process with role = \"maintenance\" or \"all\"")
 }
 
 /// Messages in the queues that should be empty: `dead` and `unreadable`.
 fn dead_letters(queues: &[TopologyPart]) -> [Check; 2] {
     let ready = |name: &str| {
         let queue = queues.iter().find(|queue| queue.name == name);
-        queue.map_or((0, 0), |queue| (queue.num_ready, queue.num_consumers))
+        queue.map_or(0, |queue| queue.num_ready)
     };
-    let ((dead, consumers), (unreadable, _)) = (ready("dead"), ready("unreadable"));
+    let (dead, unreadable) = (ready("dead"), ready("unreadable"));
     let name = "broker dead letters";
     let second = check(name)
         .when(unreadable > 0)
@@ -175,18 +194,9 @@ fn dead_letters(queues: &[TopologyPart]) -> [Check; 2] {
             "inspect them in the management interface, find out who published them, and purge the \
              queue; the reconciler publishes accepted requests that are still queued again",
         );
-    let first = check(name)
-        .when(dead > 0 && consumers == 0)
-        .warn(format!("{dead} dead letters wait, and no process consumes them"))
-        .remedy(
-            "start a process with role = \"maintenance\" or \"all\", which moves them to the \
-             ledger; then `floodgate dlq list`",
-        )
-        .when(dead > 0)
-        .warn(format!("{dead} dead letters wait"))
-        .remedy(
-            "check again in a minute; if they do not become fewer, see the log of role maintenance",
-        );
+    let first = check(name).when(dead > 0).warn(format!("{dead} dead letters wait")).remedy(
+        "check again in a minute; if they do not become fewer, see the log of role maintenance",
+    );
     let first = if unreadable == 0 { first.ok("none wait in the broker") } else { first };
     [first, second]
 }

@@ -19,11 +19,11 @@ fn healthy() -> BrokerFacts {
 
 #[test]
 fn each_problem_is_exactly_one_finding() {
-    assert_eq!(problems(checks(&healthy(), Some("spring"))), []);
+    assert_eq!(problems(checks(&healthy(), Some("spring"), false)), []);
     let with = |change: fn(&mut BrokerFacts)| {
         let mut facts = healthy();
         change(&mut facts);
-        checks(&facts, Some("spring"))
+        checks(&facts, Some("spring"), false)
     };
     let old = with(|facts| facts.version = Some("RabbitMQ 3.9.29".into()));
     assert_problem(old, "broker version", Fail, "3.9.29");
@@ -35,6 +35,12 @@ fn each_problem_is_exactly_one_finding() {
     assert_problem(dead, "broker dead letters", Warn, "2 dead letters wait ->");
     let idle = with(|facts| facts.queues[1].num_consumers = 0);
     assert_problem(idle, "broker consumers", Warn, "no process consumes orders.1 ->");
+    let mut facts = healthy();
+    facts.queues[1].num_consumers = 0;
+    let beside_a_server = checks(&facts, Some("spring"), true);
+    assert_problem(beside_a_server, "broker consumers", Fail, "no process consumes orders.1 ->");
+    let unmaintained = with(|facts| facts.queues[2].num_consumers = 0);
+    assert_problem(unmaintained, "maintenance", Warn, "none runs: dead letters");
     let unreadable = with(|facts| facts.queues.push(part("unreadable", PartStatus::Matches, 2, 0)));
     assert_problem(unreadable, "broker dead letters", Warn, "2 messages wait in `unreadable`");
     // A user who may not declare may not publish either: one finding.

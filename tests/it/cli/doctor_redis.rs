@@ -333,7 +333,7 @@ fn a_bucket_without_a_readable_epoch_is_reported() {
 #[test]
 fn an_open_sale_without_relays_is_reported() {
     let redis = persistent(&[]);
-    let (stack, _server) = with_open_sale(&redis);
+    let (stack, server) = with_open_sale(&redis);
     assert!(stack.examine().about("relays").is_empty(), "tier `gate` has no relays");
     // The same stores, examined for the tier that publishes what the buckets accept.
     let stack = stack.with("FLOODGATE__TIER", "pipeline");
@@ -341,6 +341,9 @@ fn an_open_sale_without_relays_is_reported() {
     assert_eq!(finding.status, "warn");
     assert!(finding.detail.contains("sale spring"), "{finding:#?}");
     assert!(finding.remedy.contains("role = \"relay\""), "{finding:#?}");
+    // A server runs: the operator is not preparing a start.
+    let stack = stack.with("FLOODGATE__INTERNAL__BIND", &server.internal.to_string());
+    assert_eq!(stack.examine().about("relays")[0].status, "fail");
     redis.cmd(&["SET", "fg:relay:1-ab/0.1", "1"]);
     assert_eq!(stack.examine().about("relays")[0].status, "ok");
 }

@@ -22,7 +22,7 @@ struct Expected<'a> {
 }
 
 /// Checks every server behind `redis.url`; no findings for a tier without Redis.
-pub(super) async fn examine(settings: &Settings) -> Vec<Check> {
+pub(super) async fn examine(settings: &Settings, running: bool) -> Vec<Check> {
     // A missing address is a fault of the configuration.
     if !matches!(settings.tier, Tier::Gate | Tier::Pipeline) || settings.redis.url.is_empty() {
         return Vec::new();
@@ -43,7 +43,7 @@ pub(super) async fn examine(settings: &Settings) -> Vec<Check> {
             checks.extend(servers(&health.servers, &expected));
             checks.push(buckets::missing(&health.servers, &expected, clock::wall_ms()));
             if settings.tier == Tier::Pipeline {
-                checks.push(relays(&health.servers, &expected));
+                checks.push(relays(&health.servers, &expected, running));
             }
         }
         Err(error) => {
@@ -54,9 +54,9 @@ pub(super) async fn examine(settings: &Settings) -> Vec<Check> {
     checks
 }
 
-/// Warns when a sale is open and no relay worker publishes what its buckets accept. No finding if a
+/// Whether a sale is open and no relay worker publishes what its buckets accept. No finding if a
 /// server could not be read.
-fn relays(servers: &[Server], expected: &Expected<'_>) -> Check {
+fn relays(servers: &[Server], expected: &Expected<'_>, running: bool) -> Check {
     let check = check("relays");
     let counted = servers.iter().map(|server| {
         let facts = server.seen.as_ref().ok()?;
@@ -69,6 +69,7 @@ fn relays(servers: &[Server], expected: &Expected<'_>) -> Check {
     check
         .when(num_workers == 0 && open.is_some())
         .warn(format!("none runs, and sale {id} is open: its orders wait in the outbox"))
+        .fails_if(running)
         .remedy("start a process with role = \"relay\" or \"all\"")
         .ok(format!("{num_workers} workers"))
 }
