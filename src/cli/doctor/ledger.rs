@@ -1,5 +1,6 @@
 //! What the checks of Redis and RabbitMQ compare with: the installation and sales of the ledger.
 
+use super::{Check, check};
 use crate::config::Settings;
 use crate::domain::{Epoch, Phase, Sale};
 use crate::{db, tier};
@@ -10,6 +11,7 @@ pub(super) struct LedgerFacts {
     /// The id that the ledger writes into its buckets.
     pub(super) installation: String,
     pub(super) sales: Vec<Sale>,
+    pub(super) open_dead_letters: u64,
 }
 
 impl LedgerFacts {
@@ -21,14 +23,26 @@ impl LedgerFacts {
         let ledger = tier::open_ledger_for_reading(settings)?;
         let installation = tier::installation(ledger.as_ref()).await;
         let sales = ledger.sales().await;
+        let dead_letters = ledger.count_dead_letters().await;
         ledger.close().await;
         match installation {
-            Ok(installation) => {
-                Ok(Some(Self { installation: installation.to_string(), sales: sales? }))
-            }
+            Ok(installation) => Ok(Some(Self {
+                installation: installation.to_string(),
+                sales: sales?,
+                open_dead_letters: dead_letters?.open,
+            })),
             Err(db::Error::ReadOnly { .. }) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// Warns of dead letters that wait for an operator.
+    pub(super) fn dead_letters(&self) -> Check {
+        check("dead letters")
+            .when(self.open_dead_letters > 0)
+            .warn(format!("{} open in the ledger: their buyers wait", self.open_dead_letters))
+            .remedy("`floodgate dlq list`, then replay, park or discard each")
+            .ok("none open in the ledger")
     }
 
     /// A sale that is open, now or from the start of its window.

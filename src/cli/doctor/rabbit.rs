@@ -27,12 +27,15 @@ pub(super) async fn examine(settings: &Settings, running: bool) -> Vec<Check> {
     match tier::broker_options(settings) {
         Ok(options) => {
             let facts = health::read(&options).await;
-            let ledger = LedgerFacts::read(settings).await.ok().flatten().unwrap_or_default();
-            let open = ledger.open_sale().map(|sale| sale.id.as_str());
-            match facts {
+            let ledger = LedgerFacts::read(settings).await.ok().flatten();
+            let open = ledger.as_ref().and_then(LedgerFacts::open_sale);
+            let open = open.map(|sale| sale.id.as_str());
+            let mut checks = match facts {
                 Ok(facts) => checks(&facts, open, running),
                 Err(error) => vec![inaccessible(&error)],
-            }
+            };
+            checks.extend(ledger.as_ref().map(LedgerFacts::dead_letters));
+            checks
         }
         Err(error) => {
             let remedy = "correct amqp.url; see config/default.toml for its format";
@@ -127,8 +130,8 @@ fn publishing(self_test: &SelfTest) -> Check {
         }
         SelfTest::Blocked(reason) => {
             check.fail(format!("it accepts no messages: {reason}")).remedy(
-                "free memory or disk on its machine: `rabbitmq-diagnostics alarms` names which; \
-                 accepted orders wait in Redis meanwhile",
+                "free memory or disk on its machine, or raise the limit: `rabbitmq-diagnostics \
+                 alarms` names which; accepted orders wait in Redis meanwhile",
             )
         }
         SelfTest::Refused(reason) => {

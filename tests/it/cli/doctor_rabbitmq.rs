@@ -1,11 +1,16 @@
 //! `floodgate doctor` on a real RabbitMQ, with exactly one fault at a time.
 
 use floodgate::broker::{Publisher, RabbitBroker, Topology};
+use floodgate::domain::NewDeadLetter;
+use floodgate::runtime::clock::SystemClock;
+use floodgate::tier;
 use lapin::options::{BasicPublishOptions, QueueDeclareOptions};
 use lapin::types::FieldTable;
 
 use super::doctor::{Diagnosis, Stack};
+use crate::support::dead_letters::new_dead_letter;
 use crate::support::offers::run;
+use crate::support::process::settings;
 use crate::support::servers::Port;
 use crate::support::servers::rabbitmq::{Alarm, RabbitMq};
 use crate::support::servers::redis::{AOF_ALWAYS, Redis};
@@ -103,6 +108,35 @@ fn each_defect_of_a_broker_is_reported_with_its_remedy() {
     }
 
     assert_access_errors(&server, &redis);
+}
+
+/// Also while neither Redis nor the broker answers.
+#[test]
+fn open_dead_letters_of_the_ledger_are_reported() {
+    let stack = Stack::new(&[
+        ("FLOODGATE__TIER", "pipeline"),
+        ("FLOODGATE__REDIS__URL", "redis://127.0.0.1:1"),
+        ("FLOODGATE__AMQP__URL", "amqp://guest:guest@127.0.0.1:1/%2f"),
+    ]);
+    let store = |dead_letter: Option<NewDeadLetter>| {
+        run(async {
+            let settings = settings(stack.path());
+            let ledger = tier::open(&settings, &SystemClock::shared()).await.unwrap().ledger;
+            tier::installation(&*ledger).await.unwrap();
+            if let Some(dead_letter) = dead_letter {
+                ledger.store_dead_letters(vec![dead_letter], 0).await.unwrap();
+            }
+            ledger.close().await;
+        });
+    };
+    store(None);
+    assert_eq!(stack.examine().about("dead letters")[0].status, "ok");
+    store(Some(new_dead_letter(&[1])));
+    let diagnosis = stack.examine();
+    let finding = diagnosis.about("dead letters")[0];
+    assert_eq!(finding.status, "warn", "{finding:#?}");
+    assert!(finding.detail.starts_with("1 open"), "{finding:#?}");
+    assert!(finding.remedy.contains("floodgate dlq list"), "{finding:#?}");
 }
 
 fn assert_access_errors(server: &RabbitMq, redis: &Redis) {

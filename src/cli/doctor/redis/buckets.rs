@@ -128,7 +128,7 @@ mod tests {
             vec![buckets(&seen, &expected, "redis-cli")]
         };
         let installation = "0000000a".to_owned();
-        let ours = LedgerFacts { installation, sales: Vec::new() };
+        let ours = LedgerFacts { installation, ..LedgerFacts::default() };
         assert_eq!(problems(found(Ok(Some(ours)))), []);
         assert_problem(found(Ok(None)), "redis buckets", Fail, "3 of 3 under our namespace");
         let unreadable = crate::db::Error::CannotOpen { reason: "no".to_owned() };

@@ -31,7 +31,7 @@ pub fn facts(info: &[(&str, &str)], config: &[(&str, &str)]) -> ServerFacts {
 /// The checks of one master; the ledger has the installation id `0000000a`.
 fn checked(facts: &ServerFacts, durability: Durability) -> Vec<Check> {
     let installation = "0000000a".to_owned();
-    let ledger = Ok(Some(LedgerFacts { installation, sales: Vec::new() }));
+    let ledger = Ok(Some(LedgerFacts { installation, ..LedgerFacts::default() }));
     let mut settings = Settings::with_ledger("sqlite://x.db").redis;
     settings.durability = durability;
     let expected = Expected { settings: &settings, is_cluster: false, ledger };
