@@ -22,7 +22,7 @@ Examples:
 
 /// Reload the buckets of a sale in Redis from the ledger, without a restart: buyers get `busy` for
 /// a moment, and accepted requests stay accepted. 0 = loaded and open, 1 = no such sale, it has no
-/// buckets, or the ledger is behind them, 2 = outcome unknown: the maintenance role goes on with it
+/// buckets, or the ledger is behind them, 2 = outcome unknown: see `floodgate doctor`
 #[derive(Debug, Args)]
 #[command(before_help = EXAMPLES)]
 pub struct RebuildArgs {
@@ -68,8 +68,8 @@ fn with_remedy(error: Error, sale: &str) -> CommandFailure {
              its tier keeps its counts inside the process (restart that process)"
         }
         Error::Unable { .. } | Error::Unknown { .. } => {
-            "the maintenance role goes on with it: see the log of a process with role all or \
-             maintenance, and whether ledger and Redis answer; repeats do no harm"
+            "the maintenance role goes on with it, unless `floodgate doctor` fails on the buckets; \
+             see its log, and whether ledger and Redis answer; repeats do no harm"
         }
         _ => return error.into_failure(),
     };

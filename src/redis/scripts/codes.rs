@@ -21,7 +21,7 @@ codes! {
     NOT_READY = 1;
     /// The bucket was opened on another server: there was a failover or a restart since.
     FENCED = 2;
-    /// The bucket belongs to another installation, that is, another ledger.
+    /// The bucket belongs to another installation, that is, another ledger, or does not name one.
     FOREIGN = 3;
     /// A value was not written by any script.
     CORRUPT = 4;

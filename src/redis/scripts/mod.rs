@@ -147,9 +147,11 @@ pub enum Error {
     /// The bucket was opened before a failover or restart: writes may be lost.
     #[error("the bucket was opened on another server")]
     Fenced,
-    /// Another ledger uses the same key names on the same server.
+    /// Another ledger uses the same key names on the same server, or another program has written
+    /// to the bucket.
     #[error(
-        "the bucket belongs to another installation; set another `namespace`, or use another Redis"
+        "the bucket is of another installation or its epoch is unreadable; see `redis buckets` of \
+         `floodgate doctor`"
     )]
     Foreign,
     /// A value was not written by any script.

@@ -328,6 +328,20 @@ fn a_bucket_without_a_readable_epoch_is_reported() {
     let finding = diagnosis.only_problem("redis", "fail");
     assert_eq!(finding.check, "redis buckets");
     assert!(finding.remedy.contains("UNLINK 'fg:{1:0}:bucket'"), "{finding:#?}");
+    assert!(finding.remedy.contains("run the doctor again"), "{finding:#?}");
+}
+
+#[test]
+fn without_the_ledger_the_owner_of_a_bucket_is_not_known() {
+    let redis = persistent(&[]);
+    redis.cmd(&["HSET", "fg:{7:0}:bucket", "epoch", "0badcafe.3", "server", "elsewhere"]);
+    let away = ("FLOODGATE__LEDGER__URL", "mysql://u:p@127.0.0.1:1/x");
+    let url = redis.url();
+    let stack = Stack::unmigrated(&[GATE, LONG_TIMEOUT, (URL, &url), (DURABILITY, "aof"), away]);
+    let diagnosis = stack.examine();
+    let found = diagnosis.about("redis buckets");
+    assert_eq!(found[0].status, "ok", "{found:#?}");
+    assert!(found[0].detail.contains("owner unknown without the ledger"), "{found:#?}");
 }
 
 #[test]

@@ -233,7 +233,7 @@ fn a_rebuild_names_its_skus_and_each_refusal_has_its_remedy() {
         (409, "no-buckets", 1, "restart that process"),
         (409, "ledger-behind", 1, "`floodgate sale open spring`"),
         (404, "unknown-sku", 1, "sale list"),
-        (503, "busy", 2, "the maintenance role goes on with it"),
+        (503, "busy", 2, "unless `floodgate doctor` fails on the buckets"),
     ] {
         let output =
             ScriptedApi::always(status, json!({ "title": "no", "code": problem })).run(&words);

@@ -225,6 +225,8 @@ fn a_load_replaces_invalid_values() {
         assert_eq!(fixture.hold(&mut client, 0, token), Err(Error::Foreign));
         assert_eq!(fixture.clear(&mut client, 0, token), Err(Error::Foreign));
     }
+    // The doctor tells whether it is another ledger's, or was overwritten.
+    assert!(Error::Foreign.to_string().ends_with("`redis buckets` of `floodgate doctor`"));
 }
 
 #[test]

@@ -40,7 +40,7 @@ pub(super) fn buckets(facts: &ServerFacts, expected: &Expected<'_>, cli: &str) -
             "{num_foreign} of {total} under our namespace have no readable epoch{partial}"
         ))
         .remedy(format!(
-            "`{cli} UNLINK '{}'`, and the like for each: the ledger has what is in it",
+            "`{cli} UNLINK '{}'`, then run the doctor again; accepted requests are kept",
             unreadable.unwrap_or_default()
         ))
         .when(num_foreign > 0)
@@ -102,36 +102,4 @@ pub(super) fn missing(servers: &[Server], expected: &Expected<'_>, now_ms: i64) 
             "start a process with role = \"maintenance\" or \"all\": it loads them from the ledger \
              in seconds; where one runs, its log says why it cannot",
         )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::super::Status::Fail;
-    use super::super::super::ledger::LedgerFacts;
-    use super::super::super::tests::{assert_problem, problems};
-    use super::super::server::tests::facts;
-    use super::*;
-    use crate::config::Settings;
-    use crate::redis::transport::health::{FoundBuckets, InstallationBuckets};
-
-    #[test]
-    fn buckets_belong_to_the_ledger() {
-        let mut seen = facts(&[], &[]);
-        let three = InstallationBuckets { count: 3, ..InstallationBuckets::default() };
-        seen.buckets = Ok(FoundBuckets {
-            by_installation: [("0000000a".to_owned(), three)].into(),
-            ..FoundBuckets::default()
-        });
-        let settings = Settings::with_ledger("sqlite://x.db").redis;
-        let found = |ledger| {
-            let expected = Expected { settings: &settings, is_cluster: false, ledger };
-            vec![buckets(&seen, &expected, "redis-cli")]
-        };
-        let installation = "0000000a".to_owned();
-        let ours = LedgerFacts { installation, ..LedgerFacts::default() };
-        assert_eq!(problems(found(Ok(Some(ours)))), []);
-        assert_problem(found(Ok(None)), "redis buckets", Fail, "3 of 3 under our namespace");
-        let unreadable = crate::db::Error::CannotOpen { reason: "no".to_owned() };
-        assert_eq!(problems(found(Err(unreadable))), []);
-    }
 }
