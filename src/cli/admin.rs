@@ -98,7 +98,7 @@ impl Error {
             }
             Self::Refused { status: 404, .. } => "`floodgate sale list` shows every sale",
             Self::Refused { .. } => "change the request; nothing was changed",
-            Self::Unable { .. } => "see /readyz of the internal listener and the server's log",
+            Self::Unable { .. } => "see `floodgate doctor` and the server's log",
             Self::NotFloodgate { .. } => {
                 "name the internal listener (not the public one): --internal-url"
             }

@@ -186,7 +186,7 @@ impl From<db::Error> for Problem {
         match class {
             db::ErrorClass::Retry | db::ErrorClass::Down | db::ErrorClass::Unknown => {
                 Self::from(ProblemCode::Busy)
-                    .with_detail("The ledger did not answer. Ask again later.")
+                    .with_detail("The ledger does not answer, or refuses. Ask again later.")
             }
             db::ErrorClass::Bug => ProblemCode::Internal.into(),
         }
@@ -221,7 +221,7 @@ impl From<outbox::Error> for Problem {
 fn unavailable(store: &str, error: &(dyn std::error::Error + 'static)) -> Problem {
     tracing::warn!(error, "{store}: call failed");
     Problem::from(ProblemCode::Busy)
-        .with_detail(format!("The {store} did not answer. Ask again later."))
+        .with_detail(format!("The {store} does not answer, or refuses. Ask again later."))
 }
 
 #[cfg(test)]
@@ -274,6 +274,13 @@ mod tests {
     fn a_crowd_of_queued_requests_does_not_poll_in_step() {
         let drawn: BTreeSet<_> = (0..100).map(|_| retry_later().1.as_bytes().to_vec()).collect();
         assert_eq!(drawn, BTreeSet::from([b"1".to_vec(), b"2".to_vec()]));
+    }
+
+    #[test]
+    fn a_ledger_that_fails_may_answer_and_refuse() {
+        let error = db::Error::TimedOut { operation: "a ping" };
+        let detail = "The ledger does not answer, or refuses. Ask again later.";
+        assert_eq!(parsed(&Problem::from(error))["detail"], detail);
     }
 
     #[test]

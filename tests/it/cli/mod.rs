@@ -216,6 +216,15 @@ fn commands_send_the_first_token_that_may_operate() {
     assert!(scripted::stderr(&refused).contains("admin.tokens_file"), "{refused:?}");
 }
 
+/// A ledger that is read-only answers, and the server is ready.
+#[test]
+fn a_server_that_cannot_do_it_now_leads_to_the_doctor() {
+    let problem = serde_json::json!({ "title": "Busy", "code": "busy" });
+    let output = scripted::ScriptedApi::always(503, problem).run(&["sale", "open", "spring"]);
+    assert_eq!(code(&output), 2, "{output:?}");
+    assert!(scripted::stderr(&output).contains("-> see `floodgate doctor`"), "{output:?}");
+}
+
 #[test]
 fn the_help_and_the_manual_list_every_exit_code() {
     let help = String::from_utf8(run(Path::new("/"), &["--help"]).stdout).unwrap();
