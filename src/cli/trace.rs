@@ -115,15 +115,13 @@ fn remedy(trace: &Json) -> String {
         };
     }
     let last = stages.last().map(|stage| field(stage, "stage"));
-    match last.as_deref() {
-        Some("outbox") => {
-            "wait: a relay takes it; if it stays: is a relay running, is the broker up?"
-        }
-        Some("relay") => "wait: its relay publishes it; if it stays: is the broker up?",
-        Some("broker") => "wait: a consumer takes it; if it stays: is a consumer running?",
-        Some("dead_letter") => "wait: it was replayed; if it stays: is a consumer running?",
-        Some("gate") => "wait: the ledger has not answered; if it stays: is the ledger up?",
-        _ => "see docs/runbooks/order-stuck.md",
-    }
-    .to_owned()
+    let why = match last.as_deref() {
+        Some("outbox") => "a relay takes it",
+        Some("relay") => "its relay publishes it",
+        Some("broker") => "a consumer takes it",
+        Some("dead_letter") => "it was replayed",
+        Some("gate") => "the ledger has not answered",
+        _ => return "see docs/runbooks/order-stuck.md".to_owned(),
+    };
+    format!("wait: {why}; if it stays: `floodgate doctor`, docs/runbooks/order-stuck.md")
 }

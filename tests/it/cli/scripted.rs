@@ -261,7 +261,8 @@ fn a_trace_is_a_table_above_the_next_step() {
     let head = "request 9, SKU phone, trace 4bf9.[8m\n\nSTAGE  STATE   AT";
     assert!(text.starts_with(head), "{text}");
     assert!(text.contains("\nrelay  queued  -                         node-1/2  -"), "{text}");
-    assert!(text.ends_with("is the broker up?\n") && !text.contains("took"), "{text}");
+    let end = "if it stays: `floodgate doctor`, docs/runbooks/order-stuck.md\n";
+    assert!(text.ends_with(end) && !text.contains("took"), "{text}");
 
     let untrusted = json!([{
         "stage": "dead_letter", "state": "open", "holder": "dead letter 17\u{1b}[1A",
