@@ -24,12 +24,22 @@ pub(super) fn render_list(page: &Json) -> String {
     let names = ["id", "state", "origin", "attempts", "dead_at", "message_id", "reason"];
     let row = |dead_letter| {
         let cells = cells(dead_letter, &names);
-        cells.iter().map(|cell| on_one_line(cell, CELL_CHARS)).collect()
+        cells.iter().map(|cell| without_middle(cell)).collect()
     };
     let heading = ["ID", "STATE", "ORIGIN", "ATTEMPTS", "DEAD AT", "MESSAGE", "REASON"];
     let matching = page.get("num_matching").and_then(Json::as_u64);
     let matching = matching.map_or_else(String::new, |num| format!("{num} match; "));
     format!("{}\n{matching}{total}\n", table(&heading, dead_letters.iter().map(row)))
+}
+
+/// A cell; one that is too long loses its middle, because a reason ends with the cause.
+fn without_middle(text: &str) -> String {
+    let (num_chars, half) = (text.chars().count(), CELL_CHARS / 2);
+    if num_chars <= CELL_CHARS {
+        return on_one_line(text, CELL_CHARS);
+    }
+    let end: String = text.chars().skip(num_chars - half).collect();
+    on_one_line(text, half) + &on_one_line(&end, half)
 }
 
 pub(super) fn render_dead_letter(dead_letter: &Json) -> String {

@@ -204,12 +204,13 @@ fn a_list_is_a_table_with_its_counts() {
         "dead_letters": [{
             "id": "17", "state": "open", "origin": "consumer", "attempts": 4,
             "dead_at": "2030-01-01T00:00:00.000Z", "message_id": CONTROL_CHARS,
-            "reason": format!("no such SKU\u{1b}[2J{}", "x".repeat(99)),
+            "reason": format!("no such SKU\u{1b}[2J{}: the table is full", "x".repeat(99)),
         }],
     });
     let text = ScriptedApi::always(200, page).text(&["dlq", "list"], 0);
     assert!(text.contains("17  open   consumer  4"), "{text}");
-    assert!(text.contains("no such SKU.[2Jxx") && text.contains("xx..\n"), "{text}");
+    assert!(text.contains("no such SKU.[2Jxx"), "{text}");
+    assert!(text.contains("xx..xx") && text.contains("x: the table is full\n"), "{text}");
     assert!(text.contains("  9-1.]0;mine..  no such"), "{text}");
     assert!(text.ends_with("\n1 open, 2 replayed, 0 parked, 3 discarded\n"), "{text}");
     let none = json!({ "counts": { "open": 0, "replayed": 2, "parked": 0, "discarded": 0 } });
