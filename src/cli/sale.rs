@@ -215,7 +215,8 @@ fn render_sale(sale: &Json) -> String {
         row.extend([policy, field(sku, "title")]);
         row
     };
-    let heading = ["SKU", "LEFT", "PRICE", "POLICY", "TITLE"];
+    // In the gates; the funnel's `left` is of the ledger.
+    let heading = ["SKU", "FREE", "PRICE", "POLICY", "TITLE"];
     format!(
         "sale {}: {} ({})\nsells from {} to {}\n{}\n{}",
         field(sale, "sale_id"),

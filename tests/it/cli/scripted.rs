@@ -191,7 +191,7 @@ fn sales_are_shown_as_tables() {
     let text = api.text(&["sale", "show", "spring"], 0);
     assert!(text.contains("\n2030-01-01T00:00:00Z  close  anna  sold.[2J"), "{text}");
     assert!(text.starts_with("sale spring: Spring (open)\n"), "{text}");
-    assert!(text.contains("\nphone  3     10     quota 2  Phone\n"), "{text}");
+    assert!(text.contains("FREE  PRICE  POLICY   TITLE\nphone  3     10     quota 2"), "{text}");
     assert!(text.contains("\nunsettled  1,200  requests  31.007 s"), "{text}");
     assert!(text.contains("\nbroker     ?      messages  -"), "{text}");
 }
