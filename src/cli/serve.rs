@@ -199,34 +199,3 @@ pub(super) fn raise_open_files(connections_max: usize) {
         );
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::{LogFormat, Role};
-
-    fn read(json: bool, set: &str, role: Option<&str>) -> Result<Settings, crate::config::Error> {
-        let common = Common { json, set: vec![set.to_owned()], config: None };
-        let loaded = settings(&ServeArgs { role: role.map(str::to_owned) }, &common);
-        loaded.map(|loaded| loaded.settings)
-    }
-
-    #[test]
-    fn json_makes_the_log_json_unless_log_format_is_set() {
-        assert_eq!(read(true, "role=all", None).unwrap().log.format, LogFormat::Json);
-        assert_eq!(read(true, "log.format=text", None).unwrap().log.format, LogFormat::Text);
-    }
-
-    #[test]
-    fn every_value_of_the_role_flag_is_a_role() {
-        let roles = roles();
-        for role in roles.iter().flat_map(PossibleValue::get_name_and_aliases) {
-            match read(false, "role=all", Some(role)) {
-                Ok(settings) => assert_eq!(settings.role, Role::All),
-                Err(error) => {
-                    assert!(error.to_string().contains("role: role `"), "{error}");
-                }
-            }
-        }
-    }
-}

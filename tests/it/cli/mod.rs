@@ -259,6 +259,35 @@ fn a_doctor_without_a_configuration_begins_with_a_warning() {
 }
 
 #[test]
+fn json_makes_the_log_json_unless_its_format_is_set() {
+    for (more, is_json) in [("log.filter=info", true), ("log.format=text", false)] {
+        let output = serve_nowhere(&["--json", "--set", more]);
+        assert_eq!(code(&output), 4, "{output:?}");
+        assert_eq!(output.stderr.starts_with(b"{"), is_json, "{output:?}");
+    }
+}
+
+#[test]
+fn every_value_of_the_role_flag_is_a_role() {
+    for role in ["all", "api", "relay", "consumer", "maintenance", "keeper"] {
+        let output = serve_nowhere(&["--role", role]);
+        if role == "all" {
+            assert_eq!(code(&output), 4, "{output:?}");
+            continue;
+        }
+        // Tier `memory` has no roles.
+        assert_eq!(code(&output), 3, "{output:?}");
+        assert!(scripted::stderr(&output).contains("role: role `"), "{output:?}");
+    }
+}
+
+/// A server whose ledger cannot be opened.
+fn serve_nowhere(more: &[&str]) -> Output {
+    let nowhere = ["serve", "--set", "ledger.url=sqlite:///nowhere/at/all/ledger.db"];
+    run(Path::new("/"), &[&nowhere[..], more].concat())
+}
+
+#[test]
 fn the_environment_is_read_and_secrets_stay_hidden() {
     let directory = tempfile::tempdir().unwrap();
     let shown = floodgate(directory.path(), &["check-config", "--json"])
