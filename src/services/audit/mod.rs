@@ -198,14 +198,14 @@ impl AuditRun<'_> {
             )) => error,
             checked => return checked,
         };
-        let note = format!("sku {}: {error}; its orders were not compared with its gates", sku.no);
+        let note = format!("orders of sku {} were not compared with its gates: {error}", sku.no);
         match error {
             // Nothing was accepted before the start, and the buckets are loaded shortly before it.
             stock::Error::NotLoaded(_) if self.now_ms < sale.starts_at_ms => {}
             // No process loads the buckets of a dormant sale any more.
             stock::Error::NotLoaded(_) if sale.is_dormant(self.now_ms) => self.num_dormant += 1,
             _ if sale.is_dormant(self.now_ms) => {
-                self.notes.push(format!("{note}, which sell nothing any more"));
+                self.notes.push(format!("{note}; the gates sell nothing any more"));
             }
             _ => self.note_unchecked(note),
         }

@@ -50,14 +50,13 @@ impl QueuedRequests {
     pub(super) fn why_not_quiescent(&self, num_unsettled: u64) -> String {
         match self.num_overdue {
             0 => format!(
-                "{num_unsettled} requests are queued, and none that the ledger lacks for longer \
+                "the gates have {num_unsettled} queued, and none that the ledger lacks for longer \
                  than {} s: ask again in a moment",
                 DRAIN_LIMIT_MS / 1000
             ),
             num_overdue => format!(
-                "{num_overdue} of {num_unsettled} queued requests are in no store for over {} s, \
-                 and may still be between the gates and the ledger: ask again when the outbox \
-                 and the queues are empty",
+                "{num_overdue} of {num_unsettled} queued requests waited for over {} s without a \
+                 result, and may still be in the outbox or a queue: ask again when these are empty",
                 DRAIN_LIMIT_MS / 1000
             ),
         }
