@@ -15,7 +15,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use actix::{Actor, AsyncContext, Context, Handler};
 use tokio::sync::oneshot;
@@ -107,6 +107,8 @@ pub struct StockGate {
     in_progress: InProgress,
     /// The last error of the stock, until it succeeds again.
     last_error: LastError,
+    /// When it last logged that the outbox is full.
+    full_logged_at: Option<Instant>,
     quiet: Vec<oneshot::Sender<()>>,
     is_quiet: bool,
 }
@@ -123,6 +125,7 @@ impl StockGate {
             submitting: HashSet::new(),
             in_progress: InProgress::default(),
             last_error: LastError::default(),
+            full_logged_at: None,
             quiet: Vec::new(),
             is_quiet: false,
         }
@@ -201,7 +204,11 @@ impl StockGate {
                 Verdict::StaleEpoch if !is_repeat_only(&purchase) => {
                     reply(purchase.reply, None);
                 }
-                Verdict::StaleEpoch | Verdict::Full => answer(purchase, BuyAnswer::Busy),
+                Verdict::StaleEpoch => answer(purchase, BuyAnswer::Busy),
+                Verdict::Full => {
+                    self.log_full_outbox();
+                    answer(purchase, BuyAnswer::Busy);
+                }
                 Verdict::Short => self.starved.push_back(purchase),
             }
         }

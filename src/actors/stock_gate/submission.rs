@@ -1,6 +1,7 @@
 //! Submits accepted intents to the ledger writer, and resubmits those that have no outcome.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use actix::Context;
 
@@ -14,6 +15,9 @@ use crate::stock;
 
 /// Resubmission passes in a row that a busy gate may skip.
 const SKIPS_MAX: u32 = 4;
+
+/// Shortest time between two lines of the log about a full outbox.
+const FULL_LOGGED_EVERY: Duration = Duration::from_secs(60);
 
 /// A buyer who waits for the ledger.
 pub(super) struct Waiter {
@@ -30,6 +34,17 @@ impl StockGate {
         for chunk in intents.chunks(self.deps.settings.batch_max) {
             let backoff = self.deps.backoff();
             self.place(ctx, ledger_writer.clone(), chunk.to_vec(), backoff);
+        }
+    }
+
+    /// Logs that the outbox of the bucket is full, at most once in [`FULL_LOGGED_EVERY`].
+    pub(super) fn log_full_outbox(&mut self) {
+        let now = self.deps.clock.now();
+        let is_due = |at| now.duration_since(at) >= FULL_LOGGED_EVERY;
+        if self.full_logged_at.is_none_or(is_due) {
+            self.full_logged_at = Some(now);
+            let (sku, bucket) = (self.deps.sku.no, self.deps.bucket);
+            tracing::warn!(%sku, %bucket, "outbox full: new buyers read busy");
         }
     }
 

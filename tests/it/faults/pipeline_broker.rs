@@ -11,6 +11,9 @@ use crate::support::pipeline::PipelineFixture;
 use crate::support::shop::Shop;
 use crate::support::wait::{drains_within, until};
 
+/// The line of a gate whose bucket has no room in its outbox.
+const FULL: &str = "outbox full: new buyers read busy";
+
 /// Runs work that needs the recovered broker, and waits until all requests are settled.
 async fn assert_drains(
     fixture: &PipelineFixture,
@@ -119,7 +122,11 @@ fn broker_fails(outbox: &str) {
         let mut consumer = fixture.server("consumer", &[]);
         let mut shop = Shop::open(maintenance.internal, 20_000).await;
         let at = [api.public, maintenance.internal, relay.internal];
+        assert!(!api.log().contains(FULL), "{}", api.log());
         long_outage(&fixture, &mut shop, at).await;
+        // One for each bucket in a minute, however many buyers are refused.
+        let num_logged = api.log().matches(FULL).count();
+        assert!((1..100).contains(&num_logged), "{num_logged} lines");
         // No consumer may empty the queue that must stay full.
         consumer.kill();
         rejecting_queue(&fixture, &mut shop, at).await;
