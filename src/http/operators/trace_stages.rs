@@ -106,7 +106,7 @@ impl TraceFindings {
         self.gate = Some(gate.with_units_at(order.quantity, order.placed_at_ms));
         self.pipeline.extend(published_at_ms.map(|at_ms| StageView {
             at: Some(rfc3339(at_ms)),
-            ..StageView::new("relay", "published it", "published")
+            ..StageView::new("relay", "sent it to the broker", "published")
         }));
         let ledger = StageView::new("ledger", "order", state);
         self.ledger = Some(ledger.with_units_at(order.quantity, recorded_at_ms));

@@ -70,7 +70,7 @@ async fn story(app: &TestApp) {
     let trace = app.admin(&format!("/requests/{id}/trace"), None).await;
     let messages: Vec<_> = trace["stages"].as_array().unwrap().iter().map(|s| &s["says"]).collect();
     let expected: &[&str] = match app.settings.tier {
-        Tier::Pipeline => &["has the order", "published it", "order"],
+        Tier::Pipeline => &["has the order", "sent it to the broker", "order"],
         _ => &["has the order", "order"],
     };
     assert_eq!(messages, expected);
