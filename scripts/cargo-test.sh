@@ -10,4 +10,5 @@ if (($# == 0)); then
   # nextest does not run the examples in the documentation.
   cargo test --locked --workspace --doc
 fi
-exec cargo nextest run --locked --workspace "$@"
+# Many tests wait for servers: two for each core.
+exec cargo nextest run --locked --workspace --test-threads "$((2 * $(nproc)))" "$@"
