@@ -150,8 +150,8 @@ pub enum Error {
     /// Another ledger uses the same key names on the same server, or another program has written
     /// to the bucket.
     #[error(
-        "the bucket is of another installation or its epoch is unreadable; see `redis buckets` of \
-         `floodgate doctor`"
+        "the bucket is of another installation or its epoch is unreadable: `redis buckets` of \
+         `floodgate doctor` tells which; each installation needs a `namespace` of its own"
     )]
     Foreign,
     /// A value was not written by any script.

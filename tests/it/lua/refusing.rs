@@ -43,20 +43,13 @@ const NOT_A_NUMBER: [Option<&str>; 10] = [
     Some("12345678901234567890"),
 ];
 
+/// The number of the last change of the stock.
+const CHANGE: &str = "stock_change";
+
 /// The mandatory fields of a bucket.
 const FIELDS: [&str; 12] = [
-    "epoch",
-    "server",
-    "phase",
-    "stock",
-    "lent",
-    "released",
-    "returned",
-    "failed",
-    "loaded",
-    "queued",
-    "changes",
-    "stock_change",
+    "epoch", "server", "phase", "stock", "lent", "released", "returned", "failed", "loaded",
+    "queued", "changes", CHANGE,
 ];
 
 /// Whether a script reads this field of the bucket as a number.
@@ -68,18 +61,10 @@ fn parses(script: Script, field: &str) -> bool {
         Script::Lend | Script::Borrow => &["stock", "lent", "changes", "loaded"],
         Script::ClearLoan => &["stock", "lent", "changes"],
         Script::Snapshot => &[
-            "epoch",
-            "phase",
-            "stock",
-            "lent",
-            "changes",
-            "released",
-            "returned",
-            "failed",
-            "queued",
-            "stock_change",
+            "epoch", "phase", "stock", "lent", "changes", "released", "returned", "failed",
+            "queued", CHANGE,
         ],
-        Script::ChangeStock => &["stock", "lent", "changes", "stock_change"],
+        Script::ChangeStock => &["stock", "lent", "changes", CHANGE],
         Script::SetPhase => &["epoch", "phase"],
         _ => &[],
     };
