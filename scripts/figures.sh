@@ -16,7 +16,7 @@ part() { # description, limit, folders of src/
   row "  $1" "$(lines "${@:3}")" "$2"
 }
 way=(messages stock redis outbox broker watermark lease)
-part 'click to order: stores' 12500 "${way[@]/#/src/}"
+part 'click to order: stores' 12300 "${way[@]/#/src/}"
 part 'actors' 10000 src/actors
 part 'ledger' 10000 src/db
 part 'rules and services' 9400 src/domain src/services
