@@ -232,6 +232,12 @@ impl Effective {
         text
     }
 
+    /// Whether a source, such as a file, gives this key a value.
+    #[must_use]
+    pub fn has_source(&self, key: &str) -> bool {
+        self.entries.iter().any(|entry| entry.key == key && entry.origin.is_some())
+    }
+
     /// `{"settings": {section: {key: value}}, "origins": {"section.key": "file x"}}`;
     /// `origins` names only keys that are not at their default.
     #[must_use]

@@ -35,8 +35,10 @@ pub trait MigratedDatabase: Sized {
     }
 }
 
-/// Tables of every ledger. A database that has one of them, and no record of migrations, is that of
-/// another program.
+/// The table of the applied migrations, created before every other.
+pub const MIGRATIONS: &str = "__diesel_schema_migrations";
+
+/// Tables of every ledger: with one, but without [`MIGRATIONS`], a database is another program's.
 pub const TABLES: [&str; 7] =
     ["sales", "skus", "orders", "quotas", "failed_requests", "tokens", "secrets"];
 
@@ -77,7 +79,7 @@ impl SchemaStatus {
 /// Compares the schema of the database with this program's. Read-only.
 pub fn schema_status<D: Database>(conn: &mut D) -> Result<SchemaStatus, Error> {
     let mut status = SchemaStatus::default();
-    if conn.has_table("__diesel_schema_migrations")? {
+    if conn.has_table(MIGRATIONS)? {
         status.applied = conn.applied_versions()?;
     }
     let built_in = built_in()?;

@@ -137,9 +137,8 @@ async fn examine(common: &Common) -> Vec<Finding> {
                 Ok(client) => client.is_alive().await,
                 Err(_no_fixed_port) => false,
             };
-            let given = effective.to_json();
-            let is_given = |origin| given.pointer(origin).is_some();
-            let names_ledger = ["/origins/tier", "/origins/ledger.url"].into_iter().any(is_given);
+            let names_ledger =
+                ["tier", "ledger.url"].into_iter().any(|key| effective.has_source(key));
             [
                 configuration(&faults, names_ledger || common.config.is_some()),
                 secrets(&exposed),

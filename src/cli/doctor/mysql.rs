@@ -3,7 +3,7 @@
 
 use super::{Check, ROUND_TRIP_COMFORTABLE, check, is_at_least, machine, ms};
 use crate::config::{Settings, Tier};
-use crate::db::migrate::TABLES;
+use crate::db::migrate::{MIGRATIONS, TABLES};
 use crate::db::mysql::health::MysqlFacts;
 use crate::tier;
 
@@ -92,8 +92,8 @@ fn schema(facts: &MysqlFacts) -> Check {
         return check.ok("current");
     }
     let foreign = facts.tables.iter().find(|(name, _)| TABLES.contains(&name.as_str()));
-    // Created before every other table: a crash in the middle of the first migration leaves it.
-    let has_record = facts.tables.iter().any(|(name, _)| name == "__diesel_schema_migrations");
+    // A crash in the middle of the first migration leaves it.
+    let has_record = facts.tables.iter().any(|(name, _)| name == MIGRATIONS);
     check
         .when(has_record)
         .fail(format!("lacks migrations: {}", schema.pending.join(", ")))

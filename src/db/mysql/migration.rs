@@ -65,9 +65,8 @@ pub(super) fn check_and_migrate(
 /// Rejects a database in which another program created tables with our names.
 fn reject_foreign_tables(conn: &mut MysqlConnection) -> Result<(), Error> {
     for table in migrate::TABLES {
-        // In this order, because another process may be migrating: the table of the migrations is
-        // created before every other table.
-        if conn.has_table(table)? && !conn.has_table("__diesel_schema_migrations")? {
+        // In this order, because another process may be migrating.
+        if conn.has_table(table)? && !conn.has_table(migrate::MIGRATIONS)? {
             return cannot_open(format!(
                 "the database has a table `{table}` of another program: give floodgate a database \
                  of its own"
