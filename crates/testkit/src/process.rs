@@ -9,7 +9,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
 const POLL_PERIOD: Duration = Duration::from_millis(5);
@@ -60,10 +60,25 @@ impl Process {
         fs::read_to_string(&self.output).unwrap_or_default()
     }
 
-    /// Sends a signal, such as `STOP` or `CONT`.
+    /// Sends a signal, such as `STOP` or `CONT`. Returns from `STOP` when every thread has stopped:
+    /// the kernel stops a thread that waits for a core only when it gets one.
     pub fn signal(&self, signal: Signal) -> anyhow::Result<()> {
         let pid = Pid::from_raw(i32::try_from(self.id())?);
-        Ok(kill_process(pid.context("no process")?, signal)?)
+        kill_process(pid.context("no process")?, signal)?;
+        ensure!(signal != Signal::STOP || wait(|| self.is_stopped())?, "a process does not stop");
+        Ok(())
+    }
+
+    /// Whether no thread of the process runs (proc(5): the state follows the name).
+    fn is_stopped(&self) -> anyhow::Result<bool> {
+        for thread in fs::read_dir(format!("/proc/{}/task", self.id()))? {
+            // A thread that has ended has no file.
+            let stat = fs::read_to_string(thread?.path().join("stat")).unwrap_or_default();
+            if stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['T', 't', 'Z'])) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 }
 
@@ -125,5 +140,9 @@ mod tests {
         let expected = format!("{}\n{}\n", directory.display(), temporary.display());
         assert_eq!(process.output(), expected);
         assert!(process.is_running().unwrap());
+        process.signal(Signal::STOP).unwrap();
+        assert!(process.is_stopped().unwrap());
+        process.signal(Signal::CONT).unwrap();
+        assert!(wait(|| Ok(!process.is_stopped()?)).unwrap());
     }
 }
