@@ -74,4 +74,5 @@ pub mod services {
     pub mod rebuild;
     pub mod requests;
     pub mod sales;
+    pub mod trusted_time;
 }

@@ -21,18 +21,20 @@ impl ActorSystem {
     /// Starts the actors that end unpaid orders and pay money back, in processes that maintain; in
     /// others the one that watches the clock.
     pub fn start_payment_timer(&self, orders: &OrderService) {
+        let (engine, every_ms) = (&self.engine, self.settings.payment.every_ms);
+        let time = Arc::clone(&self.time);
+        if !self.settings.role.maintains() {
+            self.start_periodic("clock_watcher", engine, every_ms, ClockWatcher(time));
+            return;
+        }
         let deps = Arc::new(TimerDeps::new(
             orders.clone(),
             Arc::clone(&self.backends.ledger),
             &self.settings.payment,
+            time,
             Arc::clone(&self.clock),
             Arc::clone(&self.metrics),
         ));
-        let (engine, every_ms) = (&self.engine, self.settings.payment.every_ms);
-        if !self.settings.role.maintains() {
-            self.start_periodic("clock_watcher", engine, every_ms, ClockWatcher(deps));
-            return;
-        }
         self.start_periodic("payment_timer", engine, every_ms, PaymentTimer(Arc::clone(&deps)));
         let inquirer = PaymentInquirer(Arc::clone(&deps));
         self.start_periodic("payment_inquirer", engine, every_ms, inquirer);

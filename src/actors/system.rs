@@ -39,6 +39,7 @@ use crate::runtime::shutdown::Shutdown;
 use crate::services::catalog::Catalog;
 use crate::services::requests::RequestService;
 use crate::services::sales::{Gates, SalesService};
+use crate::services::trusted_time::TrustedTime;
 use crate::tier::Backends;
 
 /// Mailbox slots beyond the permits: room for messages without a permit, which are few.
@@ -58,6 +59,7 @@ pub struct ActorSystem {
     pub ledger_writer: LedgerWriterHandle,
     /// Ends queued requests.
     pub requests: RequestService,
+    pub(super) time: Arc<TrustedTime>,
     /// The gates notify the relays through this handle.
     pub(super) relay_handle: RelayHandle,
     /// The last hour of this process.
@@ -112,6 +114,7 @@ impl ActorSystem {
             fault_injector: fault_injector(settings, "ledger_writer"),
             factory: Arc::new(move |incarnation| LedgerWriter::new(incarnation, Arc::clone(&deps))),
         });
+        let time = trusted_time(settings, backends, metrics, clock);
         let system = Self {
             settings: Arc::new(settings.clone()),
             backends: backends.clone(),
@@ -122,13 +125,8 @@ impl ActorSystem {
             supervisor,
             directory: Arc::default(),
             ledger_writer: LedgerWriterHandle { permits, address },
-            requests: RequestService::new(
-                Arc::clone(&backends.ledger),
-                Arc::clone(&backends.stock),
-                Arc::clone(clock),
-                Arc::clone(metrics),
-                settings.payment.clock_skew_max_ms,
-            ),
+            requests: requests(backends, metrics, clock, &time),
+            time,
             relay_handle: RelayHandle::default(),
             history: Arc::default(),
             streams: Arc::new(StreamRegistry::new(
@@ -353,4 +351,24 @@ impl Gates for ActorSystem {
 pub(super) fn fault_injector(settings: &Settings, kind: &str) -> FaultInjector {
     let chosen = settings.faults.panic_in.iter().any(|name| name == kind);
     FaultInjector::new(if chosen { settings.faults.panic_percent } else { 0.0 })
+}
+
+fn trusted_time(
+    settings: &Settings,
+    backends: &Backends,
+    metrics: &Arc<Metrics>,
+    clock: &SharedClock,
+) -> Arc<TrustedTime> {
+    let (ledger, skew_max_ms) = (Arc::clone(&backends.ledger), settings.payment.clock_skew_max_ms);
+    TrustedTime::new(Arc::clone(clock), ledger, Arc::clone(metrics), skew_max_ms)
+}
+
+fn requests(
+    backends: &Backends,
+    metrics: &Arc<Metrics>,
+    clock: &SharedClock,
+    time: &Arc<TrustedTime>,
+) -> RequestService {
+    let (ledger, stock) = (Arc::clone(&backends.ledger), Arc::clone(&backends.stock));
+    RequestService::new(ledger, stock, Arc::clone(clock), Arc::clone(metrics), Arc::clone(time))
 }

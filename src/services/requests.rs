@@ -12,7 +12,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::db::{self, Ledger};
 use crate::domain::{
@@ -21,7 +20,7 @@ use crate::domain::{
 };
 use crate::observe::metrics::{Metrics, ReasonLabel};
 use crate::runtime::clock::SharedClock;
-use crate::runtime::clock_guard::ClockGuard;
+use crate::services::trusted_time::TrustedTime;
 use crate::stock::Stock;
 
 /// Requests that one transaction ends.
@@ -34,24 +33,19 @@ pub struct RequestService {
     stock: Arc<dyn Stock>,
     clock: SharedClock,
     metrics: Arc<Metrics>,
-    guard: Arc<ClockGuard>,
-    is_clock_trusted: Arc<AtomicBool>,
+    time: Arc<TrustedTime>,
 }
 
 impl RequestService {
-    /// No request times out while the clock steps, or differs from the ledger's, by more than
-    /// `clock_skew_max_ms`.
     #[must_use]
     pub fn new(
         ledger: Arc<dyn Ledger>,
         stock: Arc<dyn Stock>,
         clock: SharedClock,
         metrics: Arc<Metrics>,
-        clock_skew_max_ms: u64,
+        time: Arc<TrustedTime>,
     ) -> Self {
-        let guard = Arc::new(ClockGuard::new(Arc::clone(&clock), clock_skew_max_ms));
-        let is_clock_trusted = Arc::new(AtomicBool::new(true));
-        Self { ledger, stock, clock, metrics, guard, is_clock_trusted }
+        Self { ledger, stock, clock, metrics, time }
     }
 
     /// Records a failure of each request without an order, and releases its units. Returns what the
@@ -141,15 +135,23 @@ impl RequestService {
         queued: &mut Vec<OrderIntent>,
     ) -> Result<(), db::Error> {
         let timeout_ms = i64::from(sku.queue_timeout_s) * 1_000;
-        let before_ms = self.clock.wall_ms().saturating_sub(timeout_ms);
-        let is_expired = |intent: &OrderIntent| timeout_ms > 0 && intent.placed_at_ms < before_ms;
-        let expired: Vec<OrderIntent> =
-            queued.extract_if(.., |intent| is_expired(intent)).collect();
+        let is_over = |intent: &OrderIntent, now_ms: i64| {
+            timeout_ms > 0 && intent.placed_at_ms.saturating_add(timeout_ms) < now_ms
+        };
+        let now_ms = self.clock.wall_ms();
+        let mut expired: Vec<OrderIntent> =
+            queued.extract_if(.., |intent| is_over(intent, now_ms)).collect();
         if expired.is_empty() {
             return Ok(());
         }
-        if !self.is_time_trusted().await? {
-            queued.extend(expired);
+        match self.time.now().await? {
+            // A step of the clock is no time in the queue.
+            Some(now) => queued.extend(
+                expired.extract_if(.., |intent| !is_over(intent, now.since(intent.placed_at_ms))),
+            ),
+            None => queued.append(&mut expired),
+        }
+        if expired.is_empty() {
             return Ok(());
         }
         for batch in expired.chunks(BATCH) {
@@ -159,17 +161,5 @@ impl RequestService {
         }
         tracing::info!(sku = %sku.no, num_expired = expired.len(), "queued requests: timed out");
         Ok(())
-    }
-
-    async fn is_time_trusted(&self) -> Result<bool, db::Error> {
-        let asked = self.guard.read();
-        let checked = self.guard.check(asked, self.ledger.time_ms().await?);
-        let was_trusted = self.is_clock_trusted.swap(checked.is_ok(), Ordering::SeqCst);
-        if let Err(fault) = checked
-            && was_trusted
-        {
-            tracing::warn!(%fault, "queued requests: none times out until the clock is right");
-        }
-        Ok(checked.is_ok())
     }
 }

@@ -95,7 +95,7 @@ impl HintConsumer {
             return Ok(());
         }
         // The ledger compares the time of the clock, with its steps.
-        let is_steady = deps.now().await?.is_some_and(|now| !now.has_stepped());
+        let is_steady = deps.time.now().await?.is_some_and(|now| !now.has_stepped());
         if !is_steady {
             return Ok(());
         }

@@ -55,7 +55,7 @@ impl Task for PaymentInquirer {
     const FAILURE: &'static str = "open payments not looked at, retrying";
 
     async fn run(&self, asked: &Asked) -> Result<(), db::Error> {
-        while let Some(now) = self.0.now().await? {
+        while let Some(now) = self.0.time.now().await? {
             if !self.pass(asked, &now).await? {
                 break;
             }

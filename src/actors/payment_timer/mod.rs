@@ -16,7 +16,6 @@
 //! where no orders end.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::periodic::Task;
 use crate::config::PaymentSettings;
@@ -24,8 +23,9 @@ use crate::db::{self, Ledger};
 use crate::domain::{Order, OrderState};
 use crate::observe::metrics::Metrics;
 use crate::runtime::clock::SharedClock;
-use crate::runtime::clock_guard::{ClockGuard, SteadyTime};
+use crate::runtime::clock_guard::SteadyTime;
 use crate::services::orders::OrderService;
+use crate::services::trusted_time::TrustedTime;
 
 mod doubts;
 pub mod hint_consumer;
@@ -52,7 +52,7 @@ pub struct TimerDeps {
     pub orders: OrderService,
     pub ledger: Arc<dyn Ledger>,
     pub settings: PaymentSettings,
-    pub time: TrustedTime,
+    pub time: Arc<TrustedTime>,
     pub clock: SharedClock,
     pub metrics: Arc<Metrics>,
     /// How long a due order is left to the hints of the broker.
@@ -65,34 +65,14 @@ impl TimerDeps {
         orders: OrderService,
         ledger: Arc<dyn Ledger>,
         settings: &PaymentSettings,
+        time: Arc<TrustedTime>,
         clock: SharedClock,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let guard = ClockGuard::new(Arc::clone(&clock), settings.clock_skew_max_ms);
-        let is_trusted = AtomicBool::new(true);
-        let time = TrustedTime { guard, is_trusted };
         let has_hints = !settings.delay_queues_s.is_empty();
         let sweep_lag_ms = if has_hints { HINT_LAG_MS } else { 0 };
         let settings = settings.clone();
         Self { orders, ledger, settings, time, clock, metrics, sweep_lag_ms }
-    }
-
-    /// The time; `None` while the clock is not trusted.
-    pub(super) async fn now(&self) -> Result<Option<SteadyTime>, db::Error> {
-        let asked = self.time.guard.read();
-        let checked = self.time.guard.check(asked, self.ledger.time_ms().await?);
-        let was_trusted = self.time.is_trusted.swap(checked.is_ok(), Ordering::SeqCst);
-        self.metrics.clock_not_trusted.set(i64::from(checked.is_err()));
-        match &checked {
-            Err(fault) if was_trusted => {
-                tracing::warn!(%fault, "clock not trusted: no order ends here until it is right");
-            }
-            Ok(_) if !was_trusted => {
-                tracing::warn!("clock trusted again");
-            }
-            _ => {}
-        }
-        Ok(checked.ok())
     }
 }
 
@@ -102,15 +82,8 @@ fn is_due(order: &Order, now: &SteadyTime) -> bool {
     order.due_ms.is_some_and(|due_ms| due_ms <= now.since(order.placed_at_ms))
 }
 
-/// The clock, compared with the ledger's. Outlives the incarnations of the actors: a clock that
-/// stepped is not trusted because an actor crashed.
-pub struct TrustedTime {
-    guard: ClockGuard,
-    is_trusted: AtomicBool,
-}
-
 /// Only compares the clock with the ledger's: gates and consumers give orders their times.
-pub struct ClockWatcher(pub Arc<TimerDeps>);
+pub struct ClockWatcher(pub Arc<TrustedTime>);
 
 impl Task for ClockWatcher {
     type State = ();
@@ -137,7 +110,7 @@ impl Task for PaymentTimer {
         let batch = deps.settings.batch;
         // Orders that cannot be ended, or not yet, are the oldest again and hide no others.
         let mut num_left = 0;
-        while let Some(now) = deps.now().await? {
+        while let Some(now) = deps.time.now().await? {
             let limit = batch.saturating_add(num_left);
             let until_ms = now.wall_ms() - deps.sweep_lag_ms;
             let due = deps.ledger.due_orders(OrderState::PendingPayment, until_ms, limit).await?;

@@ -92,7 +92,7 @@ impl Queue {
         self.harness.actors.breaker.close();
     }
 
-    fn sku(&self) -> Arc<Sku> {
+    pub fn sku(&self) -> Arc<Sku> {
         self.harness.catalog.sale("sale").unwrap().sku("sku").unwrap().clone()
     }
 

@@ -12,9 +12,10 @@ use floodgate::domain::{OrderIntent, OrderKey, OrderState};
 use floodgate::lease::{Lease, SoleLease, TaskLease};
 use floodgate::messages::due_hint;
 use floodgate::observe::metrics::{Metrics, OutcomeLabel};
-use floodgate::runtime::clock::{ManualClock, SystemClock, wall_ms};
+use floodgate::runtime::clock::{ManualClock, SharedClock, SystemClock, wall_ms};
 use floodgate::runtime::clock_guard::CALM;
 use floodgate::services::orders::OrderService;
+use floodgate::services::trusted_time::TrustedTime;
 use serde_json::{Value as Json, json};
 
 use super::payments::Shop;
@@ -41,6 +42,18 @@ struct Fixture {
     _server: RabbitMq,
 }
 
+fn deps(
+    orders: OrderService,
+    ledger: Arc<FaultyLedger>,
+    settings: &PaymentSettings,
+    clock: SharedClock,
+    metrics: Arc<Metrics>,
+) -> TimerDeps {
+    let skew_max_ms = settings.clock_skew_max_ms;
+    let time = TrustedTime::new(clock.clone(), ledger.clone(), metrics.clone(), skew_max_ms);
+    TimerDeps::new(orders, ledger, settings, time, clock, metrics)
+}
+
 impl Fixture {
     async fn open(change: impl FnOnce(&mut PaymentSettings)) -> Self {
         // The window of its order has no delay queue.
@@ -54,8 +67,7 @@ impl Fixture {
         let broker = Arc::new(RabbitBroker::new(server.options(topology)).unwrap());
         let (clock, metrics) = (SystemClock::shared(), Arc::new(Metrics::default()));
         let orders = OrderService::new(ledger.clone(), None, &settings, Arc::new(|| ()));
-        let deps =
-            TimerDeps::new(orders, ledger.clone(), &settings, clock.clone(), metrics.clone());
+        let deps = deps(orders, ledger.clone(), &settings, clock.clone(), metrics.clone());
         let lease: Arc<dyn Lease> = Arc::new(SoleLease::new(clock.clone()));
         let publisher = HintPublisher {
             ledger: ledger.clone(),
@@ -222,7 +234,7 @@ fn hints_end_no_order_once_the_clock_has_stepped() {
         let clock = Arc::new(ManualClock::new(wall_ms()));
         let orders =
             OrderService::new(fixture.ledger.clone(), None, &fixture.settings, Arc::new(|| ()));
-        fixture.consumer.deps = Arc::new(TimerDeps::new(
+        fixture.consumer.deps = Arc::new(deps(
             orders,
             fixture.ledger.clone(),
             &fixture.settings,

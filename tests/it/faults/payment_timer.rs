@@ -15,6 +15,7 @@ use floodgate::observe::metrics::Metrics;
 use floodgate::payment::demo::{DemoAction, DemoPress};
 use floodgate::payment::{FindAnswer, PaymentProvider, Refund, attempt_text};
 use floodgate::runtime::clock::ManualClock;
+use floodgate::services::trusted_time::TrustedTime;
 
 use super::payments::Shop;
 use super::retakes::SoldOut;
@@ -111,7 +112,9 @@ impl Timed {
 pub(super) fn deps(shop: &Shop, clock: Arc<ManualClock>) -> Arc<TimerDeps> {
     let metrics = Arc::new(Metrics::default());
     let ledger = shop.ledger.clone();
-    Arc::new(TimerDeps::new(shop.service(), ledger, &shop.settings, clock, metrics))
+    let skew_max_ms = shop.settings.clock_skew_max_ms;
+    let time = TrustedTime::new(clock.clone(), ledger.clone(), metrics.clone(), skew_max_ms);
+    Arc::new(TimerDeps::new(shop.service(), ledger, &shop.settings, time, clock, metrics))
 }
 
 #[test]

@@ -6,6 +6,7 @@ use floodgate::config::Tier;
 use floodgate::db::OrderWriter;
 use floodgate::domain::{Refusal, RequestStatus, Sale};
 use floodgate::runtime::clock::Clock;
+use floodgate::runtime::clock_guard::CALM;
 use floodgate::stock::Stock;
 
 use super::cancelling::{Queue, draft};
@@ -111,6 +112,29 @@ fn no_request_times_out_by_a_clock_that_jumped() {
         let clock = &queue.harness.clock;
         clock.set_wall_ms(clock.wall_ms() + 3_600_000);
         until_ordered(&queue).await;
+    });
+}
+
+/// The clocks of process and ledger step together, and keep their pace from then on.
+#[test]
+fn a_step_of_the_clock_is_no_time_in_the_queue() {
+    in_system(async {
+        let mut draft = draft();
+        draft.skus[0].queue_timeout_s = 600;
+        let queue = Queue::open(Tier::Memory, draft).await;
+        let (clock, requests) = (&queue.harness.clock, &queue.harness.actors.requests);
+        let waiting = vec![queue.intent(1, 1)];
+        let not_ended = async || {
+            let mut queued = waiting.clone();
+            requests.end_expired(&queue.sku(), &mut queued).await.unwrap();
+            queued
+        };
+        clock.set_wall_ms(clock.wall_ms() + 3_600_000);
+        assert_eq!(not_ended().await, waiting, "the clock is not trusted");
+        clock.advance(CALM);
+        assert_eq!(not_ended().await, waiting, "it waited for five minutes");
+        clock.advance(Duration::from_secs(301));
+        assert_eq!(not_ended().await, []);
     });
 }
 

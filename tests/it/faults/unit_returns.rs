@@ -17,6 +17,7 @@ use floodgate::runtime::clock::{ManualClock, SharedClock};
 use floodgate::services::catalog::Catalog;
 use floodgate::services::order_feed::{FeedError, OrderFeed};
 use floodgate::services::orders::OrderService;
+use floodgate::services::trusted_time::TrustedTime;
 use floodgate::stock::Stock;
 use floodgate::tier::Backends;
 use tempfile::TempDir;
@@ -102,7 +103,9 @@ impl Fixture {
         let (ledger, clock) = (self.ledger.clone(), self.harness.clock.clone());
         let orders = OrderService::new(ledger.clone(), None, &payment, Arc::new(|| ()));
         let metrics = Arc::new(Metrics::default());
-        let deps = TimerDeps::new(orders, ledger, &payment, clock, metrics);
+        let skew_max_ms = payment.clock_skew_max_ms;
+        let time = TrustedTime::new(clock.clone(), ledger.clone(), metrics.clone(), skew_max_ms);
+        let deps = TimerDeps::new(orders, ledger, &payment, time, clock, metrics);
         PaymentTimer(Arc::new(deps)).run(&()).await.unwrap();
     }
 

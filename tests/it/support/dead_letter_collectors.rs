@@ -18,6 +18,7 @@ use floodgate::runtime::fault_injection::FaultInjector;
 use floodgate::runtime::shutdown::Shutdown;
 use floodgate::services::dead_letters::DeadLetterService;
 use floodgate::services::requests::RequestService;
+use floodgate::services::trusted_time::TrustedTime;
 use floodgate::stock::MemoryStock;
 use floodgate::tier::Pipeline;
 
@@ -117,7 +118,9 @@ impl DeadLetterFixture {
     pub fn requests(&self) -> RequestService {
         let stock = Arc::new(MemoryStock::new(Counting::InStock));
         let clock = self.simulation.clock.clone();
-        RequestService::new(self.ledger.clone(), stock, clock, Arc::default(), 5_000)
+        let (ledger, metrics) = (self.ledger.clone(), Arc::<Metrics>::default());
+        let time = TrustedTime::new(clock.clone(), ledger.clone(), metrics.clone(), 5_000);
+        RequestService::new(ledger, stock, clock, metrics, time)
     }
 
     /// The body of an outbox entry with these requests.

@@ -17,6 +17,7 @@ use floodgate::runtime::clock::{Clock, ManualClock, SharedClock};
 use floodgate::runtime::fault_injection::FaultInjector;
 use floodgate::runtime::shutdown::Shutdown;
 use floodgate::services::requests::RequestService;
+use floodgate::services::trusted_time::TrustedTime;
 use floodgate::stock::Stock;
 use floodgate::tickets::MemoryTicketUses;
 use floodgate::tier::{Backends, Pipeline};
@@ -122,6 +123,16 @@ pub fn watermarks(simulation: &Simulation) -> Arc<FakeWatermarks> {
     Arc::new(FakeWatermarks { clock: simulation.clock.clone(), queues: Mutex::default() })
 }
 
+fn requests(
+    simulation: &Simulation,
+    stock: Arc<dyn Stock>,
+    metrics: &Arc<Metrics>,
+) -> RequestService {
+    let (ledger, clock) = (simulation.ledger.clone(), simulation.clock.clone());
+    let time = TrustedTime::new(clock.clone(), ledger.clone(), metrics.clone(), 5_000);
+    RequestService::new(ledger, stock, clock, metrics.clone(), time)
+}
+
 fn start(
     simulation: &Simulation,
     watermarks: &Arc<FakeWatermarks>,
@@ -167,13 +178,7 @@ fn start(
             reader: intents::reader(INSTALLATION),
         },
         catalog: simulation.catalog.clone(),
-        requests: RequestService::new(
-            simulation.ledger.clone(),
-            stock,
-            simulation.clock.clone(),
-            metrics.clone(),
-            5_000,
-        ),
+        requests: requests(simulation, stock, &metrics),
         lease: TaskLease::new(&lease, "reconciler", settings.maintenance.lease_ttl_ms, &clock),
         settings: Arc::new(settings.clone()),
         clock: simulation.clock.clone(),
