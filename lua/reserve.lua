@@ -7,7 +7,8 @@
 -- Buyers are passed under a quota only. If each buyer may order once, the request id follows from
 -- the buyer, so that the record of the request shows whether the buyer has ordered.
 -- The plan has 8 bytes for each reservation: position of its request, position of its buyer, units.
--- Answer: OK, stock, lent, changes, one item for each reservation.
+-- Answer: OK, stock, lent, changes, one item for each reservation: of a repeat R and the record, or
+-- Q and the intent that is stored without an outbox.
 local bucket, outbox, dead = KEYS[1], KEYS[2], KEYS[#KEYS]
 local server, installation, epoch, quota = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local kind, envelope_max, entries_max = ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
@@ -45,6 +46,10 @@ for i = 1, size do
     if not is_record(stored) then return {CORRUPT, 'requests'} end
     local is_repeat = sub(stored, 1, CONTENT_BYTES) == sub(intent, 1, CONTENT_BYTES)
     item = is_repeat and 'R' .. stored or REUSED
+    if is_repeat and kind == 'none' and sub(stored, STATE_AT, STATE_AT) == 'Q' then
+      local kept = call('HGET', outbox, ARGV[requests_at + r])
+      item = kept and 'Q' .. kept or item
+    end
   elseif not is_current then
     item = STALE
   elseif not is_selling then

@@ -59,9 +59,9 @@ pub enum Verdict {
     /// The request was accepted before, and is an order or has failed; no further units were
     /// reserved.
     Repeat(RequestStatus),
-    /// The request was accepted before, at this time in epoch milliseconds, and the ledger has not
-    /// decided it; no further units were reserved.
-    Queued { placed_at_ms: i64 },
+    /// The request was accepted before, and the ledger has not decided it; no further units were
+    /// reserved. `intent`: what was accepted, if the stock has no outbox and keeps it.
+    Queued { intent: Option<OrderIntent> },
     /// Final.
     Refused(Refusal),
     /// The epochs of the reservation and of the bucket differ; nothing was decided.
@@ -341,6 +341,8 @@ pub enum RequestStatus {
         quantity: u32,
         /// When the request arrived, epoch milliseconds.
         placed_at_ms: i64,
+        /// In minor units of the currency.
+        amount: i64,
         state: OrderState,
         /// When an unpaid order times out, epoch milliseconds in whole seconds; `None` if never.
         pay_by_ms: Option<i64>,
@@ -352,8 +354,8 @@ pub enum RequestStatus {
 impl RequestStatus {
     /// The status of a request with this order.
     pub fn ordered(quantity: u32, placed_at_ms: i64, order: RecordedOrder) -> Self {
-        let (state, pay_by_ms) = (order.state, order.pay_by.ms());
-        Self::Ordered { quantity, placed_at_ms, state, pay_by_ms }
+        let RecordedOrder { state, amount, pay_by, .. } = order;
+        Self::Ordered { quantity, placed_at_ms, amount, state, pay_by_ms: pay_by.ms() }
     }
 }
 

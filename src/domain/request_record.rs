@@ -51,10 +51,10 @@ impl RequestRecord {
         }
     }
 
-    /// The gate's answer to a repeat of the request.
-    pub fn verdict(&self) -> Verdict {
+    /// The gate's answer to a repeat of the request; `intent` is that of a queued one.
+    pub fn verdict(&self, intent: Option<OrderIntent>) -> Verdict {
         match self.state {
-            RecordState::Queued => Verdict::Queued { placed_at_ms: self.placed_at_ms },
+            RecordState::Queued => Verdict::Queued { intent },
             RecordState::Ordered(_) | RecordState::Failed(_) => Verdict::Repeat(self.status()),
         }
     }
@@ -71,20 +71,22 @@ impl RequestRecord {
     }
 }
 
-/// State, version and payment deadline of an order, as its bucket stores them.
+/// State, version, amount and payment deadline of an order, as its bucket stores them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordedOrder {
     pub state: OrderState,
     /// Number of changes of the order. A bucket replaces its copy only by one of a larger version,
     /// so changes may arrive late, repeated or reordered.
     pub version: u16,
+    /// In minor units of the sale's currency.
+    pub amount: i64,
     pub pay_by: PayBy,
 }
 
 impl From<&Order> for RecordedOrder {
     fn from(order: &Order) -> Self {
         let pay_by = PayBy::from_ms(order.pay_until_ms());
-        Self { state: order.state, version: order.version, pay_by }
+        Self { state: order.state, version: order.version, amount: order.amount, pay_by }
     }
 }
 

@@ -26,9 +26,7 @@ use crate::actors::supervisor::supervised::{
     ExitReason, Incarnation, LastError, end, spawn_step, step, step_later, supervised,
 };
 use crate::config::GateSettings;
-use crate::domain::{
-    BucketKey, BucketNo, Counting, Epoch, OrderIntent, RequestId, RequestStatus, Sku, Verdict,
-};
+use crate::domain::{BucketKey, BucketNo, Counting, Epoch, RequestId, RequestStatus, Sku, Verdict};
 use crate::messages::{BuyAnswer, Quiet, Reserve, reply};
 use crate::observe::metrics::Metrics;
 use crate::runtime::backoff::Backoff;
@@ -182,18 +180,20 @@ impl StockGate {
         // next gate of the bucket reads the intents from the stock. With an outbox, a relay
         // publishes them.
         let mut intents = Vec::with_capacity(batch.len());
-        for (mut purchase, verdict) in batch.into_iter().zip(verdicts) {
+        for (purchase, verdict) in batch.into_iter().zip(verdicts) {
             match verdict {
-                Verdict::Reserved => self.dispatch(purchase, false, &mut intents),
+                Verdict::Reserved => {
+                    let intent = purchase.reservation.intent(&self.deps.sku);
+                    self.dispatch(purchase, Some(intent), false, &mut intents);
+                }
                 // Accepted by an earlier call whose answer was lost, or by another process, which
                 // may have crashed. With an outbox it is only answered; without one it is submitted
                 // again, and a second submission is a repeat.
                 Verdict::Queued { .. } if is_repeat_only(&purchase) => {
                     answer(purchase, submission::pending_answer(self.deps.counting, true));
                 }
-                Verdict::Queued { placed_at_ms } => {
-                    self.restore_terms(&mut purchase.reservation, placed_at_ms);
-                    self.dispatch(purchase, true, &mut intents);
+                Verdict::Queued { intent } => {
+                    self.dispatch(purchase, intent, true, &mut intents);
                 }
                 Verdict::Repeat(status) => {
                     answer(purchase, BuyAnswer::Known { status, replayed: true });
@@ -225,25 +225,6 @@ impl StockGate {
     /// is closed or as its probe.
     fn try_admit(&self) -> bool {
         matches!(self.deps.dispatch, Dispatch::Outbox(_)) || self.deps.breaker.try_admit()
-    }
-
-    /// Dispatches one accepted request to the ledger writer or, with an outbox, answers it.
-    fn dispatch(&mut self, purchase: Reserve, replayed: bool, intents: &mut Vec<OrderIntent>) {
-        match &self.deps.dispatch {
-            Dispatch::LedgerWriter(_) => {
-                let request = purchase.reservation.request;
-                if self.submitting.insert(request) {
-                    intents.push(purchase.reservation.intent(&self.deps.sku));
-                }
-                self.waiting.entry(request).or_default().push(Waiter { purchase, replayed });
-            }
-            Dispatch::Outbox(relays) => {
-                if let Some(relays) = relays {
-                    relays.notify(self.deps.key());
-                }
-                answer(purchase, BuyAnswer::Known { status: RequestStatus::Queued, replayed });
-            }
-        }
     }
 
     /// Retries a batch after an error of the stock, a few times, with the same request ids. A

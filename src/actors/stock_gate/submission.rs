@@ -8,7 +8,7 @@ use actix::Context;
 use super::{Dispatch, StockGate, answer};
 use crate::actors::ledger_writer::LedgerWriterHandle;
 use crate::actors::supervisor::supervised::{spawn_step, spawn_wait, step_later};
-use crate::domain::{Counting, OrderIntent, PlaceOutcome, RequestId, RequestStatus, Reservation};
+use crate::domain::{Counting, OrderIntent, PlaceOutcome, RequestId, RequestStatus};
 use crate::messages::{BuyAnswer, Reserve, WriteResult};
 use crate::runtime::backoff::Backoff;
 use crate::stock;
@@ -86,12 +86,35 @@ impl StockGate {
         });
     }
 
-    /// Gives a repeat the time and the terms under which its request was accepted.
-    pub(super) fn restore_terms(&self, reservation: &mut Reservation, placed_at_ms: i64) {
-        let listed = self.deps.catalog.of_sku(self.deps.sku.no);
-        let sku = listed.map_or_else(|| Arc::clone(&self.deps.sku), |(_, sku)| sku);
-        reservation.placed_at_ms = placed_at_ms;
-        (reservation.epoch, reservation.terms) = sku.terms_at(placed_at_ms, reservation.epoch);
+    /// Dispatches one accepted request to the ledger writer or, with an outbox, answers it. A
+    /// repeat is dispatched as it was accepted: the terms of the sale may have changed since.
+    pub(super) fn dispatch(
+        &mut self,
+        purchase: Reserve,
+        intent: Option<OrderIntent>,
+        replayed: bool,
+        intents: &mut Vec<OrderIntent>,
+    ) {
+        match &self.deps.dispatch {
+            Dispatch::LedgerWriter(_) => {
+                let request = purchase.reservation.request;
+                match intent {
+                    Some(intent) if self.submitting.insert(request) => intents.push(intent),
+                    None if !self.submitting.contains(&request) => {
+                        answer(purchase, pending_answer(self.deps.counting, replayed));
+                        return;
+                    }
+                    _ => {}
+                }
+                self.waiting.entry(request).or_default().push(Waiter { purchase, replayed });
+            }
+            Dispatch::Outbox(relays) => {
+                if let Some(relays) = relays {
+                    relays.notify(self.deps.key());
+                }
+                answer(purchase, BuyAnswer::Known { status: RequestStatus::Queued, replayed });
+            }
+        }
     }
 
     fn answer_waiters(&mut self, request: RequestId, written: &WriteResult) {

@@ -140,7 +140,8 @@ impl Book {
         if record.buyer != reservation.buyer || record.quantity != reservation.quantity {
             return Some(Verdict::Refused(Refusal::RequestIdReused));
         }
-        Some(self.record_of(reservation.request, record).verdict())
+        let intent = self.unsettled.get(&reservation.request).copied();
+        Some(self.record_of(reservation.request, record).verdict(intent))
     }
 
     fn quota_refusal(&self, reservation: &Reservation) -> Option<Refusal> {

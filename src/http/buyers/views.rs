@@ -213,24 +213,22 @@ pub struct OrderView {
 }
 
 impl OrderView {
-    /// An order from its gate's record: quantity, `placed_at_ms`, `pay_by_ms` (both epoch
-    /// milliseconds) and state.
+    /// An order from its gate's record: quantity, amount, `placed_at_ms`, `pay_by_ms` and state.
     pub fn from_gate(
         request_id: &str,
         listed: &CatalogSale,
         sku: &Sku,
         buyer: BuyerId,
-        (quantity, placed_at_ms, pay_by_ms, state): (u32, i64, Option<i64>, OrderState),
+        placed: (u32, i64, i64, Option<i64>, OrderState),
     ) -> Self {
-        // The record has no price: that of the time of the request.
-        let (_, terms) = sku.terms_at(placed_at_ms, listed.sale.epoch);
+        let (quantity, amount, placed_at_ms, pay_by_ms, state) = placed;
         Self {
             request_id: request_id.to_owned(),
             sale_id: listed.sale.id.to_string(),
             sku_id: sku.id.to_string(),
             buyer_id: buyer.to_string(),
             quantity,
-            amount: terms.price.saturating_mul(i64::from(quantity)),
+            amount,
             state,
             placed_at: rfc3339(placed_at_ms),
             pay_by: pay_by_ms.map(rfc3339),
@@ -245,9 +243,9 @@ impl OrderView {
     pub fn from_ledger(request_id: &str, listed: &CatalogSale, sku: &Sku, order: &Order) -> Self {
         // To the second, as the gate's record has it.
         let pay_by_ms = PayBy::from_ms(order.pay_until_ms()).ms();
-        let placed = (order.quantity, order.placed_at_ms, pay_by_ms, order.state);
-        let amount = order.amount;
-        Self { amount, ..Self::from_gate(request_id, listed, sku, order.buyer, placed) }
+        let Order { quantity, amount, placed_at_ms, state, .. } = *order;
+        let placed = (quantity, amount, placed_at_ms, pay_by_ms, state);
+        Self::from_gate(request_id, listed, sku, order.buyer, placed)
     }
 
     /// Adds the attempts of the order, oldest first.
@@ -370,8 +368,8 @@ impl RequestView {
                 let reason = Some(refusal.code());
                 Self { state: "failed", reason, poll_after_ms: 0, ..pending }
             }
-            RequestStatus::Ordered { quantity, placed_at_ms, state, pay_by_ms } => {
-                let placed = (quantity, placed_at_ms, pay_by_ms, state);
+            RequestStatus::Ordered { quantity, placed_at_ms, amount, state, pay_by_ms } => {
+                let placed = (quantity, amount, placed_at_ms, pay_by_ms, state);
                 let id = &pending.request_id;
                 let order = Some(OrderView::from_gate(id, listed, sku, buyer, placed));
                 Self { state: "success", order, poll_after_ms: 0, ..pending }

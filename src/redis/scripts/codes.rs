@@ -94,7 +94,7 @@ codes! {
     /// Position of the version in the record of an order, from 1.
     VERSION_AT = RECORD_BYTES + 1;
     /// Bytes of the record of an order.
-    ORDERED_BYTES = RECORD_BYTES + 6;
+    ORDERED_BYTES = RECORD_BYTES + 14;
 }
 
 /// The codes as Lua locals.

@@ -57,9 +57,10 @@ pub fn reserve(
         OutboxArgs::Stream(entries) => ("stream", keys.outbox(), entries),
     };
     let (size, quota) = (batch.len(), batch.first().and_then(|first| first.terms.limit));
+    let reader = key.clone();
     let read = move |reply: &mut Reply| {
         let items = reply.items(size)?;
-        items.map(|item| verdict(reply, &item, quota)).collect()
+        items.map(|item| verdict(reply, &item, quota, &reader)).collect()
     };
     let epoch = batch.first().map_or(Epoch(0), |reservation| reservation.epoch);
     let call = ScriptCall::new(Script::Reserve, keys, leveled(read))
@@ -81,7 +82,12 @@ pub fn reserve(
     if kind == "none" { call } else { call.key(&keys.dead()) }
 }
 
-fn verdict(reply: &Reply, item: &Value, quota: Option<u32>) -> Result<Verdict, Error> {
+fn verdict(
+    reply: &Reply,
+    item: &Value,
+    quota: Option<u32>,
+    key: &IntentKey,
+) -> Result<Verdict, Error> {
     let verdict = match item {
         Value::Int(codes::RESERVED) => Some(Verdict::Reserved),
         Value::Int(codes::STALE) => Some(Verdict::StaleEpoch),
@@ -91,7 +97,11 @@ fn verdict(reply: &Reply, item: &Value, quota: Option<u32>) -> Result<Verdict, E
         Value::Int(codes::ENDED) => Some(Verdict::Refused(Refusal::Ended)),
         Value::Int(codes::FULL) => Some(Verdict::Full),
         Value::BulkString(bytes) => match bytes.split_first() {
-            Some((b'R', stored)) => Some(reply.record(stored)?.verdict()),
+            Some((b'R', stored)) => Some(reply.record(stored)?.verdict(None)),
+            Some((b'Q', kept)) => {
+                let intent = intent::unpack(kept).ok().filter(|_| key.has_signed(kept));
+                Some(Verdict::Queued { intent })
+            }
             Some((b'L', units)) => {
                 let owned = std::str::from_utf8(units).ok().and_then(|text| text.parse().ok());
                 owned

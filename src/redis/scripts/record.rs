@@ -8,6 +8,7 @@
 //! | 13..19 | time of the request, epoch milliseconds, big-endian |
 //! | 19..21 | order only: its version, big-endian |
 //! | 21..25 | order only: its payment deadline, [`PayBy`], big-endian |
+//! | 25..33 | order only: its amount, big-endian |
 //! | 19.. | failed only: one byte for the reason, and its details |
 //!
 //! Scripts compare the first 12 bytes, and read state and version; they never decode an id.
@@ -23,7 +24,7 @@ pub const CONTENT_BYTES: usize = 12;
 pub const RECORD_BYTES: usize = 19;
 
 /// Bytes of the record of an order.
-pub const ORDERED_BYTES: usize = RECORD_BYTES + 6;
+pub const ORDERED_BYTES: usize = RECORD_BYTES + 14;
 
 /// The latest time that fits: far beyond the year 10000.
 const PLACED_AT_MS_MAX: i64 = (1 << 48) - 1;
@@ -47,9 +48,10 @@ impl RequestRecord {
         bytes.extend(placed_at);
         match self.state {
             RecordState::Queued => {}
-            RecordState::Ordered(RecordedOrder { version, pay_by, .. }) => {
+            RecordState::Ordered(RecordedOrder { version, pay_by, amount, .. }) => {
                 bytes.extend(version.to_be_bytes());
                 bytes.extend(pay_by.0.to_be_bytes());
+                bytes.extend(amount.to_be_bytes());
             }
             RecordState::Failed(reason) => pack_reason(reason, bytes),
         }
@@ -77,6 +79,7 @@ impl RequestRecord {
                 state: state_of(code).ok_or(BrokenRecord("an unknown state"))?,
                 version: u16::from_be_bytes(rest.take()?),
                 pay_by: PayBy(u32::from_be_bytes(rest.take()?)),
+                amount: i64::from_be_bytes(rest.take()?),
             }),
         };
         rest.end()?;
@@ -199,9 +202,10 @@ pub(super) mod tests {
     fn states() -> impl Strategy<Value = RecordState> {
         prop_oneof![
             Just(RecordState::Queued),
-            (prop::sample::select(OrderState::ALL.to_vec()), any::<(u16, u32)>()).prop_map(
-                |(state, (version, pay_by))| {
-                    RecordState::Ordered(RecordedOrder { state, version, pay_by: PayBy(pay_by) })
+            (prop::sample::select(OrderState::ALL.to_vec()), any::<(u16, i64, u32)>()).prop_map(
+                |(state, (version, amount, pay_by))| {
+                    let pay_by = PayBy(pay_by);
+                    RecordState::Ordered(RecordedOrder { state, version, amount, pay_by })
                 }
             ),
             refusals().prop_map(RecordState::Failed),

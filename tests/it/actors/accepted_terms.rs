@@ -61,9 +61,10 @@ fn a_repeat_of_a_queued_request_is_ordered_at_the_time_and_the_price_of_the_firs
         let first = fixture.ask(1, 1, 1);
         assert_eq!(fixture.gates.buy(first).await, undecided(Tier::Memory, false));
         fixture.ledger.set(Fault::None);
+        // In the millisecond of the request, so that its time does not tell its terms.
+        fixture.change_price(250).await;
         // Too short for the gate to submit the request again.
         fixture.clock.advance(Duration::from_millis(500));
-        fixture.change_price(250).await;
         let repeat = fixture.ask(1, 1, 1);
         assert_ne!((repeat.terms, repeat.epoch), (first.terms, first.epoch));
         let placed = async || is_repeated_order(&fixture.gates.buy(repeat).await).then_some(());

@@ -72,9 +72,11 @@ fn where_gates_count(test: impl AsyncFn(Tier)) {
 }
 
 fn placed(quantity: u32, replayed: bool) -> BuyAnswer {
+    let amount = 100 * i64::from(quantity);
     let state = OrderState::PendingPayment;
     let pay_by_ms = Some(START_MS + 900_000);
-    let status = RequestStatus::Ordered { quantity, placed_at_ms: START_MS, state, pay_by_ms };
+    let status =
+        RequestStatus::Ordered { quantity, placed_at_ms: START_MS, amount, state, pay_by_ms };
     BuyAnswer::Known { status, replayed }
 }
 

@@ -21,7 +21,7 @@ use redis::{Client, Connection, RedisResult, Value};
 use super::fenced_call::FencedCall;
 use crate::support::intents;
 pub use crate::support::offers::sku;
-use crate::support::offers::{buyer, request};
+use crate::support::offers::{buyer, request, without_intent};
 use crate::support::servers::redis::Redis;
 
 pub const INSTALLATION: Installation = Installation(0xf100_d6a7);
@@ -214,7 +214,8 @@ impl Fixture {
         bucket: usize,
         batch: &[Reservation],
     ) -> Vec<Verdict> {
-        self.run(client, &self.reserving(bucket, self.outbox, batch)).unwrap().0
+        let verdicts = self.run(client, &self.reserving(bucket, self.outbox, batch)).unwrap().0;
+        verdicts.into_iter().map(without_intent).collect()
     }
 
     /// [`Self::reserve`] on bucket 0 with this outbox.
@@ -323,7 +324,7 @@ impl Fixture {
 
 /// A paid order without changes before.
 pub const PAID: RecordedOrder =
-    RecordedOrder { state: OrderState::Paid, version: 0, pay_by: PayBy::NONE };
+    RecordedOrder { state: OrderState::Paid, version: 0, amount: 250, pay_by: PayBy::NONE };
 
 /// Opens a bucket that was loaded without rows.
 pub fn opening(loader: LoaderToken, stock: u32) -> OpenBucket {

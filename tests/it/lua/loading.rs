@@ -159,8 +159,7 @@ fn an_accepted_request_survives_every_load_that_ends_early() {
         let counts = fixture.counts(&mut client, 0);
         assert_eq!((counts.num_queued, counts.num_requests), (2, 3));
         let answers = fixture.reserve(&mut client, 0, &[a, b]);
-        let placed_at_ms = a.placed_at_ms;
-        assert_eq!(answers, [Verdict::Queued { placed_at_ms }; 2]);
+        assert_eq!(answers, [Verdict::Queued { intent: None }; 2]);
         // The ledger commits one order and refuses the other.
         assert_eq!(fixture.settle(&mut client, 0, &[fixture.order(&a)]), [SettleOutcome::Now]);
         let outcomes = fixture.release(&mut client, 0, &[refused(&b, Refusal::Ended)]);

@@ -108,7 +108,7 @@ fn a_full_outbox_accepts_no_more_than_has_room() {
         let over = [fixture.reservation(20, 20, 95), fixture.reservation(1, 1, 2)];
         let batch = [&all[..1], &over, &all[7..]].concat();
         let expected = [
-            Verdict::Queued { placed_at_ms: all[0].placed_at_ms },
+            Verdict::Queued { intent: None },
             Verdict::Short,
             Verdict::Refused(Refusal::RequestIdReused),
             Verdict::Full,

@@ -17,10 +17,11 @@ fn fixture(policy: Policy, stock: u32) -> (Redis, ScriptClient, Fixture) {
 fn ordered(quantity: u32, state: OrderState) -> Verdict {
     let placed_at_ms = 1_790_000_000_000;
     let pay_by_ms = Some(placed_at_ms + 900_000);
-    Verdict::Repeat(RequestStatus::Ordered { quantity, placed_at_ms, state, pay_by_ms })
+    let amount = 250 * i64::from(quantity);
+    Verdict::Repeat(RequestStatus::Ordered { quantity, placed_at_ms, amount, state, pay_by_ms })
 }
 
-const QUEUED: Verdict = Verdict::Queued { placed_at_ms: 1_790_000_000_000 };
+const QUEUED: Verdict = Verdict::Queued { intent: None };
 const REUSED: Verdict = Verdict::Refused(Refusal::RequestIdReused);
 
 #[test]

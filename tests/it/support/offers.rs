@@ -6,7 +6,7 @@ use floodgate::db::{AuditRow, FeedEvent, Ledger};
 use floodgate::domain::{
     BucketNo, BuyerId, Currency, Epoch, Failure, InvariantId, Order, OrderEvent, OrderIntent,
     Phase, Policy, RequestId, Sale, SaleDraft, Sku, SkuDraft, SkuHistory, SkuNo, SlotReturns,
-    TraceId,
+    TraceId, Verdict,
 };
 use floodgate::services::audit::{AuditBasis, audit};
 use tokio::sync::mpsc;
@@ -29,6 +29,14 @@ pub fn request(number: u64) -> RequestId {
 
 pub fn buyer(number: u64) -> BuyerId {
     BuyerId::new(number).unwrap()
+}
+
+/// A verdict without the intent of a queued request, which depends on the outbox.
+pub fn without_intent(verdict: Verdict) -> Verdict {
+    match verdict {
+        Verdict::Queued { .. } => Verdict::Queued { intent: None },
+        other => other,
+    }
 }
 
 /// A SKU with two buckets.

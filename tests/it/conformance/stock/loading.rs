@@ -9,9 +9,9 @@ use super::{Backend, FIRST_LOAD, OPENING, Shop, failure, ordered, sku};
 use crate::support::offers::{ANY, ONE, quota};
 
 /// The answer to a repeat of a request with this status.
-fn repeated(reservation: &Reservation, status: RequestStatus) -> Verdict {
+fn repeated(status: RequestStatus) -> Verdict {
     match status {
-        RequestStatus::Queued => Verdict::Queued { placed_at_ms: reservation.placed_at_ms },
+        RequestStatus::Queued => Verdict::Queued { intent: None },
         status => Verdict::Repeat(status),
     }
 }
@@ -125,7 +125,7 @@ pub async fn queued_requests_of_a_load_keep_their_units(backend: &dyn Backend) {
         (failed, RequestStatus::Failed(Refusal::SoldOut)),
         (second, RequestStatus::Queued),
     ] {
-        assert_eq!(shop.reserve(reservation).await, repeated(&reservation, status));
+        assert_eq!(shop.reserve(reservation).await, repeated(status));
     }
     assert_eq!(shop.reserve(shop.reservation(23, 3, 1)).await, Verdict::Reserved);
 
@@ -168,7 +168,7 @@ pub async fn an_accepted_request_stays_queued_through_a_load(backend: &dyn Backe
         (failed, RequestStatus::Failed(Refusal::Ended)),
         (settled, ordered(&settled)),
     ] {
-        assert_eq!(shop.reserve(reservation).await, repeated(&reservation, status));
+        assert_eq!(shop.reserve(reservation).await, repeated(status));
         assert_eq!(shop.status(&reservation).await, Some(status));
     }
     assert_eq!(shop.reserve(shop.reservation(23, 23, 1)).await, Verdict::Reserved);
@@ -202,7 +202,7 @@ pub async fn loaders_that_end_early_lose_nothing(backend: &dyn Backend) {
 
     assert_eq!(shop.units().await, 4);
     for reservation in [a, b] {
-        assert_eq!(shop.reserve(reservation).await, repeated(&reservation, RequestStatus::Queued));
+        assert_eq!(shop.reserve(reservation).await, repeated(RequestStatus::Queued));
     }
     shop.settle(&[a, b]).await;
     let facts = shop.stock.facts(shop.sku.no).await.unwrap();
@@ -227,7 +227,7 @@ pub async fn another_process_finds_what_was_loaded(backend: &dyn Backend) {
     assert_eq!(other.reserve(order).await, Verdict::Repeat(ordered(&order)));
     let reservation = shop.reservation(2, 2, 1);
     other.take(&[reservation]).await;
-    assert_eq!(shop.reserve(reservation).await, repeated(&reservation, RequestStatus::Queued));
+    assert_eq!(shop.reserve(reservation).await, repeated(RequestStatus::Queued));
     assert_eq!(shop.units().await, 7);
 }
 

@@ -32,16 +32,21 @@ mod trust;
 
 use settling::{failure, ordered};
 
-/// A store that outlives the stocks opened on it. Each case gets a new one.
+/// A store that outlives the stocks opened on it; new for each case.
 #[async_trait(?Send)]
 pub trait Backend {
     /// Opens a stock as another process does. A store that processes cannot share returns the same
     /// stock each time.
     async fn open(&self) -> Arc<dyn Stock>;
 
-    /// The intent that `Stock::unsettled` returns for an accepted reservation.
+    /// What `Stock::unsettled` returns of an accepted reservation.
     fn unsettled(&self, reservation: &Reservation, sku: &Sku) -> OrderIntent {
         reservation.intent(sku)
+    }
+
+    /// What a repeat reads of the queued request.
+    fn kept(&self, intent: OrderIntent) -> Option<OrderIntent> {
+        Some(intent)
     }
 }
 
@@ -81,13 +86,12 @@ impl Backend for SingleRedis {
 
     fn unsettled(&self, reservation: &Reservation, sku: &Sku) -> OrderIntent {
         let intent = reservation.intent(sku);
-        match self.outbox {
-            OutboxArgs::None => intent,
-            // Only the outbox entry has the trace.
-            OutboxArgs::List(_) | OutboxArgs::Stream(_) => {
-                OrderIntent { trace: TraceId(0), ..intent }
-            }
-        }
+        // Only the outbox entry has the trace.
+        self.kept(intent).unwrap_or(OrderIntent { trace: TraceId(0), ..intent })
+    }
+
+    fn kept(&self, intent: OrderIntent) -> Option<OrderIntent> {
+        Some(intent).filter(|_| self.outbox == OutboxArgs::None)
     }
 }
 
@@ -190,7 +194,8 @@ impl Shop {
     }
 
     async fn decide(&self, batch: &[Reservation]) -> Vec<Verdict> {
-        self.stock.reserve(self.key_of(&batch[0]), batch.to_vec()).await.unwrap()
+        let decided = self.stock.reserve(self.key_of(&batch[0]), batch.to_vec()).await;
+        decided.unwrap().into_iter().map(offers::without_intent).collect()
     }
 
     async fn reserve(&self, reservation: Reservation) -> Verdict {
@@ -286,6 +291,7 @@ macro_rules! all_cases {
             reserving:
                 the_policies_hold
                 a_repeat_reads_the_status_of_its_request
+                a_repeat_reads_what_was_accepted
                 a_repeat_is_answered_in_every_phase_and_of_every_opening
                 a_sold_out_bucket_still_answers_repeats
                 the_same_id_with_other_content_is_refused

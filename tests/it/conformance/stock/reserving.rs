@@ -1,12 +1,14 @@
 //! Reserving units, and the answers to repeats.
 
-use floodgate::domain::{Epoch, Phase, Policy, Refusal, RequestStatus, Reservation, Verdict};
+use floodgate::domain::{
+    Epoch, Phase, Policy, Refusal, RequestStatus, Reservation, Terms, TraceId, Verdict,
+};
 use futures_util::future::join_all;
 
 use super::{Backend, OPENING, Shop, ordered};
 use crate::support::offers::{ANY, ONE, quota};
 
-const QUEUED: Verdict = Verdict::Queued { placed_at_ms: super::PLACED_AT_MS };
+const QUEUED: Verdict = Verdict::Queued { intent: None };
 
 fn refused(refusal: Refusal) -> Verdict {
     Verdict::Refused(refusal)
@@ -34,6 +36,18 @@ pub async fn the_policies_hold(backend: &dyn Backend) {
     any.take(&[any.reservation(1, 1, 3), any.reservation(2, 1, 3), any.reservation(3, 1, 3)]).await;
     assert_eq!(any.free().await, [1]);
     assert_eq!(one.free().await, [7], "each SKU has its own units");
+}
+
+pub async fn a_repeat_reads_what_was_accepted(backend: &dyn Backend) {
+    let shop = Shop::open(backend, ANY, 10, 1).await;
+    let first = shop.reservation(1, 1, 2);
+    shop.take(&[first]).await;
+    shop.stock.set_phase(&shop.sku, Phase::Open, Epoch(2)).await.unwrap();
+    let terms = Terms { price: first.terms.price + 1, ..first.terms };
+    let placed_at_ms = first.placed_at_ms + 1;
+    let repeat = Reservation { epoch: Epoch(2), terms, placed_at_ms, trace: TraceId(9), ..first };
+    let verdicts = shop.stock.reserve(shop.key_of(&repeat), vec![repeat]).await.unwrap();
+    assert_eq!(verdicts, [Verdict::Queued { intent: backend.kept(first.intent(&shop.sku)) }]);
 }
 
 pub async fn a_repeat_reads_the_status_of_its_request(backend: &dyn Backend) {

@@ -258,6 +258,7 @@ pub(super) fn ordered(reservation: &Reservation) -> RequestStatus {
     RequestStatus::Ordered {
         quantity: reservation.quantity,
         placed_at_ms: reservation.placed_at_ms,
+        amount: reservation.terms.price * i64::from(reservation.quantity),
         state: OrderState::PendingPayment,
         pay_by_ms: Some(reservation.placed_at_ms + 900_000),
     }

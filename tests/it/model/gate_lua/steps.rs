@@ -12,6 +12,7 @@ use redis::Value;
 use crate::lua::fenced_call::FencedCall;
 use crate::lua::harness::Fixture;
 use crate::support::intents::key;
+use crate::support::offers::without_intent;
 
 /// A script call with the answer of the books.
 #[derive(Debug)]
@@ -84,7 +85,10 @@ impl Step {
     /// The answer of the books.
     pub fn expected(&self) -> Answer {
         match &self.call {
-            StepCall::Reserve(_, verdicts) => Answer::Verdicts(verdicts.clone(), self.left),
+            StepCall::Reserve(_, verdicts) => {
+                let verdicts = verdicts.iter().copied().map(without_intent).collect();
+                Answer::Verdicts(verdicts, self.left)
+            }
             StepCall::Settle(_, is_new) | StepCall::Release(_, is_new) => {
                 Answer::New(is_new.clone(), self.left)
             }
@@ -112,7 +116,7 @@ impl Step {
             StepCall::Reserve(batch, _) => {
                 let call = reserve(keys, sku, fixture.outbox, false, batch, &key());
                 let (verdicts, left) = call.parse(answer).unwrap();
-                Answer::Verdicts(verdicts, left)
+                Answer::Verdicts(verdicts.into_iter().map(without_intent).collect(), left)
             }
             StepCall::Settle(orders, _) => {
                 let (outcomes, left) = settle(keys, sku, orders).parse(answer).unwrap();
