@@ -135,7 +135,8 @@ local function is_record(value)
   local state = sub(value, STATE_AT, STATE_AT)
   if state == 'Q' then return #value == RECORD_BYTES end
   if state == 'F' then return #value > RECORD_BYTES end
-  return #value == ORDERED_BYTES and find(state, '[0-5]')
+  local amount_bytes = #value - ORDERED_BYTES
+  return amount_bytes >= 0 and amount_bytes <= AMOUNT_BYTES_MAX and find(state, '[0-5]')
 end
 
 -- Whether an order in this state holds its units.

@@ -93,8 +93,10 @@ codes! {
     RECORD_BYTES = 19;
     /// Position of the version in the record of an order, from 1.
     VERSION_AT = RECORD_BYTES + 1;
-    /// Bytes of the record of an order.
-    ORDERED_BYTES = RECORD_BYTES + 14;
+    /// Bytes of the record of an order, without its amount.
+    ORDERED_BYTES = RECORD_BYTES + 6;
+    /// Most bytes of an amount.
+    AMOUNT_BYTES_MAX = 8;
 }
 
 /// The codes as Lua locals.
@@ -126,6 +128,7 @@ mod tests {
         assert_eq!(usize::try_from(RECORD_BYTES), Ok(record::RECORD_BYTES));
         assert_eq!(usize::try_from(CONTENT_BYTES), Ok(record::CONTENT_BYTES));
         assert_eq!(usize::try_from(ORDERED_BYTES), Ok(record::ORDERED_BYTES));
+        assert_eq!(usize::try_from(AMOUNT_BYTES_MAX), Ok(record::AMOUNT_BYTES_MAX));
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //! | 13..19 | time of the request, epoch milliseconds, big-endian |
 //! | 19..21 | order only: its version, big-endian |
 //! | 21..25 | order only: its payment deadline, [`PayBy`], big-endian |
-//! | 25..33 | order only: its amount, big-endian |
+//! | 25.. | order only: its amount, big-endian without leading zeros, up to 8 bytes |
 //! | 19.. | failed only: one byte for the reason, and its details |
 //!
 //! Scripts compare the first 12 bytes, and read state and version; they never decode an id.
@@ -23,8 +23,11 @@ pub const CONTENT_BYTES: usize = 12;
 /// Bytes of the record of a queued request.
 pub const RECORD_BYTES: usize = 19;
 
-/// Bytes of the record of an order.
-pub const ORDERED_BYTES: usize = RECORD_BYTES + 14;
+/// Bytes of the record of an order, without its amount.
+pub const ORDERED_BYTES: usize = RECORD_BYTES + 6;
+
+/// Most bytes of an amount.
+pub const AMOUNT_BYTES_MAX: usize = 8;
 
 /// The latest time that fits: far beyond the year 10000.
 const PLACED_AT_MS_MAX: i64 = (1 << 48) - 1;
@@ -51,7 +54,7 @@ impl RequestRecord {
             RecordState::Ordered(RecordedOrder { version, pay_by, amount, .. }) => {
                 bytes.extend(version.to_be_bytes());
                 bytes.extend(pay_by.0.to_be_bytes());
-                bytes.extend(amount.to_be_bytes());
+                bytes.extend(amount.max(0).to_be_bytes().into_iter().skip_while(|byte| *byte == 0));
             }
             RecordState::Failed(reason) => pack_reason(reason, bytes),
         }
@@ -79,7 +82,7 @@ impl RequestRecord {
                 state: state_of(code).ok_or(BrokenRecord("an unknown state"))?,
                 version: u16::from_be_bytes(rest.take()?),
                 pay_by: PayBy(u32::from_be_bytes(rest.take()?)),
-                amount: i64::from_be_bytes(rest.take()?),
+                amount: rest.amount()?,
             }),
         };
         rest.end()?;
@@ -157,6 +160,16 @@ impl Cursor<'_> {
         Ok(*taken)
     }
 
+    /// The rest, as an amount.
+    fn amount(&mut self) -> Result<i64, BrokenRecord> {
+        let bytes = std::mem::take(&mut self.0);
+        if bytes.first() == Some(&0) || bytes.len() > AMOUNT_BYTES_MAX {
+            return Err(BrokenRecord("an unreadable amount"));
+        }
+        let amount = bytes.iter().fold(0, |amount: u64, byte| amount << 8 | u64::from(*byte));
+        i64::try_from(amount).map_err(|_overflow| BrokenRecord("an unreadable amount"))
+    }
+
     pub(crate) fn end(&self) -> Result<(), BrokenRecord> {
         if self.0.is_empty() { Ok(()) } else { Err(BrokenRecord("too long")) }
     }
@@ -202,12 +215,14 @@ pub(super) mod tests {
     fn states() -> impl Strategy<Value = RecordState> {
         prop_oneof![
             Just(RecordState::Queued),
-            (prop::sample::select(OrderState::ALL.to_vec()), any::<(u16, i64, u32)>()).prop_map(
-                |(state, (version, amount, pay_by))| {
+            (
+                prop::sample::select(OrderState::ALL.to_vec()),
+                (any::<u16>(), 0..=i64::MAX, any::<u32>())
+            )
+                .prop_map(|(state, (version, amount, pay_by))| {
                     let pay_by = PayBy(pay_by);
                     RecordState::Ordered(RecordedOrder { state, version, amount, pay_by })
-                }
-            ),
+                }),
             refusals().prop_map(RecordState::Failed),
         ]
     }
@@ -229,7 +244,10 @@ pub(super) mod tests {
             let bytes = record.pack();
             match record.state {
                 RecordState::Queued => prop_assert_eq!(bytes.len(), RECORD_BYTES),
-                RecordState::Ordered(_) => prop_assert_eq!(bytes.len(), ORDERED_BYTES),
+                RecordState::Ordered(_) => {
+                    let amount_bytes = bytes.len().checked_sub(ORDERED_BYTES);
+                    prop_assert!(amount_bytes.is_some_and(|it| it <= AMOUNT_BYTES_MAX));
+                }
                 RecordState::Failed(_) => prop_assert!(bytes.len() > RECORD_BYTES),
             }
             prop_assert_eq!(RequestRecord::unpack(&bytes), Ok(record));
@@ -238,9 +256,12 @@ pub(super) mod tests {
         #[test]
         fn a_record_cut_short_or_made_longer_is_refused(record in records(), at in any::<usize>()) {
             let mut bytes = record.pack();
-            prop_assert!(RequestRecord::unpack(&bytes[..at % bytes.len()]).is_err());
-            bytes.push(0);
-            prop_assert_eq!(RequestRecord::unpack(&bytes), Err(BrokenRecord("too long")));
+            // What follows is the amount, whose length only its hash field tells.
+            let is_ordered = matches!(record.state, RecordState::Ordered(_));
+            let end = if is_ordered { ORDERED_BYTES } else { bytes.len() };
+            prop_assert!(RequestRecord::unpack(&bytes[..at % end]).is_err());
+            bytes.resize(end + if is_ordered { AMOUNT_BYTES_MAX + 1 } else { 1 }, 1);
+            prop_assert!(RequestRecord::unpack(&bytes).is_err());
         }
 
         #[test]
