@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
+use std::sync::Arc;
 use std::time::Duration;
 
 use diesel::connection::SimpleConnection;
@@ -17,7 +18,7 @@ use diesel::sql_types::BigInt;
 
 use super::client::MysqlConnection;
 use super::health::SERVER_TIME;
-use super::session::SessionAccess;
+use super::session::{SessionAccess, statement_limit};
 use crate::db::Error;
 use crate::db::error::is_rolled_back_commit;
 use crate::db::rows::{NEW_ORDER_COLUMNS, NewOrder};
@@ -62,6 +63,7 @@ impl Database for MysqlConnection {
     // Takes the exclusive lock at once: two processes that first read the row with a shared lock
     // would deadlock.
     const BY_PRIMARY_KEY: &'static str = "FORCE INDEX (PRIMARY)";
+    const WITHOUT_REQUEST_INDEX: &'static str = Self::BY_PRIMARY_KEY;
     const FOR_UPDATE: &'static str = "FOR UPDATE";
     const INSERT_TOKEN: &'static str =
         "INSERT INTO tokens (name, token) VALUES (?, 0) ON DUPLICATE KEY UPDATE token = token";
@@ -72,6 +74,24 @@ impl Database for MysqlConnection {
     fn limit_job(&mut self) {
         let limit = self.session().job_limit;
         self.limit_total(limit);
+    }
+
+    fn limit_statements(&mut self) {
+        let limit = self.session().job_limit;
+        self.limit_each(limit);
+    }
+
+    fn with_audit_limit<T>(
+        &mut self,
+        statement: impl FnOnce(&mut Self) -> QueryResult<T>,
+    ) -> QueryResult<T> {
+        let session = Arc::clone(self.session());
+        self.limit_each(Duration::from_millis(session.audit_timeout_ms.max(1)));
+        self.batch_execute(&statement_limit(session.audit_timeout_ms))?;
+        let answer = statement(self)?;
+        self.batch_execute(&statement_limit(session.statement_timeout_ms))?;
+        self.limit_each(session.job_limit);
+        Ok(answer)
     }
 
     fn server_time_ms(&mut self) -> QueryResult<Option<i64>> {

@@ -11,7 +11,7 @@ use super::database::number;
 use super::session::{Session, statement_limit};
 use crate::db::error::cannot_open;
 use crate::db::migrate::MigratedDatabase;
-use crate::db::sql::{Queries, ScannedDatabase};
+use crate::db::sql::{Database, Queries};
 use crate::db::{Error, migrate};
 
 /// Limit of each statement of a migration.

@@ -28,7 +28,6 @@ mod client;
 mod database;
 pub mod health;
 mod migration;
-mod scan;
 mod session;
 
 pub use self::client::MysqlConnection;

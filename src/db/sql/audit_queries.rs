@@ -2,16 +2,47 @@
 
 use diesel::dsl::{exists, sql, sum};
 use diesel::prelude::*;
-use diesel::sql_types::{BigInt, Bool, Integer};
+use diesel::sql_types::{BigInt, Bool};
 
+use super::Database;
 use super::queries::queries;
-use super::{Database, ScannedDatabase};
+use crate::db::failure_rows::FailureRow;
 use crate::db::mysql::MysqlConnection;
+use crate::db::rows::OrderRow;
 use crate::db::schema::{failed_requests, orders};
+
+/// Rows per page of a scan.
+const PAGE: i64 = 2_000;
 
 queries! {
 /// The queries of audits.
 trait AuditQueries {
+    /// The orders of a SKU after this buyer and slot, in this order.
+    fn order_page_after(&mut self, sku: i32, after: (i64, i64)) -> QueryResult<Vec<OrderRow>> {
+        let (buyer, slot) = after;
+        let next_slot = orders::buyer_id.eq(buyer).and(orders::slot.gt(slot));
+        orders::table
+            .filter(orders::sku_no.eq(sku))
+            // SQLite begins to read at this buyer; with the next condition alone, at the first one.
+            .filter(orders::buyer_id.ge(buyer))
+            .filter(orders::buyer_id.gt(buyer).or(next_slot))
+            .order((orders::buyer_id, orders::slot))
+            .limit(PAGE)
+            .select(OrderRow::as_select())
+            .load(self)
+    }
+
+    /// The recorded failures of a SKU after this request, in the order of their requests.
+    fn failure_page_after(&mut self, sku: i32, request: i64) -> QueryResult<Vec<FailureRow>> {
+        failed_requests::table
+            .filter(failed_requests::sku_no.eq(sku))
+            .filter(failed_requests::request_id.gt(request))
+            .order(failed_requests::request_id)
+            .limit(PAGE)
+            .select(FailureRow::as_select())
+            .load(self)
+    }
+
     fn num_orders(&mut self, sku: i32) -> QueryResult<i64> {
         orders::table.filter(orders::sku_no.eq(sku)).count().get_result(self)
     }
@@ -31,7 +62,12 @@ trait AuditQueries {
 
     /// Request ids with several orders, each with the number of its orders.
     fn repeated_requests(&mut self, limit: i32) -> QueryResult<Vec<(i64, i64)>> {
-        sql::<(BigInt, BigInt)>(Self::REPEATED_REQUESTS).bind::<Integer, _>(limit).load(self)
+        let query = format!(
+            "SELECT request_id, COUNT(*) AS num_orders FROM orders {} \
+             GROUP BY request_id HAVING COUNT(*) > 1 LIMIT {limit}",
+            Self::WITHOUT_REQUEST_INDEX
+        );
+        sql::<(BigInt, BigInt)>(&query).load(self)
     }
 
     /// The failures of a SKU whose request also has an order.

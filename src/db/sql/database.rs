@@ -11,7 +11,7 @@ use super::{
 use crate::db::Error;
 use crate::db::migrate::MigratedDatabase;
 use crate::db::rows::NewOrder;
-use crate::domain::{Failure, Order, SkuNo};
+use crate::domain::Failure;
 
 /// The transactions of a database, and the statements that write orders.
 pub trait Database:
@@ -27,7 +27,6 @@ pub trait Database:
     + DeadLetterQueries
     + VerbQueries
     + MigratedDatabase
-    + ScannedDatabase
     + Send
     + 'static
 {
@@ -41,6 +40,9 @@ pub trait Database:
     /// Follows the table in a statement that searches along the primary key, if the database would
     /// choose another index.
     const BY_PRIMARY_KEY: &'static str;
+    /// Follows the table in a statement that reads all orders without the index of request ids,
+    /// which may be corrupt and may omit slot 0.
+    const WITHOUT_REQUEST_INDEX: &'static str;
     /// Follows a SELECT that locks its rows until the transaction ends.
     const FOR_UPDATE: &'static str;
     /// Inserts a token with value 0 unless it exists. Parameter: the name.
@@ -51,6 +53,19 @@ pub trait Database:
     /// Limits all further statements together to the time that the caller of a job waits. By
     /// default, for a database whose connections cannot hang, no limit.
     fn limit_job(&mut self) {}
+
+    /// Limits each further statement: the job reads all rows of a SKU. By default, for a database
+    /// whose connections cannot hang, no limit.
+    fn limit_statements(&mut self) {}
+
+    /// Runs one statement with the longer limit of audits: the statement reads a whole SKU before
+    /// it returns the first row.
+    fn with_audit_limit<T>(
+        &mut self,
+        statement: impl FnOnce(&mut Self) -> QueryResult<T>,
+    ) -> QueryResult<T> {
+        statement(self)
+    }
 
     /// The time of the server, epoch milliseconds. By default, for a database without a server,
     /// none.
@@ -92,33 +107,4 @@ pub trait Database:
 
     /// Cleans up before the last writer closes.
     fn before_close(&mut self) {}
-}
-
-/// Receives rows one at a time; returning `false` ends the scan early.
-pub type RowVisitor<'a, T> = &'a mut dyn FnMut(T) -> bool;
-
-/// Reads all rows of a SKU.
-pub trait ScannedDatabase {
-    /// Finds request ids with several orders. Does not use the index of request ids, which may be
-    /// corrupt and may omit slot 0. The maximum number of rows follows.
-    const REPEATED_REQUESTS: &'static str;
-
-    /// Limits each further statement: the job reads all rows of a SKU. By default, for a database
-    /// whose connections cannot hang, no limit.
-    fn limit_statements(&mut self) {}
-
-    /// Runs one statement of a scan with the longer limit of audits: the statement reads a whole
-    /// SKU before it returns the first row.
-    fn with_audit_limit<T>(
-        &mut self,
-        statement: impl FnOnce(&mut Self) -> QueryResult<T>,
-    ) -> QueryResult<T> {
-        statement(self)
-    }
-
-    /// Visits the orders of a SKU by buyer and slot; part of a snapshot.
-    fn each_order(&mut self, sku: SkuNo, visit: RowVisitor<'_, Order>) -> Result<(), Error>;
-
-    /// Visits the recorded failures of a SKU by request; part of a snapshot.
-    fn each_failure(&mut self, sku: SkuNo, visit: RowVisitor<'_, Failure>) -> Result<(), Error>;
 }

@@ -41,7 +41,7 @@ mod tokens;
 mod verbs;
 
 pub use audit_queries::AuditQueries;
-pub use database::{Database, RowVisitor, ScannedDatabase};
+pub use database::Database;
 pub use dead_letter_queries::DeadLetterQueries;
 pub use life_queries::LifeQueries;
 pub use order_queries::OrderQueries;

@@ -4,12 +4,13 @@
 use std::collections::BTreeSet;
 
 use async_trait::async_trait;
+use diesel::QueryResult;
 
 use super::order_changes::{condition, read};
 use super::statements::IN_LIST_MAX;
 use super::{Database, SqlLedger, convert_rows};
-use crate::db::failure_rows::refusal_without_details;
-use crate::db::rows::units;
+use crate::db::failure_rows::{FailureRow, refusal_without_details};
+use crate::db::rows::{OrderRow, units};
 use crate::db::sale_rows::SkuHistories;
 use crate::db::{
     Anomalies, AuditRow, CrossSkuAnomalies, Error, LedgerSize, OrderCursor, OrderReader,
@@ -44,14 +45,18 @@ impl<D: Database> OrderReader for SqlLedger<D> {
 
     async fn scan_orders(&self, sku: SkuNo, mut visit: Visitor<Order>) -> Result<(), Error> {
         self.read_all("scanning orders", move |conn| {
-            conn.snapshot(|conn| conn.each_order(sku, &mut visit))
+            conn.snapshot(|conn| each_order(conn, sku, &mut visit))
         })
         .await
     }
 
     async fn scan_failures(&self, sku: SkuNo, mut visit: Visitor<Failure>) -> Result<(), Error> {
         self.read_all("scanning failures", move |conn| {
-            conn.snapshot(|conn| conn.each_failure(sku, &mut visit))
+            conn.snapshot(|conn| {
+                let key = |row: &FailureRow| row.request_id;
+                let load = |after| conn.failure_page_after(sku.0, after);
+                by_page::<_, Failure, _>(i64::MIN, key, &mut visit, load)
+            })
         })
         .await
     }
@@ -122,7 +127,7 @@ impl<D: Database> OrderReader for SqlLedger<D> {
                 if !visit(AuditRow::Sku(of_sku, of_failures)) {
                     return Ok(());
                 }
-                conn.each_order(sku, &mut |order| visit(AuditRow::Order(order)))
+                each_order(conn, sku, &mut |order| visit(AuditRow::Order(order)))
             })
         })
         .await
@@ -171,6 +176,38 @@ impl<D: Database> OrderReader for SqlLedger<D> {
             Ok(CrossSkuAnomalies { duplicate_requests, unknown_skus })
         })
         .await
+    }
+}
+
+/// Visits the orders of a SKU by buyer and slot; part of a snapshot.
+fn each_order<D: Database>(
+    conn: &mut D,
+    sku: SkuNo,
+    visit: &mut dyn FnMut(Order) -> bool,
+) -> Result<(), Error> {
+    let key = |row: &OrderRow| (row.buyer_id, row.slot);
+    by_page((i64::MIN, i64::MIN), key, visit, |after| conn.order_page_after(sku.0, after))
+}
+
+/// Visits rows page by page along a key, until the visitor returns `false`: client and server hold
+/// at most one page in memory, and each page is one statement with its own limit. All pages read
+/// the snapshot of the transaction. Until it ends, MySQL keeps the old versions of changed rows,
+/// and the log of SQLite cannot be checkpointed beyond the snapshot.
+fn by_page<R, T: TryFrom<R, Error = Error>, K>(
+    mut after: K,
+    key: impl Fn(&R) -> K,
+    visit: &mut dyn FnMut(T) -> bool,
+    mut load: impl FnMut(K) -> QueryResult<Vec<R>>,
+) -> Result<(), Error> {
+    loop {
+        let rows = load(after)?;
+        let Some(last) = rows.last() else { return Ok(()) };
+        after = key(last);
+        for row in rows {
+            if !visit(row.try_into()?) {
+                return Ok(());
+            }
+        }
     }
 }
 

@@ -29,6 +29,7 @@ impl Database for SqliteConnection {
     const INDEXED_REQUESTS: &'static str = "slot <> 0";
     const UNINDEXED_REQUESTS: Option<&'static str> = Some("slot = 0");
     const BY_PRIMARY_KEY: &'static str = "";
+    const WITHOUT_REQUEST_INDEX: &'static str = "NOT INDEXED";
     const FOR_UPDATE: &'static str = "";
     const INSERT_TOKEN: &'static str = "INSERT OR IGNORE INTO tokens (name, token) VALUES (?, 0)";
     const RAISE_CURSOR: &'static str = "INSERT INTO cursors (name, feed_no) VALUES (?, ?) \

@@ -27,7 +27,6 @@ use crate::runtime::clock::{SharedClock, SystemClock};
 mod connection;
 mod database;
 mod file;
-mod scan;
 
 /// A ledger in one `SQLite` file.
 pub type SqliteLedger = SqlLedger<SqliteConnection>;
