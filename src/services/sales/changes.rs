@@ -145,10 +145,16 @@ impl SalesService {
             Err(error) => return Err(error.into()),
         };
         (request.withdrawn, request.load) = (withdrawal.units, withdrawal.load);
-        let outcome = match ledger.change_stock(request.clone()).await {
+        let outcome = ledger.change_stock(request.clone()).await;
+        // A repeat was recorded by another process, with units that it withdrew itself.
+        let mut is_recorded = matches!(outcome, Ok(StockChangeOutcome::Recorded(_)));
+        let outcome = match outcome {
             Err(error) if error.class() == db::ErrorClass::Unknown => {
                 match self.recorded_change(sku.no, &request).await {
-                    Ok(recorded) => Ok(recorded),
+                    Ok(recorded) => {
+                        is_recorded = matches!(recorded, StockChangeOutcome::Repeat(_));
+                        Ok(recorded)
+                    }
                     Err(error) => {
                         if !self.backends.is_shared {
                             // No load returns the units: the next change of this stock does.
@@ -160,8 +166,6 @@ impl SalesService {
             }
             outcome => outcome,
         };
-        let is_recorded =
-            matches!(outcome, Ok(StockChangeOutcome::Recorded(_) | StockChangeOutcome::Repeat(_)));
         stock.end_withdrawal(sku.no, &withdrawal, is_recorded).await?;
         if matches!(outcome, Ok(StockChangeOutcome::Reloaded)) && self.backends.is_shared {
             // Buckets that were loaded under a token that the ledger does not know.

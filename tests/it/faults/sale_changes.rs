@@ -158,6 +158,25 @@ fn a_change_without_an_outcome_is_ended_by_its_repeat() {
     }
 }
 
+/// Another process records the change after the look-up of this one.
+#[test]
+fn a_decrease_that_another_process_recorded_meanwhile_takes_no_units_again() {
+    in_system(async {
+        let folder = TempDir::new().unwrap();
+        let options = OpenOptions::new(folder.path().join("ledger.db"));
+        let inner = Arc::new(SqliteLedger::open(&options).unwrap());
+        let ledger = Arc::new(FaultyLedger::new(inner));
+        let harness = Harness::open(&settings(Tier::Memory), ledger.clone(), OFFER).await;
+        let first = harness.sales.change_stock(restock("less", -1)).await.unwrap();
+        ledger.set(Fault::HidesStockChanges);
+        let repeat = harness.sales.change_stock(restock("less", -1)).await.unwrap();
+        assert_eq!((repeat.change, repeat.change.units), (first.change, -1));
+        assert_eq!(ledger.available(repeat.sku.no).await.unwrap(), 3);
+        assert_eq!(units(&harness).await, 3);
+        harness.assert_holds().await;
+    });
+}
+
 /// Crash point `withdrawn_not_recorded`.
 #[test]
 fn units_that_left_the_buckets_only_return_with_a_load() {

@@ -52,6 +52,8 @@ pub enum Fault {
     WritesAndPanics(RequestId),
     /// A dead letter with this request is refused, as by a table that was altered manually.
     RefusesDeadLetter(RequestId),
+    /// Changes of stocks are recorded after they are looked up: none is found.
+    HidesStockChanges,
 }
 
 /// Wraps a ledger and applies the current [`Fault`].
@@ -332,7 +334,8 @@ impl SaleStore for FaultyLedger {
 
     async fn stock_change(&self, id: String) -> Result<Option<StockChange>, Error> {
         self.begin().await?;
-        self.inner.stock_change(id).await
+        let found = self.inner.stock_change(id).await?;
+        Ok(found.filter(|_| *self.fault.borrow() != Fault::HidesStockChanges))
     }
 
     async fn stock_changes(&self, sku: SkuNo, after: i32) -> Result<Vec<StockChange>, Error> {
