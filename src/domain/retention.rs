@@ -50,7 +50,7 @@ impl Retention {
 /// The next state of a sale.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RetentionChange {
-    /// A closed sale was archived, for the first time or again.
+    /// A closed sale was archived, for the first time or again; ends a seal.
     Archive(ArchiveDigest),
     /// The orders of a sale with this archive stop changing.
     Seal(ArchiveDigest),
@@ -67,7 +67,7 @@ impl RetentionChange {
     pub fn after(&self, before: &Retention) -> Option<Retention> {
         use RetentionState::{Archived, Kept, Purged, Purging, Sealed};
         let (state, digest) = match (self, before.state) {
-            (Self::Archive(digest), Kept | Archived) => (Archived, Some(*digest)),
+            (Self::Archive(digest), Kept | Archived | Sealed) => (Archived, Some(*digest)),
             (Self::Seal(digest), Archived | Sealed) if before.digest == Some(*digest) => {
                 (Sealed, before.digest)
             }
@@ -227,7 +227,11 @@ mod tests {
         assert_eq!(begin_purge.after(&now), None);
         now = Seal(one).after(&now).unwrap();
         assert_eq!(Unseal.after(&now), Some(Retention::default()));
-        assert_eq!(Archive(one).after(&now), None);
+        for archived in [one, other] {
+            let after = Archive(archived).after(&now).unwrap();
+            assert_eq!((after.state, after.digest), (RetentionState::Archived, Some(archived)));
+            assert_eq!(begin_purge.after(&after), None);
+        }
         now = begin_purge.after(&now).unwrap();
         assert!(now.is_purged());
         for refused in [Archive(one), Seal(one), Unseal, begin_purge] {

@@ -9,7 +9,8 @@ use floodgate::actors::periodic::Task;
 use floodgate::db::Ledger;
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::domain::{
-    ArchiveDigest, BucketKey, OpenEnd, Phase, RetentionState, Sale, SaleId, Sku, Verdict,
+    ArchiveDigest, BucketKey, OpenEnd, Phase, RetentionChange, RetentionState, Sale, SaleId, Sku,
+    Verdict,
 };
 use floodgate::observe::metrics::Metrics;
 use floodgate::services::sales::{SaleArchive, SalesError};
@@ -156,5 +157,25 @@ fn a_purge_that_cannot_compare_leaves_the_sale_unsealed() {
         let purged = harness.sales.purge(&id(), &archived).await;
         assert!(matches!(purged, Err(SalesError::Stock(_))), "{purged:?}");
         assert_eq!(sale(&harness).await.retention.state, RetentionState::Kept);
+    });
+}
+
+/// As after a comparison that found a difference, when the ledger did not answer the unseal.
+#[test]
+fn a_sale_that_stayed_sealed_is_archived_again_and_purged() {
+    let fixture = GateFixture::new();
+    in_system(async {
+        let (harness, _folder) = harness(&fixture).await;
+        harness.set_phase(Phase::Closed).await;
+        archive(&harness).await.unwrap();
+        let seal = RetentionChange::Seal(ArchiveDigest([7; 32]));
+        let sealed = harness.backends.ledger.set_retention(id(), seal, None).await.unwrap();
+        assert_eq!(sealed.unwrap().retention.state, RetentionState::Sealed);
+        let another = SaleArchive { digest: ArchiveDigest([8; 32]), ..written(&harness).await };
+        let purged = harness.sales.purge(&id(), &another).await;
+        assert!(matches!(purged, Err(SalesError::ArchiveDiffers(_))), "{purged:?}");
+        harness.sales.record_archive(&id(), &another).await.unwrap();
+        let purged = harness.sales.purge(&id(), &another).await.unwrap();
+        assert_eq!(purged.state, RetentionState::Purged);
     });
 }
