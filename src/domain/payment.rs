@@ -8,7 +8,7 @@
 //! | state | money | next |
 //! |---|---|---|
 //! | `started` | none yet | `closed`, `applied`, `retaking`, `refund_due` |
-//! | `closed` | none; the attempt failed or was stopped | `applied`, `retaking`, `refund_due` |
+//! | `closed` | none; failed, stopped, or the payment moved | `applied`, `retaking`, `refund_due` |
 //! | `applied` | paid an order | `refunded` |
 //! | `retaking` | the price of a timed-out order | `applied`, `refund_due`, `refunded` |
 //! | `refund_due` | received, and not applied | `refunded`, `refund_failed` |

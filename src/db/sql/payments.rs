@@ -33,8 +33,7 @@ pub(super) fn open_attempt<D: Database>(
     Ok(all.into_iter().rev().find(|payment| payment.state == PaymentState::Started))
 }
 
-/// The number of the next attempt of a locked order. Attempts that have moved to another order
-/// leave a gap.
+/// The number of the next attempt of a locked order.
 pub(super) fn next_no<D: Database>(conn: &mut D, key: OrderKey) -> Result<u16, Error> {
     let largest = attempts(conn, key)?.iter().map(|row| row.id().3).max().unwrap_or(0);
     Ok(u16::try_from(largest).unwrap_or(u16::MAX).saturating_add(1))
@@ -208,11 +207,15 @@ fn reported<D: Database>(
 ) -> Result<Option<(Order, PaymentRow, Payment)>, Error> {
     let by_id = conn.payment_by_id(&event.provider, &event.payment_id)?;
     let by_id = by_id.as_ref().map(Payment::try_from).transpose()?;
+    let is_known = by_id.is_some();
     let found = match by_id.map(|payment| payment.key).or(event.attempt) {
         Some(key) => locked_payment(conn, key, &event.payment_id)?,
         None => None,
     };
-    Ok(found.filter(|(_, _, payment)| payment.provider == event.provider))
+    // A known payment that moved after it was read has left its attempt without an id.
+    Ok(found.filter(|(_, row, payment)| {
+        payment.provider == event.provider && (!is_known || row.has_id(&event.payment_id))
+    }))
 }
 
 /// The order of an attempt, which is locked, and of its payments the one with this id, else the

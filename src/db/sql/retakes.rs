@@ -8,6 +8,7 @@ use super::payments::{locked_attempt, next_no};
 use super::statements::IN_LIST_MAX;
 use super::{Database, SqlLedger, TransactionEnd, readable_rows};
 use crate::db::life_rows::Cause;
+use crate::db::payment_rows::PaymentRow;
 use crate::db::rows::unstorable;
 use crate::db::{Error, Retakes};
 use crate::domain::{
@@ -90,6 +91,10 @@ fn end_retake<D: Database>(
         row.set(&payment, now_ms)?;
         row.move_to(successor.key(), no);
         conn.move_payment(from, &row)?;
+        // The attempt stays without a payment: a second charge under it is recorded and owed.
+        let (started, received, state) = (None, None, PaymentState::Closed);
+        let left = Payment { started, received, state, ..payment };
+        conn.insert_payment(&PaymentRow::new(&left, now_ms)?)?;
         return Ok(TransactionEnd::Commit(RetakeOutcome::Applied(paid)));
     }
     let reason = match end {

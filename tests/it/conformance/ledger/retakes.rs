@@ -69,7 +69,9 @@ pub async fn late_money_pays_the_order_that_it_bought_again(backend: &dyn Backen
     assert_eq!((order.key(), order.state, order.version), (successor, Paid, 1));
     assert_eq!(shop.order(successor).await, order);
     assert_eq!(shop.order(ended.key()).await, ended);
-    assert_eq!(shop.payments(ended.key()).await, []);
+    let left = shop.payments(ended.key()).await;
+    let left = left.iter().map(|payment| (payment.key.no, payment.state, &payment.started));
+    assert_eq!(Vec::from_iter(left), [(1, PaymentState::Closed, &None)]);
     let moved = shop.payments(successor).await.remove(0);
     assert_eq!((moved.state, moved.key.no), (PaymentState::Applied, 1));
     assert_eq!((&moved.started, moved.received), (&late.started, late.received));
@@ -104,15 +106,18 @@ pub async fn charges_of_an_order_are_recorded_after_its_first_payment_has_moved(
     let moved = shop.end(&first, placed(successor)).await;
     assert!(matches!(moved, RetakeOutcome::Applied(_)), "{moved:?}");
 
-    // The attempt that stayed is charged twice.
-    for id in ["one", "other"] {
-        let charge = report(&second, id, paid(&second));
+    // The attempt that stayed is charged twice, the one whose payment moved once more.
+    for (attempt, id) in [(&second, "one"), (&second, "other"), (&first, "again")] {
+        let charge = report(attempt, id, paid(attempt));
         let charge = PaymentEvent { payment_id: id.to_owned(), ..charge };
         let recorded = shop.ledger.record_payment(charge).await.unwrap();
         assert_eq!(recorded.outcome(), PaymentOutcome::Late, "{id}");
     }
     let stayed = shop.payments(key).await;
-    assert_eq!(stayed.iter().map(|payment| payment.key.no).collect::<Vec<_>>(), [2, 3]);
+    assert_eq!(stayed.iter().map(|payment| payment.key.no).collect::<Vec<_>>(), [1, 2, 3]);
+    assert_eq!(shop.end(&first, placed(successor)).await, RetakeOutcome::Owed, "it is paid");
+    assert_eq!(shop.refunds().await, [(1, 250)]);
+    assert_eq!(shop.order(successor).await.state, Paid);
     shop.holds().await;
 }
 
