@@ -259,9 +259,11 @@ impl AuditRun<'_> {
             // Gates that changed during the reading are checked only for what holds at any instant:
             // with an unsettled request the checker skips the sums.
             let num_min = u64::from(!is_quiescent);
-            let gates = gates.map(|gates| {
+            let gates = gates.zip(before).map(|(gates, before)| {
                 let num_unsettled = gates.num_unsettled.max(num_min);
-                GateFacts { num_unsettled, ..gates }
+                // Orders that were settled later may have been committed after the rows were read.
+                let num_ordered = gates.num_ordered.min(before.num_ordered);
+                GateFacts { num_unsettled, num_ordered, ..gates }
             });
             checker.end(gates, failures, self.now_ms);
             let found = self.sources.ledger.anomalies(sku.no).await?;

@@ -2,6 +2,7 @@
 //! and gone in the next audit. No actor runs, so that only the repair can change anything.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use diesel::connection::SimpleConnection;
@@ -23,6 +24,7 @@ use floodgate::tier::Backends;
 use tempfile::TempDir;
 
 use crate::support::faulty_ledger::{Fault, FaultyLedger};
+use crate::support::faulty_stock::FaultyStock;
 use crate::support::gate::{GateFixture, PATIENT};
 use crate::support::harness::{Offer, START_MS, UNLIMITED, broken, in_system, settings};
 
@@ -39,7 +41,7 @@ enum Storage {
     Servers(GateFixture),
 }
 
-/// An open sale of ten units in two buckets, of which the requests 1 to 3 ordered one each.
+/// An open sale of 40 units in two buckets, of which the requests 1 to 3 ordered one each.
 struct Shop {
     storage: Storage,
     backends: Backends,
@@ -81,39 +83,20 @@ impl Shop {
     ) -> Self {
         let catalog = Arc::new(Catalog::default());
         let sales = SalesService::new(catalog, &backends, Arc::new(NoGates), clock, settings);
-        let offer = Offer { policy: UNLIMITED, stock: 10, buckets: 2 };
+        let offer = Offer { policy: UNLIMITED, stock: 40, buckets: 2 };
         sales.create(offer.draft("sale", START_MS - 1_000)).await.unwrap();
         let sale = sales.set_phase(&"sale".parse().unwrap(), Phase::Open, None).await.unwrap();
         let sku = Arc::new(sale.skus[0].clone());
         let shop = Self { storage, backends, sales, sku };
         for request in 1..=3 {
-            let intent = shop.accept(request).await;
-            let recorded_at_ms = shop.backends.ledger.place(vec![intent]).await.unwrap().unwrap();
-            let order = (intent.bucket, intent.order(recorded_at_ms));
-            shop.backends.stock.settle(vec![order]).await.unwrap();
+            sell(&shop.backends, &shop.sku, request).await;
         }
         shop.assert_holds().await;
         shop
     }
 
-    /// Accepts a request of the buyer with its number, without bringing it to the ledger.
     async fn accept(&self, request: u64) -> OrderIntent {
-        let buyer = BuyerId::new(request).unwrap();
-        let reservation = Reservation {
-            request: RequestId::new(request).unwrap(),
-            sku: self.sku.no,
-            bucket: BucketNo::home_of(buyer, self.sku.buckets),
-            epoch: floodgate::domain::Epoch(1),
-            buyer,
-            quantity: 1,
-            placed_at_ms: START_MS,
-            trace: TraceId(0),
-            terms: self.sku.terms(),
-        };
-        let key = BucketKey { sku: self.sku.no, bucket: reservation.bucket };
-        let verdicts = self.backends.stock.reserve(key, vec![reservation]).await.unwrap();
-        assert_eq!(verdicts, [Verdict::Reserved]);
-        reservation.intent(&self.sku)
+        accept(&self.backends, &self.sku, request).await
     }
 
     /// The violation of a request that is in no stage.
@@ -186,6 +169,34 @@ impl Shop {
     }
 }
 
+/// Accepts a request of the buyer with its number, without bringing it to the ledger.
+async fn accept(backends: &Backends, sku: &Sku, request: u64) -> OrderIntent {
+    let buyer = BuyerId::new(request).unwrap();
+    let reservation = Reservation {
+        request: RequestId::new(request).unwrap(),
+        sku: sku.no,
+        bucket: BucketNo::home_of(buyer, sku.buckets),
+        epoch: floodgate::domain::Epoch(1),
+        buyer,
+        quantity: 1,
+        placed_at_ms: START_MS,
+        trace: TraceId(0),
+        terms: sku.terms(),
+    };
+    let key = BucketKey { sku: sku.no, bucket: reservation.bucket };
+    let verdicts = backends.stock.reserve(key, vec![reservation]).await.unwrap();
+    assert_eq!(verdicts, [Verdict::Reserved]);
+    reservation.intent(sku)
+}
+
+/// Sells a unit to the buyer with the number of the request.
+async fn sell(backends: &Backends, sku: &Sku, request: u64) {
+    let intent = accept(backends, sku, request).await;
+    let recorded_at_ms = backends.ledger.place(vec![intent]).await.unwrap().unwrap();
+    let order = (intent.bucket, intent.order(recorded_at_ms));
+    backends.stock.settle(vec![order]).await.unwrap();
+}
+
 fn olga() -> ByOperator {
     ByOperator { name: "olga".to_owned(), reason: Some("drift".to_owned()) }
 }
@@ -196,7 +207,7 @@ fn drift_of_the_units_left_is_recounted() {
         for shop in Shop::each().await {
             shop.tamper("UPDATE skus SET available = available - 2");
             shop.assert_repaired(AuditVerdict::Drift, RepairAction::Recount).await;
-            assert_eq!(shop.backends.ledger.available(shop.sku.no).await.unwrap(), 7);
+            assert_eq!(shop.backends.ledger.available(shop.sku.no).await.unwrap(), 37);
         }
     });
 }
@@ -348,5 +359,25 @@ fn a_difference_that_is_gone_at_the_second_read_is_no_violation() {
             assert!(report.holds && report.could_tell, "{report:#?}");
             assert!(report.notes.iter().any(|note| note.contains("were gone")), "{report:#?}");
         }
+    });
+}
+
+#[test]
+fn orders_that_are_settled_after_the_rows_were_read_are_not_missing() {
+    in_system(async {
+        let shop = Shop::in_memory().await;
+        let stock = FaultyStock::new(Arc::clone(&shop.backends.stock));
+        let (backends, sku) = (shop.backends.clone(), Arc::clone(&shop.sku));
+        let next = AtomicU64::new(4);
+        stock.set_before_facts(move || {
+            let (backends, sku) = (backends.clone(), Arc::clone(&sku));
+            let request = next.fetch_add(1, Ordering::SeqCst);
+            Box::pin(async move { sell(&backends, &sku, request).await })
+        });
+        let sources = AuditSources { stock: Some(&stock), ..shop.sources(Duration::ZERO) };
+        let report = audit_all(sources, None, START_MS).await.unwrap();
+        assert!(report.holds && !report.could_tell, "{report:#?}");
+        let moved = |note: &String| note.contains("the gates did not stand still");
+        assert!(report.notes.iter().any(moved), "{report:#?}");
     });
 }

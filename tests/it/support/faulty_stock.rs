@@ -1,7 +1,7 @@
 //! A stock with injected faults.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use async_trait::async_trait;
 use floodgate::domain::book::BucketSnapshot;
@@ -12,6 +12,7 @@ use floodgate::domain::{
     Withdrawal,
 };
 use floodgate::stock::{BucketHealth, Error, Loading, QueuedPage, Stock};
+use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 
 /// How the stock fails.
@@ -50,6 +51,9 @@ pub enum StockFault {
     LoadWaits(SkuNo),
 }
 
+/// A concurrent change of the stock.
+type StockAction = dyn Fn() -> BoxFuture<'static, ()> + Send + Sync;
+
 /// Wraps a stock and applies the current [`StockFault`].
 pub struct FaultyStock {
     inner: Arc<dyn Stock>,
@@ -58,6 +62,7 @@ pub struct FaultyStock {
     num_lookups: AtomicUsize,
     num_failed_reserves: AtomicUsize,
     loads: Mutex<Vec<SkuNo>>,
+    before_facts: OnceLock<Box<StockAction>>,
 }
 
 impl FaultyStock {
@@ -70,6 +75,7 @@ impl FaultyStock {
             num_lookups: AtomicUsize::new(0),
             num_failed_reserves: AtomicUsize::new(0),
             loads: Mutex::default(),
+            before_facts: OnceLock::new(),
         }
     }
 
@@ -95,6 +101,14 @@ impl FaultyStock {
 
     pub fn set(&self, fault: StockFault) {
         self.fault.send_replace(fault);
+    }
+
+    /// Runs this action before each answer of `facts`.
+    pub fn set_before_facts(
+        &self,
+        action: impl Fn() -> BoxFuture<'static, ()> + Send + Sync + 'static,
+    ) {
+        assert!(self.before_facts.set(Box::new(action)).is_ok(), "set once");
     }
 
     /// Sets or clears [`StockFault::RefusesResults`].
@@ -326,6 +340,9 @@ impl Stock for FaultyStock {
     async fn facts(&self, sku: SkuNo) -> Result<GateFacts, Error> {
         if self.is(StockFault::Fenced) {
             return Err(Error::Fenced { sku, reason: "fenced on purpose".to_owned() });
+        }
+        if let Some(action) = self.before_facts.get() {
+            action().await;
         }
         self.inner.facts(sku).await
     }
