@@ -335,25 +335,34 @@ impl Checker {
         self.num_orders
     }
 
-    /// The SKUs of the violations.
-    pub fn skus(&self) -> impl Iterator<Item = SkuNo> + '_ {
-        self.violations.iter().filter_map(|violation| violation.subject.sku)
+    /// Whether a violation is of this SKU; one without details may be of any.
+    pub fn may_concern(&self, sku: SkuNo) -> bool {
+        let is_of_sku = |violation: &Violation| violation.subject.sku == Some(sku);
+        self.num_without_details() > 0 || self.violations.iter().any(is_of_sku)
     }
 
     pub fn num_violations(&self) -> u64 {
         self.num_violations
     }
 
-    /// Keeps the violations that a second read found, too, and the smaller number of those without
-    /// details. Returns how many it drops.
+    fn num_without_details(&self) -> u64 {
+        self.num_violations - self.violations.len() as u64
+    }
+
+    /// Keeps the violations that a second read found, too, and those of the second read that this
+    /// one may have without details. Returns how many it drops.
     pub fn confirm(&mut self, second: &Self) -> u64 {
-        let num_before = self.num_violations;
-        let without_details = |read: &Self| read.num_violations - read.violations.len() as u64;
-        let others = without_details(self).min(without_details(second));
-        let is_confirmed = |one: &Violation| second.violations.iter().any(|two| one.is_same(two));
-        self.violations.retain(is_confirmed);
-        self.num_violations = self.violations.len() as u64 + others;
-        num_before - self.num_violations
+        let (num_before, num_others) = (self.num_violations, self.num_without_details());
+        let is_new = |two: &&Violation| !self.violations.iter().any(|one| one.is_same(two));
+        let new: Vec<Violation> = second.violations.iter().filter(is_new).cloned().collect();
+        self.violations.retain(|one| second.violations.iter().any(|two| one.is_same(two)));
+        self.num_violations = self.violations.len() as u64;
+        // Not repaired: only the next audit can tell that they last.
+        for violation in new.into_iter().filter(|_| num_others > 0) {
+            self.report(Violation { action: None, ..violation });
+        }
+        self.num_violations += num_others.min(second.num_without_details());
+        num_before.saturating_sub(self.num_violations)
     }
 
     /// The first [`DETAILS_MAX`] violations, and the number of all.

@@ -12,7 +12,6 @@
 //! quiescence (`StockConserved`, `CompensatedOnce`, lost requests) run only if the gates did not
 //! change during the reading; otherwise a note names them.
 
-use std::collections::HashSet;
 use std::time::Duration;
 
 use crate::db::{self, AuditRow, Ledger};
@@ -105,9 +104,8 @@ pub async fn audit_all(
     run.notes.extend(purged);
     if run.checker.num_violations() > 0 {
         tokio::time::sleep(sources.recheck).await;
-        let found: HashSet<SkuNo> = run.checker.skus().collect();
         for sale in &mut sales {
-            sale.skus.retain(|sku| found.contains(&sku.no));
+            sale.skus.retain(|sku| run.checker.may_concern(sku.no));
         }
         let later_ms = i64::try_from(sources.recheck.as_millis()).unwrap_or(i64::MAX);
         let second = AuditRun::read(sources, &sales, now_ms.saturating_add(later_ms)).await?;

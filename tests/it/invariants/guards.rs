@@ -6,9 +6,12 @@ use std::time::Duration;
 use floodgate::broker::{Route, Subscriber};
 use floodgate::config::Tier;
 use floodgate::db::{DeadLetterStore, SaleStore};
-use floodgate::domain::invariants::{Checker, FailureFacts, GateFacts, GateView, SkuFacts};
+use floodgate::domain::invariants::{
+    Checker, DETAILS_MAX, FailureFacts, GateFacts, GateView, SkuFacts, Violation,
+};
 use floodgate::domain::{
     BucketKey, BucketNo, InvariantId, Order, OrderState, Phase, PhaseChange, PhaseHistory, Policy,
+    SkuNo,
 };
 use floodgate::messages::BuyAnswer;
 use floodgate::services::audit::{AuditReport, AuditSources, EVIDENCE, audit, audit_all};
@@ -333,4 +336,19 @@ fn units_of_an_ended_order_that_come_back_twice_or_never_break_compensated_once(
         found.sort();
         assert_eq!(found, expected, "{is_live} {left} {returned_units}");
     }
+}
+
+#[test]
+fn a_violation_that_the_first_read_has_without_details_is_confirmed() {
+    let of_sku = |sku| Violation::wrong_quota(SkuNo(sku), 1, 2, 1);
+    let (mut first, mut second) = (Checker::default(), Checker::default());
+    (0..DETAILS_MAX).for_each(|_| first.report(of_sku(1)));
+    assert!(first.may_concern(SkuNo(1)) && !first.may_concern(SkuNo(2)));
+    first.report(of_sku(2));
+    assert!(first.may_concern(SkuNo(2)), "of any SKU");
+    second.report(of_sku(2));
+    assert_eq!(first.confirm(&second), DETAILS_MAX as u64);
+    let (kept, num_violations) = first.finish();
+    assert_eq!((kept.len(), num_violations), (1, 1));
+    assert!(kept[0].is_same(&of_sku(2)) && kept[0].action.is_none(), "{kept:?}");
 }
