@@ -5,6 +5,7 @@ use async_trait::async_trait;
 use super::{Database, SqlLedger, TransactionEnd, convert_rows};
 use crate::db::repair_rows::RepairRow;
 use crate::db::{Error, RepairStore};
+use crate::domain::RetentionState::Purging;
 use crate::domain::{AuditVerdict, BuyerId, Repair, RepairAction, RepairOutcome, SkuNo};
 
 #[async_trait]
@@ -16,18 +17,17 @@ impl<D: Database> RepairStore for SqlLedger<D> {
         now_ms: i64,
     ) -> Result<Repair, Error> {
         self.write_at("recounting", move |conn, _| {
+            let is_purged = is_purged(conn, sku)?;
             let (what, counts) = match buyer {
-                Some(buyer) => {
-                    let what = format!("buyer {buyer}: units of the quota row");
-                    (what, recount_quota(conn, sku, buyer)?)
-                }
+                _ if is_purged => ("recount".to_owned(), None),
+                Some(buyer) => (format!("buyer {buyer}: quota"), recount_quota(conn, sku, buyer)?),
                 None => ("units left".to_owned(), recount_available(conn, sku)?),
             };
             let (outcome, result) = if let Some((before, after)) = counts {
                 (RepairOutcome::Compensated, format!("{before}, now {after}"))
             } else {
-                let result = "the orders exceed the limit, nothing was changed";
-                (RepairOutcome::FailedFinal, result.to_owned())
+                let why = if is_purged { "purged sale" } else { "the orders exceed the limit" };
+                (RepairOutcome::FailedFinal, format!("{why}, nothing was changed"))
             };
             let repair = Repair {
                 sku,
@@ -49,10 +49,8 @@ impl<D: Database> RepairStore for SqlLedger<D> {
             return Ok(());
         }
         self.write_at("recording repairs", move |conn, _| {
-            for repair in &repairs {
-                record(conn, repair)?;
-            }
-            Ok(TransactionEnd::Commit(()))
+            let recorded = repairs.iter().try_for_each(|repair| record(conn, repair));
+            recorded.map(TransactionEnd::Commit)
         })
         .await
     }
@@ -61,18 +59,22 @@ impl<D: Database> RepairStore for SqlLedger<D> {
         self.read("reading repairs", move |conn| {
             let rows = conn.repair_rows(before.unwrap_or(i32::MAX), i64::from(limit))?;
             let numbers: Vec<i32> = rows.iter().map(|row| row.repair_no).collect();
-            let repairs: Vec<Repair> = convert_rows(rows)?;
-            Ok(numbers.into_iter().zip(repairs).collect())
+            Ok(numbers.into_iter().zip(convert_rows::<_, Repair>(rows)?).collect())
         })
         .await
     }
 }
 
-/// Writes the row of a repair, unless it is a failure that is recorded already.
+/// Whether rows of the SKU may be missing.
+fn is_purged<D: Database>(conn: &mut D, sku: SkuNo) -> Result<bool, Error> {
+    Ok(!conn.skus_from(Purging, &[sku.0])?.is_empty())
+}
+
+/// Writes the row of a repair, unless the sale is purged or the failure is recorded already.
 fn record<D: Database>(conn: &mut D, repair: &Repair) -> Result<(), Error> {
     let row = RepairRow::from(repair);
     let is_failure = repair.outcome == RepairOutcome::FailedFinal;
-    if !(is_failure && conn.is_repair_recorded(&row)?) {
+    if !(is_purged(conn, repair.sku)? || (is_failure && conn.is_repair_recorded(&row)?)) {
         conn.insert_repair(&row)?;
     }
     Ok(())
@@ -83,11 +85,10 @@ fn record<D: Database>(conn: &mut D, repair: &Repair) -> Result<(), Error> {
 fn recount_available<D: Database>(conn: &mut D, sku: SkuNo) -> Result<Option<(i64, i64)>, Error> {
     conn.lock_sku(sku.0)?;
     let Some((row, _)) = conn.sku_and_sale(sku.0)? else { return Ok(None) };
-    let before = i64::from(row.available);
     let live = conn.with_audit_limit(|conn| conn.live_units(sku.0))?;
     let left = (i64::from(row.initial_stock) - live).max(0);
     conn.set_available(sku.0, i32::try_from(left).unwrap_or(0))?;
-    Ok(Some((before, left)))
+    Ok(Some((row.available.into(), left)))
 }
 
 /// Sets the quota row of a buyer to the units of the orders that count; before and after. `None`:

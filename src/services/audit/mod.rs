@@ -91,24 +91,12 @@ pub async fn audit_all(
     sale: Option<&SaleId>,
     now_ms: i64,
 ) -> Result<AuditReport, Error> {
-    let mut sales = sources.ledger.sales().await?;
-    if let Some(wanted) = sale {
-        sales.retain(|stored| stored.id == *wanted);
-        if sales.is_empty() {
-            return Err(Error::UnknownSale(wanted.clone()));
-        }
-    }
-    let purged = sales.extract_if(.., |sale| sale.retention.is_purged());
-    let purged: Vec<String> = purged.map(|sale| describe_purged(&sale)).collect();
-    let mut run = AuditRun::read(sources, &sales, now_ms).await?;
-    run.notes.extend(purged);
+    let mut run = AuditRun::read(sources, sale, None, now_ms).await?;
     if run.checker.num_violations() > 0 {
         tokio::time::sleep(sources.recheck).await;
-        for sale in &mut sales {
-            sale.skus.retain(|sku| run.checker.may_concern(sku.no));
-        }
         let later_ms = i64::try_from(sources.recheck.as_millis()).unwrap_or(i64::MAX);
-        let second = AuditRun::read(sources, &sales, now_ms.saturating_add(later_ms)).await?;
+        let later_ms = now_ms.saturating_add(later_ms);
+        let second = AuditRun::read(sources, sale, Some(&run.checker), later_ms).await?;
         run.confirm(second);
     }
     let dead_letters = sources.ledger.count_dead_letters().await?;
@@ -138,14 +126,31 @@ struct AuditRun<'a> {
 }
 
 impl<'a> AuditRun<'a> {
-    /// Compares the stores once.
-    async fn read(sources: AuditSources<'a>, sales: &[Sale], now_ms: i64) -> Result<Self, Error> {
+    /// Compares the stores once: all that is wanted, or what `first` may have violations of. Each
+    /// read lists the sales, because one may be purged between them.
+    async fn read(
+        sources: AuditSources<'a>,
+        wanted: Option<&SaleId>,
+        first: Option<&Checker>,
+        now_ms: i64,
+    ) -> Result<Self, Error> {
+        let mut sales = sources.ledger.sales().await?;
+        if let Some(wanted) = wanted {
+            sales.retain(|stored| stored.id == *wanted);
+            if sales.is_empty() {
+                return Err(Error::UnknownSale(wanted.clone()));
+            }
+        }
+        let purged = sales.extract_if(.., |sale| sale.retention.is_purged());
+        let purged: Vec<String> = purged.map(|sale| describe_purged(&sale)).collect();
         let (checker, notes, could_tell) =
             (Checker::default(), Vec::new(), sources.stock.is_some());
         let mut run = Self { sources, now_ms, checker, notes, could_tell, num_dormant: 0 };
-        for sale in sales {
+        for sale in &sales {
             for sku in &sale.skus {
-                run.audit_sku(sale, sku).await?;
+                if first.is_none_or(|first| first.may_concern(sku.no)) {
+                    run.audit_sku(sale, sku).await?;
+                }
             }
         }
         if run.num_dormant > 0 {
@@ -163,6 +168,7 @@ impl<'a> AuditRun<'a> {
             let (orders, failures) = (unknown.num_orders, unknown.num_failures);
             run.checker.report(Violation::unknown_sku(unknown.sku, orders, failures));
         }
+        run.notes.extend(purged);
         Ok(run)
     }
 

@@ -169,10 +169,11 @@ impl Repairer<'_> {
         let mut repairs = Vec::new();
         for violation in violations {
             let buyer = violation.subject.buyer;
-            repairs.push(self.sources.ledger.recount(sku.no, buyer, self.now_ms).await?);
-            if buyer.is_none() {
+            let repair = self.sources.ledger.recount(sku.no, buyer, self.now_ms).await?;
+            if buyer.is_none() && repair.outcome == RepairOutcome::Compensated {
                 self.load(sale, sku).await?;
             }
+            repairs.push(repair);
         }
         Ok(repairs)
     }

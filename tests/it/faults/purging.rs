@@ -6,13 +6,16 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Output;
+use std::time::Duration;
 
+use diesel::connection::SimpleConnection;
 use diesel::prelude::*;
 use diesel::sql_types::BigInt;
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::db::{RetentionStore, SaleStore};
-use floodgate::domain::RetentionChange::{BeginPurge, Seal};
-use floodgate::domain::{ArchiveDigest, SkuNo};
+use floodgate::domain::RetentionChange::{Archive, BeginPurge, EndPurge, Seal};
+use floodgate::domain::{ArchiveDigest, Epoch, Phase, SkuNo};
+use floodgate::services::audit::{AuditSources, audit_all};
 use reqwest::{Client, Method};
 use serde_json::{Value as Json, json};
 use tempfile::TempDir;
@@ -21,6 +24,7 @@ use crate::support::admin::call;
 use crate::support::app::sale_body;
 use crate::support::crowd::{Attempt, send};
 use crate::support::gate::purchases;
+use crate::support::offers::{ANY, open_offer};
 use crate::support::pipeline::PipelineFixture;
 use crate::support::process::{Server, command};
 use crate::support::wait::until;
@@ -242,6 +246,38 @@ fn an_archive_is_not_overwritten_by_that_of_another_sale() {
         assert_eq!(refused.status.code(), Some(2), "{stderr}");
         assert!(stderr.contains("name another folder"), "{stderr}");
         assert_eq!(files(), before);
+    });
+}
+
+/// The first read finds the SKU as a purge leaves it that took the units after the audit had listed
+/// the sale.
+#[test]
+fn a_sale_that_is_purged_during_an_audit_is_not_judged() {
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("ledger.db");
+        let ledger = SqliteLedger::open(&OpenOptions::new(&file)).unwrap();
+        open_offer(&ledger, "sale", ANY, 10).await;
+        let mut conn = SqliteConnection::establish(file.to_str().unwrap()).unwrap();
+        let taken = "PRAGMA busy_timeout = 5000; UPDATE skus SET available = 0";
+        conn.batch_execute(taken).unwrap();
+        let recheck = Duration::from_secs(5);
+        let sources = AuditSources { ledger: &ledger, stock: None, pipeline: None, recheck };
+        let purge = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let (id, digest) = (|| "sale".parse().unwrap(), ArchiveDigest([7; 32]));
+            let closed = ledger.set_sale_phase(id(), Epoch(1), Phase::Closed, 1, None).await;
+            let archived = ledger.contents(&closed.unwrap().unwrap()).await.unwrap();
+            for change in [Archive(digest), Seal(digest), BeginPurge(archived), EndPurge] {
+                assert!(ledger.set_retention(id(), change, None).await.unwrap().is_some());
+            }
+        };
+        let (report, ()) = tokio::join!(audit_all(sources, None, 1), purge);
+        let report = report.unwrap();
+        assert!(report.holds, "{report:#?}");
+        for expected in ["1 differences were gone", "sale sale is purged"] {
+            assert!(report.notes.iter().any(|note| note.contains(expected)), "{report:#?}");
+        }
     });
 }
 

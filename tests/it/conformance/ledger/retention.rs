@@ -6,7 +6,7 @@ use floodgate::db::{Ledger, PurgeStep};
 use floodgate::domain::{
     Actor, ArchiveCursor, ArchiveDigest, ArchiveTable, ByOperator, CancelOutcome, Epoch, Failure,
     OpenEnd, OpenPayment, PaymentOutcome, PaymentRecorded, PaymentTerms, Phase, PlaceOutcome,
-    Refusal, RetentionChange, RetentionState, Sale, Sku, SkuDraft, TableContents,
+    Refusal, RepairOutcome, RetentionChange, RetentionState, Sale, Sku, SkuDraft, TableContents,
 };
 use serde_json::{Map, Value as Json};
 
@@ -248,6 +248,8 @@ pub async fn a_purge_deletes_every_row_and_keeps_the_name(backend: &dyn Backend)
     let sale = sale(ledger, "sale").await;
     assert_eq!(sale.retention.state, RetentionState::Purged);
     assert_eq!((sale.retention.digest, sale.title), (Some(DIGEST), before.title.clone()));
+    let recounted = ledger.recount(shop.sku.no, None, NOW_MS).await.unwrap();
+    assert_eq!((recounted.outcome, shop.left().await), (RepairOutcome::FailedFinal, 0));
     let kept = [ArchiveTable::Sales, ArchiveTable::Skus, ArchiveTable::SalePhases];
     for TableContents { table, rows, .. } in ledger.contents(&before).await.unwrap() {
         assert_eq!(rows > 0, kept.contains(&table), "{}: {rows}", table.name());
