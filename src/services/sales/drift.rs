@@ -12,20 +12,21 @@ use parking_lot::Mutex;
 
 use super::loading::acquired;
 use super::{SalesError, SalesService};
+use crate::domain::invariants::GateFacts;
 use crate::domain::{Sku, SkuNo};
 
 /// Interval of the comparisons: the same difference must last this long. A committed order usually
 /// reaches its bucket within milliseconds, and a change of it within a second.
 const COMPARE_EVERY: Duration = Duration::from_secs(10);
 
-/// Last comparison of each SKU: its time, and the free units in buckets and ledger if they
+/// Last comparison of each SKU: its time, and the buckets and the ledger's free units if they
 /// differed.
-pub(super) type DriftHistory = Mutex<HashMap<SkuNo, (Instant, Option<(u32, u32)>)>>;
+pub(super) type DriftHistory = Mutex<HashMap<SkuNo, (Instant, Option<(GateFacts, u32)>)>>;
 
 impl SalesService {
     /// Compares the units of a SKU, at most every [`COMPARE_EVERY`]. Holds its buckets, so that the
-    /// next sync loads them, if two comparisons find the same difference and no request is
-    /// unsettled.
+    /// next sync loads them, if two comparisons find the same difference, no request is unsettled,
+    /// and the buckets counted no order or returned unit in between.
     pub(super) async fn compare_units(&self, sku: &Arc<Sku>) -> Result<(), SalesError> {
         let now = self.clock.now();
         let last = self.compared.lock().get(&sku.no).copied();
@@ -33,17 +34,19 @@ impl SalesService {
         if !self.backends.is_shared || !self.may_load || last.is_some_and(is_recent) {
             return Ok(());
         }
-        let stock = &self.backends.stock;
-        let difference = if stock.num_unsettled(sku.no).await? > 0 {
-            None
-        } else {
-            let units = (stock.left(sku.no), self.backends.ledger.available(sku.no).await?);
-            Some(units).filter(|(buckets, ledger)| buckets != ledger)
-        };
+        let (stock, ledger) = (&self.backends.stock, &self.backends.ledger);
+        let is_settled = stock.num_unsettled(sku.no).await? == 0;
+        let mut difference = None;
+        if is_settled && stock.left(sku.no) != ledger.available(sku.no).await? {
+            let (facts, units) = (stock.facts(sku.no).await?, ledger.available(sku.no).await?);
+            let differs = facts.num_unsettled == 0 && facts.left != u64::from(units);
+            difference = differs.then_some((facts, units));
+        }
         self.compared.lock().insert(sku.no, (now, difference));
-        let is_same = |units: &(u32, u32)| last.and_then(|(_, last)| last) == Some(*units);
-        let Some((buckets, ledger)) = difference.filter(is_same) else { return Ok(()) };
+        let is_same = |found: &(GateFacts, u32)| last.and_then(|(_, last)| last) == Some(*found);
+        let Some((facts, ledger)) = difference.filter(is_same) else { return Ok(()) };
         if acquired(&self.loader).await {
+            let buckets = facts.left;
             tracing::error!(sku = %sku.id, buckets, ledger, "free units differ: loading buckets");
             self.hold_buckets(sku).await?;
         }
