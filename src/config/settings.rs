@@ -246,7 +246,7 @@ sections! { all;
         permits: usize;
         batch_max: usize, positive(), up_to("consumer.permits", wide(all.consumer.permits));
         prefetch: u16, positive();
-        attempts_max: u32, positive();
+        attempts_max: u32, between(1..=12, "the default, 5, suits most");
         retry_backoff_min_ms: u64, positive(),
             up_to("consumer.retry_backoff_max_ms", all.consumer.retry_backoff_max_ms);
         retry_backoff_max_ms: u64;

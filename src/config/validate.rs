@@ -303,6 +303,7 @@ pub(super) mod tests {
         ("consumer.batch_max", |s| s.consumer.batch_max = 0),
         ("consumer.batch_max", |s| s.consumer.permits = 1),
         ("consumer.attempts_max", |s| s.consumer.attempts_max = 0),
+        ("consumer.attempts_max", |s| s.consumer.attempts_max = 13),
         ("consumer.retry_backoff_min_ms", |s| s.consumer.retry_backoff_min_ms = 501),
         ("supervisor.restart_window_ms", |s| s.supervisor.restart_window_ms = 0),
         ("supervisor.backoff_min_ms", |s| s.supervisor.backoff_min_ms = 10_001),
