@@ -38,7 +38,7 @@ pub trait DeadLetterStore: Send + Sync {
     -> Result<bool, Error>;
 
     /// Open and parked dead letters with their bodies, in ascending order of their number, after
-    /// `after`, at most `limit`.
+    /// `after`, at most `limit`; none: there are no more. Unreadable ones are left out and logged.
     async fn holding_dead_letters(
         &self,
         after: DeadLetterNo,

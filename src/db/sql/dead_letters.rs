@@ -8,7 +8,8 @@ use super::dead_letter_queries::DeadLetterRow;
 use super::statements::IN_LIST_MAX;
 use super::tokens::INCREMENT;
 use super::{
-    Database, SqlLedger, TransactionEnd, convert_rows, in_transaction, inserted, retry_concurrent,
+    Database, SqlLedger, TransactionEnd, convert_rows, in_transaction, inserted, readable_rows,
+    retry_concurrent,
 };
 use crate::db::{DeadLetterStore, Error};
 use crate::domain::{
@@ -87,8 +88,17 @@ impl<D: Database> DeadLetterStore for SqlLedger<D> {
         limit: u32,
     ) -> Result<Vec<(DeadLetter, Vec<u8>)>, Error> {
         self.read("reading dead letters", move |conn| {
-            let rows = conn.holding_dead_letters(after.0, limit)?;
-            rows.into_iter().map(|(row, body)| Ok((row.try_into()?, body))).collect()
+            let mut after = after.0;
+            loop {
+                let rows = conn.holding_dead_letters(after, limit)?;
+                let Some((last, _)) = rows.last() else { return Ok(Vec::new()) };
+                after = last.letter_no;
+                let readable =
+                    readable_rows(rows, |(row, body)| Ok((DeadLetter::try_from(row)?, body)));
+                if !readable.is_empty() {
+                    return Ok(readable);
+                }
+            }
         })
         .await
     }

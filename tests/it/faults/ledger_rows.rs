@@ -8,11 +8,13 @@ use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::db::{CrossSkuAnomalies, Error, ErrorClass, Ledger, UnknownSku};
 use floodgate::domain::invariants::Violation;
 use floodgate::domain::{
-    Actor, Failure, InvariantId, OrderKey, OrderState, Policy, Refusal, RepairOutcome, Sku, SkuNo,
+    Actor, DeadLetterNo, Failure, InvariantId, OrderKey, OrderState, Policy, Refusal,
+    RepairOutcome, Sku, SkuNo,
 };
 use floodgate::services::audit::audit;
 use tempfile::TempDir;
 
+use crate::support::dead_letters::new_dead_letter;
 use crate::support::offers::{ANY, ONE, buyer, intent, offer, quota, request, run};
 use crate::support::servers::mariadb::MariaDb;
 
@@ -322,6 +324,29 @@ fn an_invalid_failure_row_is_named_and_not_guessed() {
                 assert_unreadable(scanned, word);
                 assert_unreadable(store.ledger.failure(request(9)).await, word);
             }
+        }
+    });
+}
+
+/// A load reads the dead letters of all SKUs: one of them must not delay it.
+#[test]
+fn invalid_dead_letters_are_left_out_of_those_that_hold_requests() {
+    run(async {
+        for store in Store::each_with(ANY).await {
+            let dead_letters = [1, 2, 3].map(|number| new_dead_letter(&[number])).to_vec();
+            store.ledger.store_dead_letters(dead_letters, 1).await.unwrap();
+            let first = DeadLetterNo(0);
+            let stored = store.ledger.holding_dead_letters(first, 9).await.unwrap();
+            let last = stored[2].0.no;
+            store.tamper(&format!(
+                "UPDATE dead_letters SET origin = 'x' WHERE letter_no < {}",
+                last.0
+            ));
+            for limit in [1, 9] {
+                let read = store.ledger.holding_dead_letters(first, limit).await.unwrap();
+                assert_eq!(read, stored[2..], "at most {limit}");
+            }
+            assert!(store.ledger.holding_dead_letters(last, 9).await.unwrap().is_empty());
         }
     });
 }
