@@ -162,6 +162,14 @@ impl RelayPlan {
         bucket.interest = interest;
     }
 
+    /// Removes a bucket that does not exist, once this worker has no entry of it under any name.
+    pub fn remove_idle(&mut self, key: BucketKey) {
+        let is_idle = |bucket: &BucketState| bucket.can_claim() && bucket.in_flight.is_empty();
+        if self.buckets.get(&key).is_some_and(is_idle) {
+            self.buckets.remove(&key);
+        }
+    }
+
     /// Polls a bucket at once: its outbox has entries.
     pub fn notify(&mut self, key: BucketKey, now: Instant) {
         let bucket = self.bucket(key, PollInterest::Selling, now);

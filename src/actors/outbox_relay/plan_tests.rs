@@ -208,6 +208,22 @@ fn dormant_sales_are_polled_rarely_and_do_not_delay_others() {
 }
 
 #[test]
+fn a_bucket_of_a_purged_sale_is_polled_until_its_entries_are_acknowledged() {
+    let now = now_monotonic();
+    let mut plan = plan_with(entries(1..2), now);
+    plan.remove_idle(bucket(0));
+    publish(&mut plan, vec![PublishOutcome::Confirmed], now);
+    plan.remove_idle(bucket(0));
+    assert_eq!(take_ended(&mut plan, now), [1]);
+    plan.begin_takeover(&[bucket(0)], now);
+    plan.remove_idle(bucket(0));
+    assert_eq!(plan.takeover_due(now), [bucket(0)], "the former name may hold entries");
+    plan.record_takeover(bucket(0), Vec::new(), now);
+    plan.remove_idle(bucket(0));
+    assert_eq!(plan.next_at(None), None);
+}
+
+#[test]
 fn the_poll_interval_grows_with_the_number_of_buckets() {
     let now = now_monotonic();
     let mut plan = empty_plan();

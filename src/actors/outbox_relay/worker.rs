@@ -157,20 +157,23 @@ impl RelayWorker {
         }
     }
 
-    /// Adds the buckets of every sale to the plan, and takes the notifications.
+    /// Adds the buckets of every sale to the plan, removes those that a purge has deleted, and
+    /// takes the notifications.
     fn watch(&mut self, now: Instant) {
         if now >= self.watch_at {
             self.watch_at = now + CATALOG_EVERY;
             let wall_ms = self.deps.clock.wall_ms();
             for listed in self.deps.catalog.all() {
                 let interest = match listed.sale.phase {
-                    Phase::Open | Phase::Paused => PollInterest::Selling,
-                    _ if listed.sale.is_dormant(wall_ms) => PollInterest::Dormant,
-                    _ => PollInterest::Idle,
+                    _ if !listed.sale.has_buckets() => None,
+                    Phase::Open | Phase::Paused => Some(PollInterest::Selling),
+                    _ if listed.sale.is_dormant(wall_ms) => Some(PollInterest::Dormant),
+                    _ => Some(PollInterest::Idle),
                 };
-                for sku in &listed.skus {
-                    for key in BucketKey::all_of(sku) {
-                        self.plan.watch(key, interest, now);
+                for key in listed.skus.iter().flat_map(|sku| BucketKey::all_of(sku)) {
+                    match interest {
+                        Some(interest) => self.plan.watch(key, interest, now),
+                        None => self.plan.remove_idle(key),
                     }
                 }
             }
