@@ -32,9 +32,13 @@ struct CopyWait {
 }
 
 impl RecentCopies {
-    /// Whether this request may be published again now.
+    /// Whether this request may be published again now: also before its last copy, because the
+    /// clock has stepped back since.
     pub(super) fn can_republish(&self, request: RequestId, now_ms: i64) -> bool {
-        self.0.get(&request).is_none_or(|copy| now_ms >= copy.next_at_ms)
+        self.0.get(&request).is_none_or(|copy| {
+            let copied_at_ms = copy.next_at_ms.saturating_sub(copy.wait_ms);
+            !(copied_at_ms..copy.next_at_ms).contains(&now_ms)
+        })
     }
 
     /// The requests whose end is not recorded yet, at most `max`: those that were looked up longest
@@ -123,6 +127,9 @@ mod tests {
         }
         assert_eq!(waits, [5, 10, 20, 40, 80, 160, 300, 300]);
         assert!(copies.can_republish(id(2), 0), "the wait of another request is its own");
+        copies.record([intent(1)].into_iter(), now_ms);
+        assert!(!copies.can_republish(id(1), now_ms));
+        assert!(copies.can_republish(id(1), now_ms - 1), "the clock has stepped back");
     }
 
     #[test]

@@ -33,6 +33,8 @@ pub(super) struct Pass {
     copies: RecentCopies,
     /// The bucket at which the last pass used up its budget.
     resume_at: Option<BucketKey>,
+    /// Wall time at the beginning of the last pass.
+    begun_at_ms: i64,
 }
 
 #[derive(Debug, Default)]
@@ -71,6 +73,11 @@ impl Pass {
 
     /// Reconciles each bucket at most once, beginning where the last pass used up its budget.
     pub(super) async fn run(&mut self, deps: &Reconciler, buckets: &[BucketKey]) {
+        let now_ms = deps.clock.wall_ms();
+        if now_ms < std::mem::replace(&mut self.begun_at_ms, now_ms) {
+            // The wall clock stepped back: walks with earlier times would wait for its length.
+            self.walks.clear();
+        }
         let (pages, lookups) = (PAGES_MAX, LOOKUPS_MAX);
         let mut budget = PassBudget { pages, lookups, ..PassBudget::default() };
         let first = self.resume_at.take().and_then(|at| buckets.iter().position(|b| *b == at));

@@ -1,9 +1,11 @@
-//! The reconciler over a stock that fails for some buckets or some results: the others get theirs.
+//! The reconciler over a stock that fails for some buckets or some results: the others get theirs;
+//! and with a wall clock that is set back.
 
 use std::sync::Arc;
 
 use floodgate::db::OrderWriter;
 use floodgate::domain::{BucketKey, BucketNo};
+use floodgate::runtime::clock::Clock;
 use floodgate::stock::Stock;
 
 use super::reconciler::{
@@ -11,7 +13,7 @@ use super::reconciler::{
 };
 use crate::support::faulty_stock::{FaultyStock, StockFault};
 use crate::support::harness::in_system;
-use crate::support::reconcilers::{reconciler_on, watermarks};
+use crate::support::reconcilers::{reconciler, reconciler_on, watermarks};
 use crate::support::relays::Simulation;
 
 /// The stock of a simulation, with this fault.
@@ -62,5 +64,19 @@ fn a_result_that_cannot_be_written_keeps_no_other_result_of_its_bucket_unwritten
         let queued: Vec<_> = queued.iter().map(|intent| intent.request).collect();
         assert_eq!(queued, [damaged]);
         assert_eq!(process.blocked("results"), 1);
+    });
+}
+
+#[test]
+fn a_wall_clock_that_steps_back_delays_no_walk() {
+    in_system(async {
+        let (simulation, watermarks) = simulation_with_lost_requests().await;
+        let process = reconciler(&simulation, &watermarks);
+        // These requests stay young: the clock does not reach their time again.
+        process.passes(1).await;
+        simulation.clock.set_wall_ms(simulation.clock.wall_ms() - 3_600_000);
+        simulation.reserve([11]).await;
+        until_republished(&simulation, &process, 1).await;
+        assert!(simulation.queues.kept().contains_key(&11));
     });
 }
