@@ -43,7 +43,8 @@ impl Stores {
         let sale = opened.context("the sale is gone")?;
         let sku = Arc::new(sale.skus.into_iter().next().context("the sale has no SKU")?);
         let (ledger, stock) = (self.ledger.as_ref(), self.stock.as_ref());
-        load_sku(ledger, stock, &sku, Vec::new()).await?;
+        let loader = ledger.begin_load(sku.no).await?;
+        load_sku(ledger, stock, &sku, loader, Vec::new()).await?;
         Ok((sku, sale.epoch))
     }
 

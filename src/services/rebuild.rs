@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 use crate::db::{self, AuditRow, Ledger, Visitor};
-use crate::domain::{BucketKey, BucketNo, Epoch, OrderIntent, Phase, RequestId, Sku};
+use crate::domain::{BucketKey, BucketNo, Epoch, LoaderToken, OrderIntent, Phase, RequestId, Sku};
 use crate::services::sales::SalesError;
 use crate::stock::Stock;
 
@@ -29,8 +29,8 @@ pub struct RebuildCounts {
     requests: Vec<RequestId>,
 }
 
-/// Loads one SKU and opens its buckets. `queued` are accepted requests that the ledger may not have
-/// decided and the buckets may have lost.
+/// Loads one SKU with the token of a begun load, and opens its buckets. `queued` are accepted
+/// requests that the ledger may not have decided and the buckets may have lost.
 ///
 /// # Errors
 /// The ledger's or the stock's error.
@@ -38,9 +38,9 @@ pub async fn load_sku(
     ledger: &dyn Ledger,
     stock: &dyn Stock,
     sku: &Arc<Sku>,
+    loader: LoaderToken,
     queued: Vec<OrderIntent>,
 ) -> Result<RebuildCounts, SalesError> {
-    let loader = ledger.begin_load(sku.no).await?;
     let counts = ledger.ledger_size(sku.no).await?;
     let num_rows = counts.num_orders + counts.num_failures + queued.len() as u64;
     let mut loading = stock.load(Arc::clone(sku), num_rows, loader).await?;

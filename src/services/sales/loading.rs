@@ -1,14 +1,14 @@
 //! Loads missing or distrusted buckets of a SKU, under the loader lease. On an operator's request
 //! the buckets are held, and the process with the lease loads them as it loads lost buckets.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Mutex, Semaphore};
 
 use super::{SalesError, SalesService};
-use crate::domain::{DeadLetterNo, OrderIntent, Sale, SaleId, Sku, SkuId, SkuNo};
+use crate::domain::{DeadLetterNo, LoaderToken, OrderIntent, Sale, SaleId, Sku, SkuId, SkuNo};
 use crate::lease::TaskLease;
 use crate::services::dead_letters::replay;
 use crate::services::rebuild::load_sku;
@@ -32,8 +32,8 @@ const POLL_EVERY: Duration = Duration::from_millis(50);
 pub(super) struct BucketLoads {
     by_sku: parking_lot::Mutex<HashMap<SkuNo, Arc<Mutex<()>>>>,
     permits: Semaphore,
-    /// SKUs whose last load did not settle the latest results. The next sync holds their buckets.
-    unfinished: parking_lot::Mutex<HashSet<SkuNo>>,
+    /// Loads that did not settle the latest results. The next sync holds the buckets of their SKUs.
+    unfinished: parking_lot::Mutex<HashMap<SkuNo, LoaderToken>>,
 }
 
 impl Default for BucketLoads {
@@ -74,17 +74,19 @@ impl SalesService {
             BucketHealth::Distrusted { reason } => reason,
         };
         if !self.backends.is_shared {
-            return Ok(load_sku(ledger, stock, sku, Vec::new()).await?.num_orders);
+            let loader = ledger.begin_load(sku.no).await?;
+            return Ok(load_sku(ledger, stock, sku, loader, Vec::new()).await?.num_orders);
         }
         if !self.may_load || !self.is_due(sale) || !acquired(&self.loader).await {
             return Ok(0);
         }
         tracing::info!(sale = %sale.id, sku = %sku.id, reason, "loading buckets");
+        let loader = ledger.begin_load(sku.no).await?;
         // Even a publish without an answer may have opened the buckets.
-        self.loads.unfinished.lock().insert(sku.no);
+        self.loads.unfinished.lock().insert(sku.no, loader);
         let load = async {
             let queued = self.queued_in_dead_letters(sku).await?;
-            load_sku(ledger, stock, sku, queued).await
+            load_sku(ledger, stock, sku, loader, queued).await
         };
         let loaded = tokio::select! {
             loaded = load => loaded?,
@@ -129,14 +131,24 @@ impl SalesService {
         Ok(())
     }
 
-    /// Holds the buckets of a SKU again whose load by this process is not finished. The ledger, or
-    /// the store, that was away then may be away still.
+    /// Holds the buckets of a SKU again whose load by this process is not finished, unless a later
+    /// load, which settles the results, has them. The ledger, or the store, that was away then may
+    /// be away still.
     pub(super) async fn hold_if_unfinished(&self, sku: &Arc<Sku>) -> Result<(), SalesError> {
-        let is_unfinished = self.loads.unfinished.lock().contains(&sku.no);
-        if is_unfinished && acquired(&self.loader).await {
-            self.hold_buckets(sku).await?;
-            self.loads.unfinished.lock().remove(&sku.no);
+        let unfinished = self.loads.unfinished.lock().get(&sku.no).copied();
+        let Some(LoaderToken(loader)) = unfinished else { return Ok(()) };
+        if !acquired(&self.loader).await {
+            return Ok(());
         }
+        // Nothing is held that the ledger could not load.
+        self.backends.ledger.begin_load(sku.no).await?;
+        // A later load has this token or a larger one: it is not held again.
+        let next = LoaderToken(loader + 1);
+        match self.backends.stock.load(Arc::clone(sku), 0, next).await {
+            Ok(_) | Err(stock::Error::Fenced { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        self.loads.unfinished.lock().remove(&sku.no);
         Ok(())
     }
 

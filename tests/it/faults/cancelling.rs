@@ -278,7 +278,8 @@ fn a_redis_that_is_emptied_in_between_gets_the_cancellation_from_the_ledger() {
         queue.ledger.record_failures(vec![queue.failure(1)]).await.unwrap();
         queue.redis.as_ref().unwrap().redis.cmd(&["FLUSHALL"]);
         let (ledger, stock) = (&queue.harness.backends.ledger, &queue.harness.backends.stock);
-        load_sku(&**ledger, &**stock, &queue.sku(), Vec::new()).await.unwrap();
+        let loader = ledger.begin_load(queue.sku().no).await.unwrap();
+        load_sku(&**ledger, &**stock, &queue.sku(), loader, Vec::new()).await.unwrap();
         assert_eq!((queue.status(1).await, queue.left().await), (Some(CANCELLED), STOCK));
         assert_eq!(queue.cancel(1).await, Some(CANCELLED));
         assert!(is_placed(&queue.harness.buy_as(101, 1, 1).await), "again");

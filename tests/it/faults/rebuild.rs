@@ -71,7 +71,8 @@ fn decisions_during_a_load_are_recorded() {
         ledger.record_failures(vec![failure(&ended)]).await.unwrap();
         // Redis loses all data; the messages of these requests are in the broker.
         fixture.redis.cmd(&["FLUSHALL"]);
-        let loaded = load_sku(&*ledger, &*stock, &sku, Vec::new()).await.unwrap();
+        let loader = ledger.begin_load(sku.no).await.unwrap();
+        let loaded = load_sku(&*ledger, &*stock, &sku, loader, Vec::new()).await.unwrap();
         assert_eq!(loaded.num_orders, 1);
         let failed = vec![Verdict::Repeat(RequestStatus::Failed(Refusal::Ended))];
         assert_eq!(stock.reserve(home(&ended), vec![ended]).await, Ok(failed.clone()));

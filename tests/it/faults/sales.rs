@@ -1,12 +1,13 @@
 //! Operator commands with failures between the ledger and the buckets.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use floodgate::config::Tier;
 use floodgate::db::{ErrorClass, Ledger};
 use floodgate::domain::{Epoch, Phase, Refusal, RequestStatus};
 use floodgate::messages::BuyAnswer;
-use floodgate::runtime::clock::{ManualClock, SharedClock};
+use floodgate::runtime::clock::{Clock, ManualClock, SharedClock};
 use floodgate::services::rebuild::load_sku;
 use floodgate::services::sales::SalesError;
 use floodgate::stock::Stock;
@@ -15,9 +16,11 @@ use floodgate::tier::Backends;
 use crate::support::defective_ledger::{DefectiveLedger, LedgerDefect};
 use crate::support::faulty_ledger::{Fault, FaultyLedger};
 use crate::support::faulty_stock::{FaultyStock, StockFault};
+use crate::support::gate::{GateFixture, PATIENT};
 use crate::support::harness::{
     Harness, Offer, START_MS, UNLIMITED, in_system, is_placed, settings,
 };
+use crate::support::relays::{FakeLease, Holders, InjectedFaults};
 use crate::support::wait::until;
 
 const OFFER: Offer = Offer { policy: UNLIMITED, stock: 5, buckets: 2 };
@@ -160,7 +163,8 @@ fn a_load_publishes_the_phase_of_the_sale_when_the_buckets_are_held() {
         let (harness, stock) = open_in_front_of(ledger.clone()).await;
         let sku = harness.catalog.sale("sale").unwrap().skus[0].clone();
         stock.set(StockFault::LoadWaits(sku.no));
-        let loading = load_sku(&*ledger, &*stock, &sku, Vec::new());
+        let loader = ledger.begin_load(sku.no).await.unwrap();
+        let loading = load_sku(&*ledger, &*stock, &sku, loader, Vec::new());
         // Another process closes the sale after the loader began, and cannot update the buckets.
         let closing = async {
             until("the loader", async || (stock.num_waiting() == 1).then_some(())).await;
@@ -178,5 +182,52 @@ fn a_load_publishes_the_phase_of_the_sale_when_the_buckets_are_held() {
         loaded.unwrap();
         let health = stock.health(&sku, Phase::Closed, Epoch(1)).await;
         assert_eq!(health, Ok(floodgate::stock::BucketHealth::Ready));
+    });
+}
+
+#[test]
+fn an_interrupted_load_is_not_repeated_after_that_of_another_process() {
+    let fixture = GateFixture::new();
+    in_system(async {
+        let (settings, holders) = (fixture.settings(&PATIENT), Arc::<Holders>::default());
+        let clock = Arc::new(ManualClock::new(START_MS));
+        let ledger: Arc<dyn Ledger> = Arc::new(DefectiveLedger::new(LedgerDefect::None));
+        let process = async || {
+            let shared: SharedClock = clock.clone();
+            let mut backends =
+                Backends::on_redis(&settings, ledger.clone(), &shared).await.unwrap();
+            let stock = Arc::new(FaultyStock::new(backends.stock));
+            backends.stock = stock.clone();
+            let (holders, faults) = (holders.clone(), InjectedFaults::default());
+            backends.lease = Arc::new(FakeLease { holders, clock: shared, faults });
+            (Harness::on(&settings, backends, clock.clone()), stock)
+        };
+        let ((first, stock), (second, _)) = (process().await, process().await);
+        first.create(OFFER, START_MS - 1000).await;
+        first.set_phase(Phase::Open).await;
+        let sku = first.catalog.sale("sale").unwrap().skus[0].clone();
+        let bucket = fixture.names("fg:{*:bucket").remove(0);
+        // The buckets are held for a load. The process that begins it loses the lease.
+        let operator = ledger.begin_load(sku.no).await.unwrap();
+        drop(stock.load(sku.clone(), 0, operator).await.unwrap());
+        stock.set(StockFault::LoadWaits(sku.no));
+        let losing = async {
+            until("the load", async || (stock.num_waiting() == 1).then_some(())).await;
+            let other = ("other".to_owned(), clock.now() + Duration::from_secs(60));
+            holders.lock().insert("loader".to_owned(), other);
+        };
+        let (interrupted, ()) = tokio::join!(first.sync(), losing);
+        let is_fenced =
+            matches!(&interrupted, Err(SalesError::Stock(floodgate::stock::Error::Fenced { .. })));
+        assert!(is_fenced, "{interrupted:?}");
+        stock.set(StockFault::None);
+        holders.lock().clear();
+        second.sync().await.unwrap();
+        let loaded = fixture.field(&bucket, "loaded");
+        // The lease returns.
+        holders.lock().clear();
+        first.sync().await.unwrap();
+        assert_eq!(fixture.field(&bucket, "loaded"), loaded);
+        assert_eq!(fixture.field(&bucket, "loading"), None);
     });
 }
