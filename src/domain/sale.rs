@@ -24,6 +24,17 @@ const WINDOW_S_MAX: i32 = 2_592_000;
 /// The maximum number of SKUs in one sale.
 pub const SKUS_MAX: usize = 200;
 
+/// The maximum length of a title, as the columns of the ledger count it.
+const TITLE_CHARS_MAX: usize = 200;
+
+const TITLE_FAULT: &str =
+    "title must be 1 to 200 characters, not blank, without control characters";
+
+fn is_title(text: &str) -> bool {
+    let has_control = text.contains(char::is_control);
+    !has_control && !text.trim().is_empty() && text.chars().count() <= TITLE_CHARS_MAX
+}
+
 named_enum! {
     /// The phase of a sale as set by an operator, with its number in the ledger. The window
     /// additionally limits the selling time.
@@ -216,7 +227,7 @@ pub(super) fn window_and_title_faults(
 ) -> Vec<String> {
     let checks = [
         (ends_at_ms <= starts_at_ms, "ends_at must be after starts_at"),
-        (title.is_empty() || title.len() > 200, "title must be 1 to 200 bytes"),
+        (!is_title(title), TITLE_FAULT),
     ];
     checks.iter().filter(|(bad, _)| *bad).map(|(_, text)| (*text).to_owned()).collect()
 }
@@ -259,7 +270,7 @@ impl<No> Sku<No> {
     /// The faults of all columns but the stock.
     pub(super) fn faults(&self) -> Vec<String> {
         let checks = [
-            (self.title.is_empty() || self.title.len() > 200, "title must be 1 to 200 bytes"),
+            (!is_title(&self.title), TITLE_FAULT),
             (
                 !(0..=1_000_000_000_000).contains(&self.price),
                 "price must be 0 to 1000000000000 smallest units of the currency",

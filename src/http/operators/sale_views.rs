@@ -28,7 +28,7 @@ pub struct SaleBody {
     /// 1 to 64 characters out of `A-Z a-z 0-9 . _ -`.
     #[schema(value_type = String)]
     sale_id: SaleId,
-    /// Shown to buyers.
+    /// Shown to buyers; not blank, without control characters.
     #[schema(min_length = 1, max_length = 200)]
     title: String,
     /// First instant of the window.
@@ -57,7 +57,7 @@ pub struct SkuBody {
     /// Unique within the sale; the same characters as `sale_id`.
     #[schema(value_type = String)]
     sku_id: SkuId,
-    /// Shown to buyers.
+    /// Shown to buyers; not blank, without control characters.
     #[schema(min_length = 1, max_length = 200)]
     title: String,
     /// Price of one unit, in the currency's smallest unit.

@@ -129,6 +129,9 @@ async fn faults_of_a_description_are_all_named() {
         ("/skus/0/policy", json!({"kind": "unlimited", "max_quantity": 0}), "policy.max_quantity"),
         ("/skus/0/initial_stock", json!(-1), "body"),
         ("/skus/0/price", json!(1.5), "body"),
+        ("/title", json!("茶".repeat(201)), "1 to 200 characters"),
+        ("/title", json!(" \u{3000}"), "not blank"),
+        ("/skus/0/title", json!("Tea\u{7}"), "without control characters"),
     ];
     for id in ["", ".", "..", "a b", "a/b", "a:b", "{a}", "ä", &"x".repeat(65)] {
         changes.push(("/sale_id", json!(id), "64 characters out of"));

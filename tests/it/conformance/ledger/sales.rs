@@ -17,7 +17,8 @@ pub async fn a_sale_reads_back_as_it_was_described(backend: &dyn Backend) {
             sku
         }],
     );
-    draft.title = "x".repeat(200);
+    // Each character has four bytes.
+    draft.title = "🍵".repeat(200);
 
     let sale = ledger.create_sale(draft.clone(), 5).await.unwrap().unwrap();
 
