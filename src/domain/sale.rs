@@ -24,6 +24,9 @@ const WINDOW_S_MAX: i32 = 2_592_000;
 /// The maximum number of SKUs in one sale.
 pub const SKUS_MAX: usize = 200;
 
+/// The maximum amount of an order: a JSON number that every client reads exactly.
+const AMOUNT_MAX: i64 = (1 << 53) - 1;
+
 /// The maximum length of a title, as the columns of the ledger count it.
 const TITLE_CHARS_MAX: usize = 200;
 
@@ -269,12 +272,14 @@ impl<No> Sku<No> {
 
     /// The faults of all columns but the stock.
     pub(super) fn faults(&self) -> Vec<String> {
+        let amount_max = self.price.saturating_mul(i64::from(self.policy.max_quantity()));
         let checks = [
             (!is_title(&self.title), TITLE_FAULT),
             (
                 !(0..=1_000_000_000_000).contains(&self.price),
                 "price must be 0 to 1000000000000 smallest units of the currency",
             ),
+            (amount_max > AMOUNT_MAX, "price times max_quantity must be at most 9007199254740991"),
             (!(1..=BUCKETS_MAX).contains(&self.buckets), "buckets must be from 1 to 256"),
             (
                 !(0..=WINDOW_S_MAX).contains(&self.payment_window_s),

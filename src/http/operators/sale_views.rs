@@ -60,7 +60,7 @@ pub struct SkuBody {
     /// Shown to buyers; not blank, without control characters.
     #[schema(min_length = 1, max_length = 200)]
     title: String,
-    /// Price of one unit, in the currency's smallest unit.
+    /// Of one unit, in the currency's smallest unit; times `max_quantity` at most 2^53 - 1.
     #[schema(minimum = 0, maximum = 1_000_000_000_000i64)]
     price: i64,
     /// Units for sale.

@@ -129,8 +129,11 @@ async fn title_and_end_change_at_once() {
 #[tokio::test]
 async fn invalid_changes_are_refused() {
     let app = selling(unlimited(), 5).await;
+    // An amount of 2^53, the first that a JSON number does not tell from the next one.
+    let large = json!({"sku_id": "sku", "price": 17_179_869_184_u64, "max_quantity": 524_288});
     for (body, expected) in [
         (json!({"skus": [{"sku_id": "sku", "price": -1}]}), "price"),
+        (json!({"skus": [large]}), "price times max_quantity"),
         (json!({"skus": [{"sku_id": "sku", "limit": 3}]}), "policy.limit"),
         (json!({"skus": [{"sku_id": "other"}]}), "other"),
         (json!({"skus": [{"sku_id": "sku", "buckets": 9}]}), "buckets"),
