@@ -93,7 +93,7 @@ pub struct SkuView {
     /// Price of one unit.
     pub price: i64,
     pub policy: Policy,
-    /// Units that the sale began with.
+    /// Units ordered and left together: those of the creation, and of every change of the stock.
     pub initial_stock: u32,
     /// Units left; at most one second old.
     pub stock_left: u32,
