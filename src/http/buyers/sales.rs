@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use actix_web::http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderValue, IF_NONE_MATCH};
+use actix_web::http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderValue};
 use actix_web::{HttpRequest, HttpResponse, web};
 use arc_swap::ArcSwap;
 use serde::Deserialize;
@@ -15,6 +15,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::poll_interval::{PollLoad, interval_ms};
 use super::views::{SalePage, SaleView, SalesPage, page_cursor, page_cut, page_limit, rfc3339};
 use crate::domain::SaleId;
+use crate::http::middleware::embedded::is_known;
 use crate::http::middleware::problem::{Handled, Problem};
 use crate::http::state::{HttpState, State};
 use crate::services::catalog::CatalogSale;
@@ -164,16 +165,13 @@ pub async fn show(request: HttpRequest, sale_id: web::Path<String>, state: State
 
 /// The page, or 304 if `If-None-Match` has its tag. The tag is weak: `server_time` always differs.
 fn respond(request: &HttpRequest, hash: u64, body: impl FnOnce() -> String) -> HttpResponse {
-    let tag = format!("\"{hash:016x}\"");
-    let is_unchanged = request.headers().get_all(IF_NONE_MATCH).any(|value| {
-        let mut tags = value.to_str().unwrap_or_default().split(',').map(str::trim);
-        tags.any(|sent| sent.trim_start_matches("W/") == tag || sent == "*")
-    });
-    let mut answer = if is_unchanged { HttpResponse::NotModified() } else { HttpResponse::Ok() };
+    let tag = format!("W/\"{hash:016x}\"");
+    let is_known = is_known(request, &tag);
+    let mut answer = if is_known { HttpResponse::NotModified() } else { HttpResponse::Ok() };
     answer
         .insert_header((CACHE_CONTROL, HeaderValue::from_static("max-age=1")))
-        .insert_header((ETAG, format!("W/{tag}")));
-    if is_unchanged {
+        .insert_header((ETAG, tag));
+    if is_known {
         return answer.finish();
     }
     answer.insert_header((CONTENT_TYPE, HeaderValue::from_static("application/json"))).body(body())

@@ -133,11 +133,7 @@ impl Text {
 
     /// The text in a form that the client accepts, or 304 if the client has it.
     pub fn respond(&self, request: &HttpRequest, cache: HeaderValue) -> HttpResponse {
-        let sent = |name| {
-            let values = request.headers().get_all(name).filter_map(|value| value.to_str().ok());
-            values.flat_map(|value| value.split(',').map(str::trim))
-        };
-        let is_known = sent(IF_NONE_MATCH).any(|tag| self.tag == tag);
+        let is_known = is_known(request, self.tag.to_str().unwrap_or_default());
         let mut answer = if is_known { HttpResponse::NotModified() } else { HttpResponse::Ok() };
         answer.insert_header((CACHE_CONTROL, cache)).insert_header((ETAG, self.tag.clone()));
         answer.insert_header((VARY, HeaderValue::from_static("accept-encoding")));
@@ -149,7 +145,7 @@ impl Text {
             return answer.finish();
         }
         answer.insert_header((CONTENT_TYPE, HeaderValue::from_static(self.kind)));
-        if !self.gzip.is_empty() && sent(ACCEPT_ENCODING).any(accepts_gzip) {
+        if !self.gzip.is_empty() && accepts_gzip(sent(request, ACCEPT_ENCODING)) {
             answer.insert_header((CONTENT_ENCODING, HeaderValue::from_static("gzip")));
             return answer.body(self.gzip.clone());
         }
@@ -163,11 +159,37 @@ impl Text {
     }
 }
 
-/// Whether one entry of `Accept-Encoding` allows gzip.
-fn accepts_gzip(entry: &str) -> bool {
-    let (name, quality) = entry.split_once(';').unwrap_or((entry, "q=1"));
-    let quality = quality.trim().strip_prefix("q=").and_then(|number| number.parse::<f32>().ok());
-    ["gzip", "*"].contains(&name.trim()) && quality.is_some_and(|quality| quality > 0.0)
+/// The entries of a header that is a list.
+fn sent(request: &HttpRequest, name: HeaderName) -> impl Iterator<Item = &str> {
+    let values = request.headers().get_all(name).filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',').map(str::trim))
+}
+
+/// Whether `If-None-Match` has the tag, or is `*`. Weak tags equal strong ones (RFC 9110, 13.1.2).
+pub fn is_known(request: &HttpRequest, tag: &str) -> bool {
+    let mut known = sent(request, IF_NONE_MATCH);
+    known.any(|known| known == "*" || opaque(known) == opaque(tag))
+}
+
+fn opaque(tag: &str) -> &str {
+    tag.strip_prefix("W/").unwrap_or(tag)
+}
+
+/// Whether the entries of `Accept-Encoding` allow gzip: the one of this name decides, `*` only
+/// without one (RFC 9110, 12.5.3).
+fn accepts_gzip<'e>(entries: impl Iterator<Item = &'e str>) -> bool {
+    let (mut named, mut other) = (None, None);
+    for entry in entries {
+        let (name, quality) = entry.split_once(';').unwrap_or((entry, "q=1"));
+        let quality = quality.trim().strip_prefix("q=").and_then(|text| text.parse::<f32>().ok());
+        let is_allowed = quality.is_some_and(|quality| quality > 0.0);
+        match name.trim() {
+            "gzip" => named = Some(is_allowed),
+            "*" => other = Some(is_allowed),
+            _ => {}
+        }
+    }
+    named.or(other).unwrap_or(false)
 }
 
 #[cfg(test)]
@@ -176,11 +198,11 @@ mod tests {
 
     #[test]
     fn an_encoding_is_used_only_where_the_client_accepts_it() {
-        for accepted in ["gzip", "gzip;q=0.5", "*", "gzip; q=1"] {
-            assert!(accepts_gzip(accepted), "{accepted}");
+        for accepted in ["gzip", "gzip;q=0.5", "*", "gzip; q=1", "br, gzip", "*;q=0, gzip"] {
+            assert!(accepts_gzip(accepted.split(',')), "{accepted}");
         }
-        for refused in ["", "br", "gzip;q=0", "identity", "x-gzip"] {
-            assert!(!accepts_gzip(refused), "{refused}");
+        for refused in ["", "br", "gzip;q=0", "identity", "x-gzip", "gzip;q=0, *", "*, gzip;q=0"] {
+            assert!(!accepts_gzip(refused.split(',')), "{refused}");
         }
     }
 }
