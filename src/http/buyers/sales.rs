@@ -15,7 +15,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::poll_interval::{PollLoad, interval_ms};
 use super::views::{SalePage, SaleView, SalesPage, page_cursor, page_cut, page_limit, rfc3339};
 use crate::domain::SaleId;
-use crate::http::middleware::embedded::is_known;
+use crate::http::middleware::embedded::{REVALIDATE, is_known};
 use crate::http::middleware::problem::{Handled, Problem};
 use crate::http::state::{HttpState, State};
 use crate::services::catalog::CatalogSale;
@@ -164,13 +164,12 @@ pub async fn show(request: HttpRequest, sale_id: web::Path<String>, state: State
 }
 
 /// The page, or 304 if `If-None-Match` has its tag. The tag is weak: `server_time` always differs.
+/// A cache asks each time: the page may have the greatest age of `stock_left` already.
 fn respond(request: &HttpRequest, hash: u64, body: impl FnOnce() -> String) -> HttpResponse {
     let tag = format!("W/\"{hash:016x}\"");
     let is_known = is_known(request, &tag);
     let mut answer = if is_known { HttpResponse::NotModified() } else { HttpResponse::Ok() };
-    answer
-        .insert_header((CACHE_CONTROL, HeaderValue::from_static("max-age=1")))
-        .insert_header((ETAG, tag));
+    answer.insert_header((CACHE_CONTROL, REVALIDATE)).insert_header((ETAG, tag));
     if is_known {
         return answer.finish();
     }
