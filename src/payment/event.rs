@@ -13,11 +13,13 @@
 //! | others | no effect |
 //!
 //! `id` is read where no header names the event. `attempt` is what the provider was given at the
-//! start; it may be missing.
+//! start; it may be missing. `amount` is required: the report of a refund may arrive first, and
+//! then it alone says what was received.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::signature::is_event_id;
 use super::{SignatureError, WebhookVerifier};
@@ -52,21 +54,27 @@ impl EventError {
 }
 
 /// The body of a webhook.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct EventBody {
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct EventBody {
+    /// Of the event; read where no header has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
+    /// `paid`, `failed` or `refunded`; others are ignored.
     pub r#type: String,
     pub data: EventData,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct EventData {
+/// A payment, as its provider reports it.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct EventData {
     pub payment_id: String,
+    /// As the provider was given it at the start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<String>,
+    /// The received money, also of `refunded`; of `failed` without a meaning.
     pub amount: i64,
     pub currency: String,
+    /// Of `amount`, what was paid back so far.
     #[serde(default)]
     pub refunded_total: i64,
 }

@@ -14,7 +14,7 @@ use crate::http::middleware::body;
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
 use crate::http::state::{HttpState, State};
 use crate::observe::metrics::{Metrics, ReasonLabel};
-use crate::payment::{BODY_BYTES_MAX, EventError, SignatureError};
+use crate::payment::{BODY_BYTES_MAX, EventBody, EventError, SignatureError};
 use crate::services::dead_letters::headers::from_webhook;
 use crate::services::orders::OrderError;
 
@@ -95,7 +95,7 @@ pub async fn cancel(request: HttpRequest, request_id: web::Path<String>, state: 
 /// A webhook of the payment provider. 200 once it is committed, also for a known event.
 #[utoipa::path(
     post, path = "/v1/payments/events", operation_id = "receivePaymentEvent", tag = "providers",
-    request_body(content = Object, description = "signed: see docs/api.md"),
+    request_body(content = EventBody, description = "signed: see docs/api.md"),
     responses((status = 200, description = "committed", body = PaymentEventView)),
 )]
 pub async fn event(request: HttpRequest, payload: web::Payload, state: State) -> Handled {

@@ -86,6 +86,17 @@ async fn schemathesis_finds_no_answer_that_the_documents_do_not_describe() {
     assert_eq!(ready.status(), 200);
 }
 
+#[tokio::test]
+async fn the_body_of_a_webhook_has_a_schema() {
+    let app = selling(one_per_buyer(), 5).await;
+    let [(_, document), _] = documents(&app).await;
+    let webhook = &document["paths"]["/v1/payments/events"]["post"];
+    let body = &webhook["requestBody"]["content"]["application/json"]["schema"];
+    assert_eq!(body["$ref"], "#/components/schemas/EventBody");
+    let data = &document["components"]["schemas"]["EventData"];
+    assert_eq!(data["required"], json!(["payment_id", "amount", "currency"]));
+}
+
 /// The smallest and the greatest `limit` of a document are those of the server.
 #[tokio::test]
 async fn limits_of_pages_are_those_of_the_documents() {
