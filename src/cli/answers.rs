@@ -4,7 +4,7 @@
 //! `docs/operate/audit.md` describes its members.
 
 use std::collections::{HashMap, HashSet};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -148,10 +148,16 @@ fn read_file(file: &Path) -> Result<Vec<Attempt>, CommandFailure> {
             let remedy = "each line is one answer, see docs/operate/audit.md";
             failed(format!("line {no}: {fault}"), remedy)
         };
-        let line = line.map_err(|error| faulty(error.to_string()))?;
+        let line = line.map_err(|error| match error.kind() {
+            ErrorKind::IsADirectory => failed(error.to_string(), "name a file"),
+            _ => faulty(error.to_string()),
+        })?;
         if !line.trim().is_empty() {
             attempts.push(AnswerLine::read(&line).map_err(faulty)?);
         }
+    }
+    if attempts.is_empty() {
+        return Err(failed("holds no answers".to_owned(), "name the file that has them"));
     }
     Ok(attempts)
 }

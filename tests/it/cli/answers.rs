@@ -111,4 +111,10 @@ fn a_file_that_cannot_be_read_is_undecided() {
     let wrong = run(directory.path(), &["audit", "--answers", "answers.ndjson"]);
     assert_eq!(code(&wrong), 2);
     assert!(String::from_utf8(wrong.stderr).unwrap().contains("line 1: missing field"));
+    std::fs::write(directory.path().join("answers.ndjson"), "\n").unwrap();
+    for (file, words) in [("answers.ndjson", "holds no answers"), (".", "-> name a file")] {
+        let nothing = run(directory.path(), &["audit", "--answers", file]);
+        assert_eq!(code(&nothing), 2, "{nothing:?}");
+        assert!(String::from_utf8(nothing.stderr).unwrap().contains(words), "{file}");
+    }
 }
