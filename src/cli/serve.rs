@@ -36,6 +36,10 @@ Examples:
 /// Files besides the connections: listeners, ledger, event loops, and a reserve.
 const BESIDES_CONNECTIONS: u64 = 256;
 
+/// What happens without a payment provider; the doctor says it, too.
+pub(super) const UNPAID: &str = "orders of SKUs with a payment window end unpaid";
+pub(super) const UNPAID_REMEDY: &str = "set payment.provider, or payment_window_s 0 in the sale";
+
 /// The names of [`crate::config::Role`].
 fn roles() -> [PossibleValue; 5] {
     let [all, api, relay, consumer, maintenance] =
@@ -147,6 +151,9 @@ fn warn_of_unsafe_settings(settings: &Settings) {
             "payment.provider is \"demo\": visitors of its pages decide what is paid, and no money \
              moves"
         );
+    }
+    if settings.role.sells() && settings.payment.provider == PaymentBackend::None {
+        tracing::warn!("payment.provider is \"none\": {UNPAID}; {UNPAID_REMEDY}");
     }
     if settings.faults.panic_percent > 0.0 {
         tracing::warn!(

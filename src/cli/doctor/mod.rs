@@ -11,7 +11,8 @@ use serde_json::json;
 use super::admin::AdminClient;
 use super::common::Common;
 use super::exit::Exit;
-use crate::config::{ConfigFault, ExposedSecret, LoadedSettings, Settings};
+use super::serve::{UNPAID, UNPAID_REMEDY};
+use crate::config::{ConfigFault, ExposedSecret, LoadedSettings, PaymentBackend, Settings};
 
 mod ledger;
 pub(super) mod machine;
@@ -142,7 +143,7 @@ async fn examine(common: &Common) -> Vec<Finding> {
             [
                 configuration(&faults, names_ledger || common.config.is_some()),
                 secrets(&exposed),
-                vec![encryption(&settings)],
+                vec![encryption(&settings), payments(&settings)],
                 sqlite::examine(&settings, running),
                 mysql::examine(&settings),
                 redis::examine(&settings, running).await,
@@ -199,6 +200,15 @@ fn encryption(settings: &Settings) -> Check {
         ))
         .remedy(remedies.join("; "))
         .ok(format!("{num_encrypted} of {} servers with TLS, the others on loopback", links.len()))
+}
+
+/// Whether buyers can pay their orders.
+fn payments(settings: &Settings) -> Check {
+    check("payments")
+        .when(settings.payment.provider == PaymentBackend::None)
+        .warn(format!("no payment provider: {UNPAID}"))
+        .remedy(UNPAID_REMEDY)
+        .ok("orders can be paid")
 }
 
 /// Compares the first number of a version, such as `RabbitMQ 3.10.8` or `10.11.6-MariaDB`.

@@ -281,6 +281,19 @@ fn every_value_of_the_role_flag_is_a_role() {
     }
 }
 
+#[test]
+fn serve_and_the_doctor_warn_that_orders_cannot_be_paid() {
+    for (provider, warns) in [("none", true), ("demo", false)] {
+        let provider = format!("payment.provider={provider}");
+        let output = serve_nowhere(&["--set", &provider]);
+        assert_eq!(scripted::stderr(&output).contains("end unpaid"), warns, "{output:?}");
+        let doctor = run(Path::new("/"), &["doctor", "--set", &provider]);
+        let report = String::from_utf8(doctor.stdout).unwrap();
+        let words = "-> set payment.provider, or payment_window_s 0 in the sale";
+        assert_eq!(report.contains(words), warns, "{report}");
+    }
+}
+
 /// A server whose ledger cannot be opened.
 fn serve_nowhere(more: &[&str]) -> Output {
     let nowhere = ["serve", "--set", "ledger.url=sqlite:///nowhere/at/all/ledger.db"];
