@@ -192,12 +192,17 @@ impl AdminClient {
 
     /// `POST` below `/admin/v1`; waits without limit when `within` is `None`.
     pub async fn post(&self, path: &[&str], body: &Json, within: Option<Duration>) -> Answer {
+        self.post_text(path, body.to_string(), within).await
+    }
+
+    /// [`Self::post`] of a body that is JSON as the operator wrote it.
+    pub async fn post_text(&self, path: &[&str], body: String, within: Option<Duration>) -> Answer {
         self.call(Method::POST, path, &[], Some(body), within).await
     }
 
     /// `PATCH` below `/admin/v1`.
     pub async fn patch(&self, path: &[&str], body: &Json, within: Option<Duration>) -> Answer {
-        self.call(Method::PATCH, path, &[], Some(body), within).await
+        self.call(Method::PATCH, path, &[], Some(body.to_string()), within).await
     }
 
     /// The body at a path of the internal listener; `None` on any error or error status.
@@ -218,7 +223,7 @@ impl AdminClient {
         &self,
         method: Method,
         url: &Url,
-        body: Option<&Json>,
+        body: Option<String>,
         within: Option<Duration>,
     ) -> Result<Response<Bytes>, Error> {
         let mut request = HttpCaller::request(method, url);
@@ -231,7 +236,7 @@ impl AdminClient {
         if body.is_some() {
             request = request.header(CONTENT_TYPE, "application/json");
         }
-        let body = body.map(Json::to_string).unwrap_or_default();
+        let body = body.unwrap_or_default();
         let answer = self.http.call(url, request, body.into(), within).await;
         answer.map_err(|error| self.not_answered(error))
     }
@@ -241,7 +246,7 @@ impl AdminClient {
         method: Method,
         path: &[&str],
         query: &[(&str, &str)],
-        body: Option<&Json>,
+        body: Option<String>,
         within: Option<Duration>,
     ) -> Answer {
         if let Some(dots) = path.iter().find(|segment| matches!(**segment, "." | ".." | "")) {

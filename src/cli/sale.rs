@@ -114,11 +114,8 @@ pub async fn run(args: &SaleArgs, common: &Common) -> anyhow::Result<Exit> {
         Verb::Close(sale) => (sale, "close", "closed", "check it: floodgate audit --sale"),
         Verb::Export(export) => return export::run(export, &client, output, common).await,
         Verb::Create { file, reason } => {
-            let mut description = read_description(file)?;
-            if let (Some(reason), Some(description)) = (reason, description.as_object_mut()) {
-                description.insert("reason".to_owned(), json!(reason));
-            }
-            let sale = client.post(&["sales"], &description, CALL_TIMEOUT).await?;
+            let (description, text) = read_description(file, reason.as_deref())?;
+            let sale = client.post_text(&["sales"], text, CALL_TIMEOUT).await?;
             let id = field(&description, "sale_id");
             output.data(&sale, || format!("sale {id} is created, and not open yet"))?;
             output.note(&format!("next: floodgate sale open {id}"));
@@ -159,7 +156,9 @@ pub async fn run(args: &SaleArgs, common: &Common) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-fn read_description(file: &Path) -> Result<Json, CommandFailure> {
+/// A description, and its text with the reason at the end. The text is sent, because the server
+/// refuses a member that is there twice and names positions in the file.
+fn read_description(file: &Path, reason: Option<&str>) -> Result<(Json, String), CommandFailure> {
     let (text, shown) = if file == Path::new("-") {
         (std::io::read_to_string(std::io::stdin()), "stdin".to_owned())
     } else {
@@ -169,10 +168,17 @@ fn read_description(file: &Path) -> Result<Json, CommandFailure> {
         let remedy = "check the path, or pass - to read stdin";
         CommandFailure::new(Exit::Unclear, format!("cannot read {shown}: {error}"), remedy)
     })?;
-    serde_json::from_str(&text).map_err(|error| {
+    let description: Json = serde_json::from_str(&text).map_err(|error| {
         let remedy = "`floodgate sale create --help` shows a complete description";
         CommandFailure::new(Exit::Unclear, format!("{shown} is not JSON: {error}"), remedy)
-    })
+    })?;
+    let mut text = text.trim_end().to_owned();
+    if let (Some(reason), Some(members)) = (reason, description.as_object()) {
+        text.pop();
+        let comma = if members.is_empty() { "" } else { "," };
+        text.push_str(&format!("{comma}\"reason\":{}}}", json!(reason)));
+    }
+    Ok((description, text))
 }
 
 /// Every sale, page by page.

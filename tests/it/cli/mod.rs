@@ -96,8 +96,11 @@ fn a_sale_is_run_from_the_command_line() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();
     std::fs::write(path.join("sale.json"), SALE).unwrap();
+    let twice = SALE.replacen("\"title\"", "\"sale_id\": \"autumn\", \"title\"", 1);
+    std::fs::write(path.join("twice.json"), twice).unwrap();
     let server = Server::start(path);
 
+    assert_eq!(code(&server.command(path, &["sale", "create", "twice.json"])), 1, "two ids");
     assert_eq!(code(&server.command(path, &["sale", "create", "sale.json"])), 0);
     assert_eq!(code(&server.command(path, &["sale", "create", "sale.json"])), 1, "the sale exists");
     for (verb, phase) in [("open", "open"), ("pause", "paused"), ("open", "open")] {

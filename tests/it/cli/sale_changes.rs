@@ -1,10 +1,25 @@
-//! `floodgate sale set` and `floodgate sale restock`, against a server whose answers the test
-//! writes.
+//! `floodgate sale create`, `floodgate sale set` and `floodgate sale restock`, against a server
+//! whose answers the test writes.
 
 use serde_json::json;
 
 use super::code;
 use super::scripted::{ScriptedApi, stderr};
+
+#[test]
+fn a_description_is_sent_as_it_is_written() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "{\"sale_id\": \"a\",\n \"sale_id\": \"b\"}\n").unwrap();
+    let create = ["sale", "create", file.path().to_str().unwrap()];
+    let api = ScriptedApi::always(400, json!({"title": "Invalid", "detail": "named twice"}));
+    for (more, end) in [(&["--reason", "rain"][..], ",\"reason\":\"rain\"}"), (&[], "}")] {
+        let refused = api.run(&[&create[..], more].concat());
+        assert_eq!(code(&refused), 1, "{refused:?}");
+        let request = api.requests.lock().unwrap().pop().unwrap();
+        let sent = format!("\r\n\r\n{{\"sale_id\": \"a\",\n \"sale_id\": \"b\"{end}");
+        assert!(request.ends_with(&sent), "{request}");
+    }
+}
 
 #[test]
 fn set_sends_what_is_given_and_nothing_else() {
