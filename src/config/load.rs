@@ -164,6 +164,8 @@ fn given(sources: &ConfigSources) -> (Vec<Given>, Vec<ConfigFault>) {
             given.push(Given { key, value: GivenValue::Typed(value), origin });
         }
     }
+    let set = sources.env.iter().filter(|(_, value)| !value.is_empty());
+    faults.extend(set.filter_map(|(name, _)| mistyped_prefix(name.to_str()?)));
     for (key, (name, value)) in environment(&sources.env) {
         let origin = format!("environment {name}");
         match value.into_string() {
@@ -217,6 +219,15 @@ fn environment(variables: &[(OsString, OsString)]) -> BTreeMap<String, (&str, Os
         Some((key, (name, value.clone())))
     });
     named.collect()
+}
+
+/// The fault of a variable such as `FLOODGATE_HTTP__WORKERS`, which sets nothing. Variables without
+/// a second separator may be another program's.
+fn mistyped_prefix(name: &str) -> Option<ConfigFault> {
+    let rest = name.to_uppercase().strip_prefix("FLOODGATE_")?.to_owned();
+    let is_mistyped = !rest.starts_with('_') && rest.contains(ENV_SEPARATOR);
+    let remedy = format!("name it FLOODGATE__{rest}, or remove it");
+    is_mistyped.then(|| ConfigFault::new(name, "sets nothing: it lacks an underscore", remedy))
 }
 
 /// The values by `section.key`.

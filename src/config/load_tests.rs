@@ -87,10 +87,15 @@ fn text_takes_the_type_of_the_default() {
 
 #[test]
 fn every_unknown_key_is_named_with_its_source_and_the_nearest_known_one() {
-    let env = [("FLOODGATE__LEGDER__URL", "x")];
+    let env = [
+        ("FLOODGATE__LEGDER__URL", "x"),
+        ("FLOODGATE_TIER__X", ""),
+        ("FLOODGATE_LEDGER__URL", "x"),
+    ];
     let (_file, sources) = sources("[http]\nwrokers = 1\n", &env, &["ledger.bind=127.0.0.1:1"]);
     let faults = faults_of(&sources);
     let expected = [
+        ("FLOODGATE_LEDGER__URL", "lacks an underscore", "FLOODGATE__LEDGER__URL"),
         ("http.wrokers", "file ", "`http.workers`"),
         ("legder.url", "environment FLOODGATE__LEGDER__URL", "`ledger.url`"),
         ("ledger.bind", "flag", ".bind`"),
