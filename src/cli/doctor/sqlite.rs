@@ -119,7 +119,17 @@ fn content(settings: &Settings, file: &Path) -> Check {
     let opened = OpenOptions::new().read(true).write(true).open(file);
     match opened.and_then(|open| open.take(16).read_to_end(&mut head)) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            return check.ok(format!("{shown} does not exist yet; serve creates it"));
+            let lock = file.with_added_extension("lock");
+            return check
+                .when(is_held(&lock))
+                .fail(format!("{shown} is deleted, and a process still works on it"))
+                .remedy(format!(
+                    "do not stop the server: only it has the orders. Pause the sales (floodgate \
+                     sale pause); copy file and -wal from /proc/PID/fd (PID: `fuser {}`); audit \
+                     the copies; then stop, put them in place, start",
+                    lock.display()
+                ))
+                .ok(format!("{shown} does not exist yet; serve creates it"));
         }
         Err(error) => {
             return check.fail(format!("{shown} cannot be opened: {error}")).remedy(NOT_ALLOWED);
@@ -156,6 +166,10 @@ fn content(settings: &Settings, file: &Path) -> Check {
             check.fail(error.to_string()).remedy(remedy)
         }
     }
+}
+
+fn is_held(lock: &Path) -> bool {
+    File::open(lock).is_ok_and(|file| matches!(file.try_lock(), Err(TryLockError::WouldBlock)))
 }
 
 fn lock(path: &Path, running: bool) -> Check {

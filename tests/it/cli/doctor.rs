@@ -133,6 +133,17 @@ fn an_empty_ledger_file_is_refused_as_serve_refuses_it() {
 }
 
 #[test]
+fn a_ledger_file_that_is_deleted_under_its_server_is_reported() {
+    let stack = Stack::unmigrated(&[]);
+    stack.examine().assert_ok("ledger file");
+    let held = std::fs::File::create(stack.path().join("ledger.db.lock")).unwrap();
+    held.lock().unwrap();
+    let diagnosis = stack.examine();
+    let finding = diagnosis.only_problem("ledger file", "fail");
+    assert!(finding.remedy.contains("do not stop the server"), "{finding:#?}");
+}
+
+#[test]
 fn a_ledger_file_that_may_only_be_read_is_reported() {
     let stack = Stack::new(&[]);
     let file = stack.path().join("ledger.db");
