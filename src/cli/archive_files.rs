@@ -3,8 +3,9 @@
 //! The manifest is written last: a folder without one holds no complete archive.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -63,7 +64,7 @@ impl TableWriter {
         sums: &'static [&'static str],
     ) -> io::Result<Self> {
         Ok(Self {
-            file: BufWriter::new(File::create(folder.join(file_name(table)))?),
+            file: BufWriter::new(create(&folder.join(file_name(table)))?),
             contents: TableContents { table, rows: 0, sums: BTreeMap::new() },
             sums: sums.iter().map(|name| (*name, 0)).collect(),
             hash: Sha256::new(),
@@ -108,7 +109,7 @@ impl Manifest {
         let mut text = serde_json::to_string_pretty(self)?;
         text.push('\n');
         let unfinished = folder.join(format!("{MANIFEST}.part"));
-        let mut file = File::create(&unfinished)?;
+        let mut file = create(&unfinished)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
         fs::rename(&unfinished, folder.join(MANIFEST))?;
@@ -151,6 +152,15 @@ impl Manifest {
     }
 }
 
+/// Creates an empty file that only this user may read, as the ledger.
+fn create(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    // A file of an earlier archive has its own mode.
+    file.set_permissions(Permissions::from_mode(0o600))?;
+    Ok(file)
+}
+
 fn not_readable(path: &Path, error: &dyn std::fmt::Display) -> CommandFailure {
     let problem = format!("cannot read {}: {error}", path.display());
     CommandFailure::new(Exit::Unclear, problem, "name the folder of a complete archive")
@@ -185,6 +195,8 @@ mod tests {
     #[test]
     fn an_archive_is_verified_against_its_manifest() {
         let folder = tempfile::tempdir().unwrap();
+        // Of an earlier archive.
+        fs::write(folder.path().join("orders.ndjson"), "").unwrap();
         let mut file =
             TableWriter::create(folder.path(), ArchiveTable::Orders, &["amount"]).unwrap();
         for amount in [5, 7] {
@@ -202,6 +214,9 @@ mod tests {
         read.verify(folder.path()).unwrap();
 
         let path = folder.path().join("orders.ndjson");
+        for file in [&path, &folder.path().join(MANIFEST)] {
+            assert_eq!(fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o600);
+        }
         let damaged = fs::read_to_string(&path).unwrap().replace('7', "8");
         fs::write(&path, damaged).unwrap();
         assert!(read.verify(folder.path()).unwrap_err().problem.contains("orders.ndjson"));

@@ -1,5 +1,7 @@
 //! `floodgate sale archive` and `floodgate sale purge`: the end of a finished sale.
 
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -108,7 +110,8 @@ async fn write_table(
 
 /// Makes the folder ready for an archive of the sale: a manifest of before is no longer valid.
 fn begin(folder: &Path, sale: &str) -> anyhow::Result<()> {
-    std::fs::create_dir_all(folder).map_err(|error| cannot_write(folder, error))?;
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    made.map_err(|error| cannot_write(folder, error))?;
     let Some((before, _)) = Manifest::read(folder)? else { return Ok(()) };
     if before.sale_id != sale {
         let problem = format!("{} has the archive of {}", folder.display(), before.sale_id);

@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Output;
 use std::time::Duration;
@@ -240,6 +241,8 @@ fn an_archive_is_not_overwritten_by_that_of_another_sale() {
             let names = ["manifest.json", "orders.ndjson"];
             names.map(|name| fs::read_to_string(path.join("archive").join(name)).unwrap())
         };
+        let mode = fs::metadata(path.join("archive")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700, "it has what buyers bought");
         let before = files();
         let refused = run_archive(path, &server, "other", "archive").await;
         let stderr = String::from_utf8_lossy(&refused.stderr);
