@@ -115,7 +115,7 @@ fn run_until<S: Future<Output = ()>>(
 }
 
 /// Listens for SIGTERM and SIGINT, from now on: one that arrives during the start ends it.
-fn terminated() -> Result<impl Future<Output = ()>, Error> {
+pub(crate) fn terminated() -> Result<impl Future<Output = ()>, Error> {
     let mut terminate = listen_for(SignalKind::terminate())?;
     let mut interrupt = listen_for(SignalKind::interrupt())?;
     Ok(async move {

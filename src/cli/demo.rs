@@ -12,10 +12,10 @@ use serde_json::{Value as Json, json};
 
 use super::admin::AdminClient;
 use super::common::Common;
-use super::exit::Exit;
+use super::exit::{CommandFailure, Exit};
 use super::output::{Output, field, grouped, list};
 use super::serve::raise_open_files;
-use crate::app::AppThread;
+use crate::app::{self, AppThread};
 use crate::config::{PaymentBackend, Settings};
 use crate::observe::telemetry;
 use loadgen::{Crowd, CrowdRun, terminal_progress};
@@ -89,7 +89,10 @@ pub fn run(args: &DemoArgs, common: &Common) -> anyhow::Result<Exit> {
         .prefix("floodgate-demo-")
         .permissions(Permissions::from_mode(0o700))
         .tempdir();
-    let folder = folder.context("cannot create a temporary directory for the ledger")?;
+    let folder = folder.map_err(|error| {
+        let problem = format!("cannot create a temporary folder for the ledger: {error}");
+        CommandFailure::new(Exit::Ledger, problem, "set TMPDIR to a writable folder")
+    })?;
     let ledger = format!("sqlite://{}", folder.path().join("floodgate.db").display());
     // The defaults, because the configuration may be a shop's: the demo must not use its servers,
     // and its access rules and limits would refuse the crowd.
@@ -108,16 +111,36 @@ pub fn run(args: &DemoArgs, common: &Common) -> anyhow::Result<Exit> {
     settings.internal.bind = server.listening().internal;
     let public = server.listening().public.context("the demo has no public listener")?;
 
-    let runtime = super::runtime()?;
-    let verdict = runtime.block_on(rush(args, output, &settings, public))?;
-    output.data(&verdict, || show(&verdict))?;
-    if !args.exit {
-        runtime.block_on(open_shop(&settings))?;
-        output.note(&calls_to_try(public, server.listening().internal));
-        runtime.block_on(tokio::signal::ctrl_c()).context("cannot wait for Ctrl-C")?;
-    }
+    // What a demo ends with that is stopped before its verdict.
+    let mut exit = Exit::Unclear;
+    super::runtime()?.block_on(async {
+        let stop = app::terminated()?;
+        tokio::select! {
+            ended = play(args, output, &settings, public, &mut exit) => ended,
+            () = stop => Ok(()),
+        }
+    })?;
     server.stop()?;
-    Ok(if verdict.is_clean() { Exit::Done } else { Exit::Negative })
+    Ok(exit)
+}
+
+/// Sends the crowd, and then stays up for the visitor, for ever.
+async fn play(
+    args: &DemoArgs,
+    output: Output,
+    settings: &Settings,
+    public: SocketAddr,
+    exit: &mut Exit,
+) -> anyhow::Result<()> {
+    let verdict = rush(args, output, settings, public).await?;
+    output.data(&verdict, || show(&verdict))?;
+    *exit = if verdict.is_clean() { Exit::Done } else { Exit::Negative };
+    if !args.exit {
+        open_shop(settings).await?;
+        output.note(&calls_to_try(public, settings.internal.bind));
+        std::future::pending::<()>().await;
+    }
+    Ok(())
 }
 
 async fn rush(

@@ -96,6 +96,31 @@ fn the_calls_that_the_demo_prints_work_until_ctrl_c() {
 }
 
 #[test]
+fn a_demo_that_is_terminated_removes_its_ledger() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = floodgate(directory.path(), &["demo", "--buyers", "20", "--stock", "5"]);
+    command.env("TMPDIR", directory.path()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut demo = Demo(command.spawn().unwrap());
+    read_until(demo.0.stderr.take().unwrap(), LAST_LINE);
+    let folders = || {
+        let entries = directory.path().read_dir().unwrap();
+        entries.filter(|entry| entry.as_ref().unwrap().file_type().unwrap().is_dir()).count()
+    };
+    assert_eq!(folders(), 1);
+    kill_process(Pid::from_child(&demo.0), Signal::TERM).unwrap();
+    assert_eq!((demo.0.wait().unwrap().code(), folders()), (Some(0), 0));
+}
+
+#[test]
+fn a_demo_without_a_place_for_its_ledger_names_the_remedy() {
+    let mut command = floodgate(std::path::Path::new("/"), &["demo", "--exit"]);
+    let output = command.env("TMPDIR", "/nowhere/at/all").output().unwrap();
+    let stderr = String::from_utf8(output.stderr.clone()).unwrap();
+    assert_eq!(code(&output), 4, "{stderr}");
+    assert!(stderr.contains("-> set TMPDIR to a writable folder"), "{stderr}");
+}
+
+#[test]
 fn the_demo_sells_out_and_ends_with_its_verdict() {
     let directory = tempfile::tempdir().unwrap();
     let arguments = ["demo", "--buyers", "500", "--stock", "20", "--exit", "--json"];
