@@ -262,10 +262,10 @@ impl AdminClient {
             url.query_pairs_mut().extend_pairs(query);
         }
         let answer = self.send(method, &url, body, within).await?;
-        self.interpret(answer.status(), answer.body())
+        self.interpret(path, answer.status(), answer.body())
     }
 
-    fn interpret(&self, status: StatusCode, body: &[u8]) -> Answer {
+    fn interpret(&self, path: &[&str], status: StatusCode, body: &[u8]) -> Answer {
         let not_floodgate =
             || Error::NotFloodgate { url: self.base.to_string(), status: status.as_u16() };
         let data: Option<Json> = serde_json::from_slice(body).ok();
@@ -288,8 +288,12 @@ impl AdminClient {
         let is_unknown_path = text("code") == Some("not-found") && !names_something;
         let title = text("title").filter(|_| !is_unknown_path).ok_or_else(not_floodgate)?;
         let detail = text("detail").map_or_else(String::new, |detail| format!(": {detail}"));
-        let (number, problem) = (status.as_u16(), format!("{title}{detail}"));
         let code = text("code").unwrap_or_default().to_owned();
+        let subject = match path {
+            ["sales", sale, ..] if code == "unknown-sku" => format!("sale {sale}: "),
+            _ => String::new(),
+        };
+        let (number, problem) = (status.as_u16(), format!("{subject}{title}{detail}"));
         Err(if status.is_client_error() {
             Error::Refused { status: number, code, problem }
         } else {

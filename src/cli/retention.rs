@@ -133,7 +133,9 @@ fn render(manifest: &Manifest) -> String {
 fn unfinished(sale: &str, open: &[Json]) -> CommandFailure {
     let texts = open.iter().map(|one| {
         let (what, remedy) = (field(one, "what").replace('_', " "), field(one, "remedy"));
-        format!("{} {what}: {remedy}", field(one, "num"))
+        // The server names the command without the sale.
+        let of = if remedy.contains("floodgate sale") { format!(" {sale}") } else { String::new() };
+        format!("{} {what}: {remedy}{of}", field(one, "num"))
     });
     let texts: Vec<String> = texts.collect();
     let problem = format!("sale {sale} is not finished: {}", texts.join("; "));

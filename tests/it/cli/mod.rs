@@ -108,7 +108,9 @@ fn a_sale_is_run_from_the_command_line() {
     }
     let shown = json(&server.command(path, &["sale", "show", "spring"]));
     assert_eq!(shown["skus"][0]["stock_left"], 5);
-    assert_eq!(code(&server.command(path, &["sale", "show", "autumn"])), 1);
+    let unknown = server.command(path, &["sale", "show", "autumn"]);
+    assert_eq!(code(&unknown), 1);
+    assert!(scripted::stderr(&unknown).contains("sale autumn: No such sale"), "{unknown:?}");
     assert_eq!(json(&server.command(path, &["sale", "close", "spring"]))["phase"], "closed");
 
     let audited = server.command(path, &["audit"]);

@@ -173,7 +173,8 @@ fn a_purge_continues_after_a_crash_at_every_step() {
         sell(&server, "other", SOLD_OF_OTHER).await;
         let unfinished = run(path, server.internal, &["sale", "archive", "sale", "--to", "early"]);
         let stderr = String::from_utf8_lossy(&unfinished.stderr);
-        assert!(unfinished.status.code() == Some(1) && stderr.contains("not closed"), "{stderr}");
+        assert_eq!(unfinished.status.code(), Some(1), "{stderr}");
+        assert!(stderr.contains("1 not closed: close the sale: floodgate sale close sale"));
         let archived = archive(path, &server, "one").await;
         assert_eq!(archive(path, &server, "two").await["digest"], archived["digest"]);
         for entry in fs::read_dir(path.join("one")).unwrap() {
