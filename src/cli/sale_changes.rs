@@ -96,8 +96,12 @@ impl SetArgs {
 
     pub async fn run(&self, client: &AdminClient, output: &Output) -> anyhow::Result<Exit> {
         let body = self.body();
-        if !["title", "ends_at", "skus"].iter().any(|name| body.get(name).is_some()) {
-            let remedy = "`floodgate sale set --help` shows what can change";
+        let sku = body.pointer("/skus/0").and_then(Json::as_object);
+        let is_empty = !["title", "ends_at", "skus"].iter().any(|name| body.get(name).is_some());
+        // A SKU without a term has only its id.
+        if is_empty || sku.is_some_and(|sku| sku.len() == 1) {
+            let remedy = "give --title, --ends-at or, with --sku, --price, --limit, \
+                          --max-quantity or --payment-window";
             return Err(CommandFailure::new(Exit::Unclear, "nothing to change", remedy).into());
         }
         let sale = client.patch(&["sales", &self.sale_id], &body, CALL_TIMEOUT).await?;

@@ -45,9 +45,12 @@ fn set_sends_what_is_given_and_nothing_else() {
 #[test]
 fn set_without_a_change_asks_for_one() {
     let api = ScriptedApi::start(|_| None);
-    let output = api.run(&["sale", "set", "spring", "--reason", "none"]);
-    assert_eq!(code(&output), 2, "{output:?}");
-    assert!(stderr(&output).contains("nothing to change"), "{output:?}");
+    for more in [&["--reason", "none"][..], &["--sku", "phone"]] {
+        let output = api.run(&[&["sale", "set", "spring"][..], more].concat());
+        assert_eq!(code(&output), 2, "{output:?}");
+        assert!(stderr(&output).contains("nothing to change"), "{output:?}");
+        assert!(stderr(&output).contains("give --title"), "{output:?}");
+    }
     let output = api.run(&["sale", "set", "spring", "--price", "7"]);
     assert!(!output.status.success(), "a price without its SKU: {output:?}");
     assert!(api.lines().is_empty());
