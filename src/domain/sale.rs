@@ -296,7 +296,7 @@ impl<No> Sku<No> {
 }
 
 /// One bucket of one SKU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BucketKey {
     pub sku: SkuNo,
     pub bucket: BucketNo,

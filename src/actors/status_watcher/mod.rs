@@ -1,7 +1,7 @@
 //! Follows queued requests on behalf of their event streams. One subscription per process
 //! ([`ResultListener`]) names the requests with results; those, and a share of the others, are
-//! looked up in the stock together, one lookup per SKU and poll. A buyer who waits costs an entry
-//! in a table: no task, no timer, and no call of its own.
+//! looked up in the stock together, one lookup per bucket and poll. A buyer who waits costs an
+//! entry in a table: no task, no timer, and no call of its own.
 //!
 //! Takes no input but its timer and hints, each of which may be lost. On error: the streams stay
 //! open, and the next poll asks again. On crash: the table is kept, and the next incarnation goes
@@ -12,8 +12,10 @@ mod registry;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
+
 use super::periodic::Task;
-use crate::domain::RequestStatus;
+use crate::domain::{BucketKey, BuyerId, RequestId, RequestStatus};
 use crate::runtime::clock::SharedClock;
 use crate::runtime::progress;
 use crate::stock::{self, Stock};
@@ -42,27 +44,32 @@ impl Task for StatusWatcher {
 
     const FAILURE: &'static str = "event streams: statuses cannot be read, asking again";
 
-    /// Polls every SKU; returns the first error after all of them.
+    /// Polls every bucket; returns the first error after all of them.
     async fn run(&self, (): &()) -> Result<(), stock::Error> {
-        let mut outcome = Ok(());
-        for (sku, requests) in self.registry.begin_poll(self.clock.now()) {
-            let statuses = match self.stock.statuses(sku, requests.clone()).await {
-                Ok(statuses) => statuses,
-                Err(error) => {
-                    outcome = outcome.and(Err(error));
-                    continue;
-                }
-            };
-            for ((request, _), status) in requests.into_iter().zip(statuses) {
-                match status {
-                    Some(RequestStatus::Queued) => {}
-                    Some(ended) => self.registry.end(request, ended),
-                    // The bucket has no record any more.
-                    None => self.registry.remove(request),
-                }
+        let to_look_up = self.registry.begin_poll(self.clock.now()).into_iter();
+        // At once: a server that does not answer delays no bucket of another server.
+        let lookups = to_look_up.map(|(bucket, requests)| self.look_up(bucket, requests));
+        join_all(lookups).await.into_iter().collect()
+    }
+}
+
+impl StatusWatcher {
+    /// Ends the streams of those requests of one bucket that have ended.
+    async fn look_up(
+        &self,
+        bucket: BucketKey,
+        requests: Vec<(RequestId, BuyerId)>,
+    ) -> Result<(), stock::Error> {
+        let statuses = self.stock.statuses(bucket.sku, requests.clone()).await?;
+        for ((request, _), status) in requests.into_iter().zip(statuses) {
+            match status {
+                Some(RequestStatus::Queued) => {}
+                Some(ended) => self.registry.end(request, ended),
+                // The bucket has no record any more.
+                None => self.registry.remove(request),
             }
         }
-        outcome
+        Ok(())
     }
 }
 

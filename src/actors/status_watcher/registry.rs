@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use super::POLL_EVERY_MS;
-use crate::domain::{BuyerId, RequestId, RequestStatus, SkuNo};
+use crate::domain::{BucketKey, BuyerId, RequestId, RequestStatus};
 use crate::observe::metrics::{Metrics, ReasonLabel};
 
 /// One in this many connections may be an event stream.
@@ -65,7 +65,8 @@ struct Streams {
 #[derive(Debug)]
 struct Stream {
     no: u64,
-    sku: SkuNo,
+    /// The buyer's home bucket.
+    bucket: BucketKey,
     buyer: BuyerId,
     news: mpsc::Sender<StreamNews>,
     ends: Instant,
@@ -86,11 +87,11 @@ impl StreamRegistry {
         Self { streams: Mutex::default(), max: connections_max.div_ceil(SHARE), metrics }
     }
 
-    /// Follows a request. `None`: this process, or this buyer, has as many streams as it may have,
-    /// the request has one already, or the process is stopping.
+    /// Follows a request of the buyer's home bucket. `None`: this process, or this buyer, has as
+    /// many streams as it may have, the request has one already, or the process is stopping.
     pub fn follow(
         self: &Arc<Self>,
-        (sku, request): (SkuNo, RequestId),
+        (bucket, request): (BucketKey, RequestId),
         buyer: BuyerId,
         now: Instant,
     ) -> Option<FollowedRequest> {
@@ -106,7 +107,7 @@ impl StreamRegistry {
         let (sender, news) = mpsc::channel(UNREAD_MAX);
         streams.last_no += 1;
         let no = streams.last_no;
-        let stream = Stream { no, sku, buyer, news: sender, ends: now + STREAM_MAX };
+        let stream = Stream { no, bucket, buyer, news: sender, ends: now + STREAM_MAX };
         streams.by_request.insert(request, stream);
         *streams.of_buyer.entry(buyer).or_default() += 1;
         self.count(&streams);
@@ -115,7 +116,7 @@ impl StreamRegistry {
 
     /// Ends streams that have lasted long enough, sends the heartbeats that are due, and returns
     /// the requests to look up.
-    pub fn begin_poll(&self, now: Instant) -> BTreeMap<SkuNo, Vec<(RequestId, BuyerId)>> {
+    pub fn begin_poll(&self, now: Instant) -> BTreeMap<BucketKey, Vec<(RequestId, BuyerId)>> {
         let mut streams = self.streams.lock();
         streams.num_polls += 1;
         let num_polls = streams.num_polls;
@@ -127,10 +128,10 @@ impl StreamRegistry {
         for request in over {
             streams.remove(request);
         }
-        let mut to_look_up: BTreeMap<SkuNo, Vec<_>> = BTreeMap::new();
+        let mut to_look_up: BTreeMap<BucketKey, Vec<_>> = BTreeMap::new();
         for (request, stream) in &streams.by_request {
             if is_due(every, stream.no) || hinted.contains(request) {
-                to_look_up.entry(stream.sku).or_default().push((*request, stream.buyer));
+                to_look_up.entry(stream.bucket).or_default().push((*request, stream.buyer));
             }
             if is_due(BEAT_EVERY, stream.no) {
                 // A stream that does not read is cut with its connection.
@@ -230,14 +231,17 @@ mod tests {
     use futures_util::FutureExt;
 
     use super::*;
+    use crate::domain::{BucketNo, SkuNo};
     use crate::runtime::clock::now_monotonic;
+
+    const BUCKET: BucketKey = BucketKey { sku: SkuNo(1), bucket: BucketNo(0) };
 
     fn registry(connections_max: usize) -> Arc<StreamRegistry> {
         Arc::new(StreamRegistry::new(connections_max, Arc::default()))
     }
 
     fn follow(registry: &Arc<StreamRegistry>, request: u64, buyer: u64) -> Option<FollowedRequest> {
-        let request = (SkuNo(1), RequestId::new(request).unwrap());
+        let request = (BUCKET, RequestId::new(request).unwrap());
         registry.follow(request, BuyerId::new(buyer).unwrap(), now_monotonic())
     }
 
@@ -299,7 +303,7 @@ mod tests {
         let now = now_monotonic();
         for _ in 0..BEAT_EVERY {
             let looked_up = registry.begin_poll(now);
-            assert_eq!(looked_up[&SkuNo(1)].len(), 600 / 4, "each request once a second");
+            assert_eq!(looked_up[&BUCKET].len(), 600 / 4, "each request once a second");
             let num_beats = streams.iter_mut().filter_map(news).count();
             assert_eq!(num_beats, 10, "the same share in each poll");
         }
@@ -312,7 +316,7 @@ mod tests {
         let _streams: Vec<_> =
             (1..=100).map(|number| follow(&registry, number, number).unwrap()).collect();
         let now = now_monotonic();
-        let requests = |poll: BTreeMap<SkuNo, Vec<(RequestId, BuyerId)>>| -> Vec<u64> {
+        let requests = |poll: BTreeMap<BucketKey, Vec<(RequestId, BuyerId)>>| -> Vec<u64> {
             let mut found: Vec<_> =
                 poll.into_values().flatten().map(|(request, _)| request.get()).collect();
             found.sort_unstable();

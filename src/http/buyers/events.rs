@@ -13,6 +13,7 @@ use futures_util::stream;
 use super::requests::BuyerRequest;
 use super::views::{RequestView, no_store};
 use crate::actors::status_watcher::{FollowedRequest, StreamNews};
+use crate::domain::{BucketKey, BucketNo};
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
 use crate::http::state::State;
 
@@ -53,7 +54,9 @@ pub async fn events(request: HttpRequest, request_id: web::Path<String>, state: 
         return Ok(answer.streaming(stream::empty::<Result<Bytes, Infallible>>()));
     }
     let (streams, now) = (&state.deps.actors.streams, state.deps.clock.now());
-    let followed = streams.follow((owned.sku.no, owned.number), owned.buyer, now);
+    let home = BucketNo::home_of(owned.buyer, owned.sku.buckets);
+    let bucket = BucketKey { sku: owned.sku.no, bucket: home };
+    let followed = streams.follow((bucket, owned.number), owned.buyer, now);
     let followed = followed.ok_or_else(|| {
         Problem::from(ProblemCode::Busy)
             .with_detail("Too many event streams are open: poll the request instead.")

@@ -110,7 +110,7 @@ impl Failing {
     }
 }
 
-fn key_of(reservation: &Reservation) -> BucketKey {
+pub fn key_of(reservation: &Reservation) -> BucketKey {
     BucketKey { sku: reservation.sku, bucket: reservation.bucket }
 }
 
