@@ -3,14 +3,16 @@
 //!
 //! Reads the ledger's events after its cursor, settles their orders, then moves the cursor. Runs in
 //! every process that maintains; two at once settle the same events twice. Limits: events per page,
-//! and pages read beyond a SKU that cannot be settled. On error: the cursor stays before the first
-//! event that was not settled, and the next pass reads it again; one that is not readable is left
-//! out. On crash: the same. May repeat: everything, because a bucket ignores a version that it has.
+//! and pages read beyond a bucket that cannot be settled. On error: the cursor stays before the
+//! first event that was not settled, and the next pass reads it again; one that is not readable is
+//! left out. On crash: the same. May repeat: everything, because a bucket ignores a version that it
+//! has.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use parking_lot::Mutex;
 
 use super::periodic::Task;
@@ -25,7 +27,7 @@ use crate::stock::{self, Stock};
 /// Events per read of the ledger.
 const EVENTS_PER_PAGE: u32 = 1_000;
 
-/// Most pages that are read beyond the first event that could not be settled, for other SKUs.
+/// Most pages that are read beyond the first event that could not be settled, for other buckets.
 const PAGES_AHEAD_MAX: u32 = 16;
 
 /// Settles the changes of orders.
@@ -63,7 +65,7 @@ struct Backlog {
     oldest_ms: Option<i64>,
     num_pages_ahead: u32,
     first_error: Option<ReturnError>,
-    /// Whether the stock answered for no SKU of a page.
+    /// Whether the stock answered for no bucket of a page.
     is_unreachable: bool,
 }
 
@@ -117,15 +119,23 @@ impl StockReturner {
         Ok(())
     }
 
-    /// Settles the events of each SKU; those of a SKU that fails are added to the backlog.
+    /// Settles the events of each bucket; those of a bucket that fails are added to the backlog.
     async fn settle(&self, events: &[OrderEvent], backlog: &mut Backlog) {
-        let mut by_sku: BTreeMap<SkuNo, Vec<&OrderEvent>> = BTreeMap::new();
+        let mut by_bucket: BTreeMap<(SkuNo, Option<BucketNo>), Vec<&OrderEvent>> = BTreeMap::new();
         for event in events {
-            by_sku.entry(event.order.sku).or_default().push(event);
+            let Order { sku, buyer, .. } = event.order;
+            // `None`: this process has not read the sale yet.
+            let sold = self.catalog.of_sku(sku);
+            let bucket = sold.map(|(_, sku)| BucketNo::home_of(buyer, sku.buckets));
+            by_bucket.entry((sku, bucket)).or_default().push(event);
         }
+        // At once: a server that does not answer delays no bucket of another server.
+        let settling = by_bucket.into_iter().map(|((sku, bucket), events)| async move {
+            (self.settle_bucket(sku, bucket, &events).await, events)
+        });
         let (mut any_settled, mut any_unreachable) = (false, false);
-        for (sku, events) in by_sku {
-            match self.settle_sku(sku, &events).await {
+        for (settled, events) in join_all(settling).await {
+            match settled {
                 Ok(()) => {
                     any_settled = true;
                     self.metrics.order_changes_settled(events.len());
@@ -144,15 +154,20 @@ impl StockReturner {
         backlog.is_unreachable |= any_unreachable && !any_settled;
     }
 
-    async fn settle_sku(&self, sku: SkuNo, events: &[&OrderEvent]) -> Result<(), ReturnError> {
-        let (listed, sku) = self.catalog.of_sku(sku).ok_or(ReturnError::UnknownSku(sku))?;
-        let home = |order: &Order| BucketNo::home_of(order.buyer, sku.buckets);
-        let orders = events.iter().map(|event| (home(&event.order), event.order)).collect();
-        let sale = &listed.sale;
-        let is_dormant = sale.is_dormant(self.clock.wall_ms());
+    async fn settle_bucket(
+        &self,
+        sku: SkuNo,
+        bucket: Option<BucketNo>,
+        events: &[&OrderEvent],
+    ) -> Result<(), ReturnError> {
+        let (Some(bucket), Some((listed, sku))) = (bucket, self.catalog.of_sku(sku)) else {
+            return Err(ReturnError::UnknownSku(sku));
+        };
+        let orders = events.iter().map(|event| (bucket, event.order)).collect();
+        let is_dormant = listed.sale.is_dormant(self.clock.wall_ms());
         if is_dormant {
-            // Registers buckets that this process has not needed before.
-            self.stock.health(&sku, sale.phase, sale.epoch).await?;
+            // This process may not have needed its buckets before.
+            self.stock.register(&sku);
         }
         match self.stock.settle(orders).await {
             // No process loads these buckets any more.

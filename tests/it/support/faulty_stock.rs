@@ -37,6 +37,8 @@ pub enum StockFault {
     CountFails,
     /// A page of queued requests counts as more pages than one pass may read.
     PagesAreLarge,
+    /// `settle` fails with orders of this bucket: its server is away.
+    Away(BucketNo),
     /// An order of this request cannot be written: it is on a damaged page.
     Damaged(RequestId),
     /// `facts` fails as fenced.
@@ -152,6 +154,9 @@ impl Stock for FaultyStock {
 
     async fn settle(&self, orders: Vec<(BucketNo, Order)>) -> Result<(), Error> {
         self.check_write()?;
+        if orders.iter().any(|(bucket, _)| self.is(StockFault::Away(*bucket))) {
+            return Err(Error::Unavailable { reason: "a server is away, on purpose".to_owned() });
+        }
         if orders.iter().any(|(_, order)| self.is(StockFault::Damaged(order.request))) {
             return Err(Error::Damaged { what: "a page, on purpose".to_owned() });
         }
