@@ -110,7 +110,7 @@ impl HttpCaller {
         let connection = TcpStream::connect((name, port.unwrap_or_default())).await?;
         match &self.trust {
             Some(trust) if url.scheme() == "https" => trust.secure(host, connection).await,
-            _ => Ok(MaybeTls::Plain(connection)),
+            _ => Ok(MaybeTls::Left(connection)),
         }
     }
 }

@@ -9,5 +9,5 @@ mod stream;
 mod trust;
 
 pub use http_call::{HttpCallError, HttpCaller};
-pub use stream::MaybeTls;
+pub use stream::{MaybeTls, accept};
 pub use trust::{Trust, explain, is_loopback, private_key, server_config, wrong_dates};

@@ -82,7 +82,7 @@ impl Trust {
         let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
         let secured =
             TlsConnector::from(Arc::clone(&self.config)).connect(name, connection).await?;
-        Ok(MaybeTls::Tls(Box::new(secured.into())))
+        Ok(MaybeTls::Right(Box::new(secured.into())))
     }
 }
 

@@ -53,7 +53,7 @@ pub(super) async fn dial(
     let socket: OwnedFd = connection.as_fd().try_clone_to_owned()?;
     *socket_cell.lock() = Some(socket.into());
     match (&uri.scheme, trust) {
-        (AMQPScheme::AMQP, _) => Ok(MaybeTls::Plain(connection)),
+        (AMQPScheme::AMQP, _) => Ok(MaybeTls::Left(connection)),
         (AMQPScheme::AMQPS, Some(trust)) => trust.secure(host, connection).await,
         (AMQPScheme::AMQPS, None) => Err(io::Error::other("no authority is trusted")),
     }

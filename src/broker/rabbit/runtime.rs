@@ -55,6 +55,6 @@ impl Reactor for OwnStreams {
         &self,
         address: SocketAddr,
     ) -> impl Future<Output = io::Result<Self::TcpStream>> + Send + 'static {
-        async move { Ok(MaybeTls::Plain(TcpStream::connect(address).await?).compat()) }
+        async move { Ok(MaybeTls::Left(TcpStream::connect(address).await?).compat()) }
     }
 }

@@ -27,7 +27,7 @@ use actix_web::{Error, HttpResponse};
 use prometheus_client::metrics::counter::Counter;
 use rustls::ServerConfig;
 
-use crate::net::MaybeTls;
+use crate::net::{self, MaybeTls};
 use crowd::OpenConnections;
 use heads::LimitedHeads;
 use stream::{GuardedStream, WRITE_MAX};
@@ -152,14 +152,14 @@ where
         fn_service(move |io: TcpStream| {
             let peer = io.peer_addr().ok();
             let (stream, tls) = (GuardedStream::new(io, crowd.enter()), tls.clone());
+            let requests = stream.requests();
             async move {
                 let stream = match tls {
-                    None => MaybeTls::Plain(stream),
-                    Some(tls) => MaybeTls::accept(tls, stream, HEAD_DEADLINE)
-                        .await
-                        .map_err(DispatchError::Io)?,
+                    None => MaybeTls::Left(stream),
+                    Some(tls) => {
+                        net::accept(tls, stream, HEAD_DEADLINE).await.map_err(DispatchError::Io)?
+                    }
                 };
-                let requests = stream.get_ref().requests();
                 Ok::<_, DispatchError>((LimitedHeads::new(stream, requests), peer))
             }
         })
