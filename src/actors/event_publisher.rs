@@ -10,12 +10,12 @@
 
 use std::sync::Arc;
 
-use super::periodic::Task;
+use super::periodic::{RunResult, Task};
 use crate::broker::{Headers, Message, PublishChannel, PublishOutcome, Publisher, Route};
-use crate::db::{self, Ledger};
-use crate::lease::{self, TaskLease};
+use crate::db::Ledger;
+use crate::lease::TaskLease;
 use crate::observe::metrics::Metrics;
-use crate::services::order_feed::{BROKER_READER, CloudEvent, FeedError, OrderFeed};
+use crate::services::order_feed::{BROKER_READER, CloudEvent, OrderFeed};
 
 /// The name of the lease.
 pub(super) const LEASE: &str = "event_publisher";
@@ -37,28 +37,13 @@ pub struct EventPublisher {
     pub metrics: Arc<Metrics>,
 }
 
-#[derive(Debug, thiserror::Error)]
-pub enum PublishError {
-    #[error(transparent)]
-    Lease(#[from] lease::Error),
-    #[error(transparent)]
-    Ledger(#[from] db::Error),
-    #[error(transparent)]
-    Feed(#[from] FeedError),
-    #[error("an event cannot be written as JSON")]
-    Json(#[from] serde_json::Error),
-    #[error("order event {id} was not confirmed: {reason}")]
-    NotConfirmed { id: String, reason: String },
-}
-
 impl Task for EventPublisher {
     type State = ();
-    type Error = PublishError;
 
     const FAILURE: &'static str = "order events not published, retrying";
 
     /// Publishes every event after the cursor, if this process has the lease.
-    async fn run(&self, (): &()) -> Result<(), PublishError> {
+    async fn run(&self, (): &()) -> RunResult {
         if !self.lease.acquire().await? {
             self.metrics.events_waiting.set(0);
             return Ok(());
@@ -98,7 +83,7 @@ impl Task for EventPublisher {
 async fn publish<'e>(
     channel: &mut dyn PublishChannel,
     events: &'e [CloudEvent],
-) -> Result<(&'e [CloudEvent], Result<(), PublishError>), serde_json::Error> {
+) -> serde_json::Result<(&'e [CloudEvent], RunResult)> {
     let messages: Result<Vec<Message>, _> = events.iter().map(message).collect();
     let outcomes = channel.publish(messages?).await;
     let is_confirmed = |outcome: &&PublishOutcome| **outcome == PublishOutcome::Confirmed;
@@ -112,7 +97,7 @@ async fn publish<'e>(
                 | PublishOutcome::NotSent { reason }
                 | PublishOutcome::Unknown { reason },
             ),
-        ) => Err(PublishError::NotConfirmed { id: event.id.clone(), reason }),
+        ) => Err(format!("order event {} was not confirmed: {reason}", event.id).into()),
         _ => Ok(()),
     };
     Ok((confirmed, ended))

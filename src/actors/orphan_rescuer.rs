@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt};
 
-use super::periodic::{BucketRotation, Task};
+use super::periodic::{BucketRotation, RunResult, Task};
 use crate::domain::BucketKey;
 use crate::observe::metrics::Metrics;
 use crate::outbox::{Error, Outbox};
@@ -34,12 +34,11 @@ pub struct OrphanRescuer {
 
 impl Task for OrphanRescuer {
     type State = BucketRotation;
-    type Error = Error;
 
     const FAILURE: &'static str = "orphan rescue failed, retrying";
 
     /// Rescues every bucket that answers; returns the first error.
-    async fn run(&self, rotation: &BucketRotation) -> Result<(), Error> {
+    async fn run(&self, rotation: &BucketRotation) -> RunResult {
         let buckets = rotation.next(&self.catalog, self.clock.wall_ms());
         let mut outcome = self.outbox.restore_claimants().await;
         let reads =
@@ -67,7 +66,7 @@ impl Task for OrphanRescuer {
         let age = Duration::from_millis(u64::try_from(age_ms).unwrap_or(0));
         self.metrics.outbox_waiting.set(i64::try_from(num_entries).unwrap_or(i64::MAX));
         self.metrics.outbox_oldest.set(age.as_secs_f64());
-        outcome
+        Ok(outcome?)
     }
 }
 

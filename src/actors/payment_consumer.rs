@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::periodic::Task;
+use super::periodic::{RunResult, Task};
 use crate::broker::{self, Delivery, Inbox, Message, PublishOutcome, Publisher, Route, Subscriber};
 use crate::db::{self, ErrorClass};
 use crate::domain::PaymentRecorded;
@@ -48,16 +48,6 @@ pub struct PaymentConsumer {
     pub metrics: Arc<Metrics>,
 }
 
-#[derive(Debug, thiserror::Error)]
-pub enum ConsumeError {
-    #[error(transparent)]
-    Broker(#[from] broker::Error),
-    #[error(transparent)]
-    Ledger(#[from] db::Error),
-    #[error("a dead letter was not confirmed: {0:?}")]
-    NotConfirmed(Option<PublishOutcome>),
-}
-
 /// The subscription of one incarnation.
 #[derive(Default)]
 pub struct Events(RefCell<Option<OpenEvents>>);
@@ -87,11 +77,10 @@ enum Decision {
 
 impl Task for PaymentConsumer {
     type State = Events;
-    type Error = ConsumeError;
 
     const FAILURE: &'static str = "payment events not consumed, retrying";
 
-    async fn run(&self, events: &Events) -> Result<(), ConsumeError> {
+    async fn run(&self, events: &Events) -> RunResult {
         let known = events.0.take();
         let mut open = match known {
             Some(open) => open,
@@ -116,7 +105,7 @@ impl PaymentConsumer {
 
     /// Records the waiting events and acknowledges those that are decided; returns the first error
     /// of the others.
-    async fn decide(&self, open: &mut OpenEvents) -> Result<(), ConsumeError> {
+    async fn decide(&self, open: &mut OpenEvents) -> RunResult {
         let acks = open.inbox.acks();
         let mut events = std::mem::take(&mut open.waiting).into_iter();
         let mut decided = Vec::new();
@@ -187,7 +176,7 @@ impl PaymentConsumer {
         }
     }
 
-    async fn dead_letter(&self, delivery: &Delivery, reason: String) -> Result<(), ConsumeError> {
+    async fn dead_letter(&self, delivery: &Delivery, reason: String) -> RunResult {
         let message_id = &delivery.headers.message_id;
         tracing::error!(message_id, reason, "payment event dead-lettered");
         let headers = envelope::dead_letter_headers(delivery, PAYMENTS.to_owned(), &reason);
@@ -195,7 +184,7 @@ impl PaymentConsumer {
         let mut channel = self.publisher.open_channel(1);
         match channel.publish(vec![message]).await.pop() {
             Some(PublishOutcome::Confirmed) => Ok(()),
-            other => Err(ConsumeError::NotConfirmed(other)),
+            other => Err(format!("a dead letter was not confirmed: {other:?}").into()),
         }
     }
 }

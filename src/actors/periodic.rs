@@ -22,11 +22,13 @@ use crate::services::catalog::Catalog;
 /// Passes per pass that includes the sales closed for long.
 const PASSES_PER_FULL_PASS: u32 = 60;
 
+/// How a run ended; operators read its error.
+pub type RunResult = Result<(), Box<dyn std::error::Error + Send + Sync>>;
+
 /// Work that an actor repeats; shared by its incarnations.
 pub trait Task: Send + Sync + 'static {
     /// What one incarnation keeps from run to run.
     type State: Default + 'static;
-    type Error: std::error::Error + 'static;
 
     /// The log message of a failed run.
     const FAILURE: &'static str;
@@ -37,7 +39,7 @@ pub trait Task: Send + Sync + 'static {
     }
 
     /// One run. Without an answered call for `supervisor.stalled_after_ms` it is a stall.
-    fn run(&self, state: &Self::State) -> impl Future<Output = Result<(), Self::Error>>;
+    fn run(&self, state: &Self::State) -> impl Future<Output = RunResult>;
 
     /// Gives up what the task holds, once the actor is quiet and its last run has ended.
     fn release(&self) -> impl Future<Output = ()> {
@@ -89,7 +91,7 @@ impl<T: Task> Periodic<T> {
             // A run beside another one skips what that one does: its success ends no error.
             let is_proof = is_alone || ended.is_err();
             if is_proof && let Some(error) = actor.last_error.changed(ended) {
-                tracing::warn!(error = &error as &dyn std::error::Error, "{}", T::FAILURE);
+                tracing::warn!(error = &*error as &dyn std::error::Error, "{}", T::FAILURE);
             }
             actor.release_if_quiet(ctx);
             if std::mem::take(&mut actor.runs_again) {

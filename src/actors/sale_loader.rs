@@ -8,8 +8,8 @@
 
 use std::cell::Cell;
 
-use super::periodic::Task;
-use crate::services::sales::{SalesError, SalesService};
+use super::periodic::{RunResult, Task};
+use crate::services::sales::SalesService;
 
 /// Most concurrent passes over the buckets; all but one may be loading.
 const PASSES_MAX: usize = 8;
@@ -27,7 +27,6 @@ pub struct LoaderState {
 
 impl Task for SaleLoader {
     type State = LoaderState;
-    type Error = SalesError;
 
     const FAILURE: &'static str = "sale sync failed, retrying";
 
@@ -37,17 +36,17 @@ impl Task for SaleLoader {
     }
 
     /// Reads the sales and the buyers that they bar, then makes a pass over their buckets.
-    async fn run(&self, state: &LoaderState) -> Result<(), SalesError> {
+    async fn run(&self, state: &LoaderState) -> RunResult {
         let sales = self.sales.refresh_catalog().await?;
         // Bars that cannot be read delay no bucket.
         let bars_read = self.sales.read_bars(&sales).await;
         let num_passes = state.num_passes.get();
         if num_passes >= PASSES_MAX {
-            return bars_read;
+            return Ok(bars_read?);
         }
         state.num_passes.set(num_passes + 1);
         let synced = self.sales.sync_sales(&sales).await;
         state.num_passes.set(state.num_passes.get() - 1);
-        synced.and(bars_read)
+        Ok(synced.and(bars_read)?)
     }
 }

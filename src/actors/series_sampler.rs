@@ -2,10 +2,9 @@
 //!
 //! On crash: the history is kept, and the seconds between the incarnations are missing in it.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 
-use super::periodic::Task;
+use super::periodic::{RunResult, Task};
 use super::stock_gate::GateDirectory;
 use crate::observe::metrics::Metrics;
 use crate::observe::series::SampleHistory;
@@ -26,11 +25,10 @@ pub struct SeriesSampler {
 
 impl Task for SeriesSampler {
     type State = ();
-    type Error = Infallible;
 
     const FAILURE: &'static str = "sampling failed";
 
-    async fn run(&self, (): &()) -> Result<(), Infallible> {
+    async fn run(&self, (): &()) -> RunResult {
         self.metrics.inside(self.directory.num_inside(), self.permits.num_taken());
         self.metrics.ledger_breaker.set(i64::from(self.breaker.is_open()));
         self.history.sample(&self.metrics, self.clock.wall_ms());

@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use super::periodic::Task;
-use crate::db::{self, Ledger};
+use super::periodic::{RunResult, Task};
+use crate::db::Ledger;
 use crate::domain::{Counting, Phase, SkuNo};
 use crate::runtime::clock::SharedClock;
 use crate::services::catalog::Catalog;
@@ -23,21 +23,13 @@ pub struct StockRefresher {
     pub clock: SharedClock,
 }
 
-#[derive(Debug, thiserror::Error)]
-#[error(transparent)]
-pub enum RefreshError {
-    Ledger(#[from] db::Error),
-    Stock(#[from] stock::Error),
-}
-
 impl Task for StockRefresher {
     type State = ();
-    type Error = RefreshError;
 
     const FAILURE: &'static str = "stock refresh failed, retrying";
 
     /// Refreshes every SKU; returns the first error after all of them.
-    async fn run(&self, (): &()) -> Result<(), RefreshError> {
+    async fn run(&self, (): &()) -> RunResult {
         let mut outcome = Ok(());
         for listed in self.catalog.all() {
             // Recently closed sales are included: their buyers still read the status of their
@@ -54,7 +46,7 @@ impl Task for StockRefresher {
 }
 
 impl StockRefresher {
-    async fn refresh(&self, sku: SkuNo) -> Result<(), RefreshError> {
+    async fn refresh(&self, sku: SkuNo) -> RunResult {
         match self.counting {
             Counting::InLedger => {
                 self.stock.cache_left(sku, self.ledger.available(sku).await?);

@@ -15,7 +15,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 
-use super::periodic::Task;
+use super::periodic::{RunResult, Task};
 use crate::db::{self, ErrorClass, Ledger};
 use crate::domain::{BucketNo, Order, OrderEvent, SkuNo};
 use crate::observe::metrics::Metrics;
@@ -42,9 +42,7 @@ pub struct StockReturner {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum ReturnError {
-    #[error(transparent)]
-    Ledger(#[from] db::Error),
+enum ReturnError {
     #[error(transparent)]
     Stock(#[from] stock::Error),
     #[error("this process has not read the sale of sku {0} yet")]
@@ -71,12 +69,11 @@ struct Backlog {
 
 impl Task for StockReturner {
     type State = ();
-    type Error = ReturnError;
 
     const FAILURE: &'static str = "changes of orders not brought to their buckets, retrying";
 
     /// Settles every event after the cursor; returns the first error after the pass.
-    async fn run(&self, (): &()) -> Result<(), ReturnError> {
+    async fn run(&self, (): &()) -> RunResult {
         let mut backlog = Backlog::default();
         let read = self.settle_all(&mut backlog).await;
         let mut unread_since_ms = self.unread_since_ms.lock();
@@ -91,7 +88,7 @@ impl Task for StockReturner {
         }
         self.report(&backlog);
         read?;
-        backlog.first_error.map_or(Ok(()), Err)
+        backlog.first_error.map_or(Ok(()), |error| Err(error.into()))
     }
 }
 

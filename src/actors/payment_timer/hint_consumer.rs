@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::TimerDeps;
-use crate::actors::periodic::Task;
+use crate::actors::periodic::{RunResult, Task};
 use crate::broker::{self, Inbox, Route, Subscriber};
 use crate::db;
 use crate::domain::OrderKey;
@@ -30,25 +30,16 @@ pub struct HintConsumer {
     pub installation: Arc<str>,
 }
 
-#[derive(Debug, thiserror::Error)]
-pub enum HintConsumeError {
-    #[error(transparent)]
-    Broker(#[from] broker::Error),
-    #[error(transparent)]
-    Ledger(#[from] db::Error),
-}
-
 /// The subscription of one incarnation.
 #[derive(Default)]
 pub struct Hints(RefCell<Option<Inbox>>);
 
 impl Task for HintConsumer {
     type State = Hints;
-    type Error = HintConsumeError;
 
     const FAILURE: &'static str = "hints of due orders not read, their orders end a bit later";
 
-    async fn run(&self, hints: &Hints) -> Result<(), HintConsumeError> {
+    async fn run(&self, hints: &Hints) -> RunResult {
         let known = hints.0.take();
         let mut inbox = match known {
             Some(inbox) => inbox,

@@ -9,11 +9,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::actors::periodic::Task;
+use crate::actors::periodic::{RunResult, Task};
 use crate::broker::{Message, PublishOutcome, Publisher, Route};
-use crate::db::{self, FeedEvent, Ledger};
+use crate::db::{FeedEvent, Ledger};
 use crate::domain::{OrderEvent, OrderKey};
-use crate::lease::{self, TaskLease};
+use crate::lease::TaskLease;
 use crate::messages::due_hint;
 use crate::observe::metrics::{Metrics, OutcomeLabel};
 use crate::runtime::clock::SharedClock;
@@ -44,23 +44,12 @@ pub struct HintPublisher {
     pub metrics: Arc<Metrics>,
 }
 
-#[derive(Debug, thiserror::Error)]
-pub enum HintPublishError {
-    #[error(transparent)]
-    Lease(#[from] lease::Error),
-    #[error(transparent)]
-    Ledger(#[from] db::Error),
-    #[error("{num_lost} hints were not confirmed: {first:?}")]
-    NotConfirmed { num_lost: usize, first: PublishOutcome },
-}
-
 impl Task for HintPublisher {
     type State = ();
-    type Error = HintPublishError;
 
     const FAILURE: &'static str = "hints of due orders not published, their orders end a bit later";
 
-    async fn run(&self, (): &()) -> Result<(), HintPublishError> {
+    async fn run(&self, (): &()) -> RunResult {
         if !self.lease.acquire().await? {
             return Ok(());
         }
@@ -71,7 +60,7 @@ impl Task for HintPublisher {
             let last = self.ledger.last_feed_no().await?;
             read_to = (last - i64::from(EVENTS_PER_PAGE)).max(0);
         }
-        let mut lost: Result<(), HintPublishError> = Ok(());
+        let mut lost: RunResult = Ok(());
         while self.lease.acquire().await? {
             let events = self.ledger.events_after(read_to, EVENTS_PER_PAGE).await?;
             let Some(last) = events.last() else { break };
@@ -91,7 +80,7 @@ impl Task for HintPublisher {
 }
 
 impl HintPublisher {
-    async fn publish(&self, events: &[OrderEvent]) -> Result<(), HintPublishError> {
+    async fn publish(&self, events: &[OrderEvent]) -> RunResult {
         let now_ms = self.clock.wall_ms();
         let mut messages: Vec<Message> = Vec::new();
         for (window_s, orders) in self.placed(events, now_ms) {
@@ -110,7 +99,10 @@ impl HintPublisher {
         let num_lost = lost.count() + usize::from(first.is_some());
         self.count("published", num_messages - num_lost);
         self.count("lost", num_lost);
-        first.map_or(Ok(()), |first| Err(HintPublishError::NotConfirmed { num_lost, first }))
+        match first {
+            Some(first) => Err(format!("{num_lost} hints were not confirmed: {first:?}").into()),
+            None => Ok(()),
+        }
     }
 
     fn count(&self, outcome: &'static str, num_messages: usize) {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 
 use super::{TimerDeps, doubts, is_due};
-use crate::actors::periodic::Task;
+use crate::actors::periodic::{RunResult, Task};
 use crate::db;
 use crate::domain::{AttemptKey, DueOrder, OrderKey, OrderState, Payment};
 use crate::runtime::clock_guard::SteadyTime;
@@ -50,17 +50,16 @@ struct Question<'a> {
 
 impl Task for PaymentInquirer {
     type State = Asked;
-    type Error = db::Error;
 
     const FAILURE: &'static str = "open payments not looked at, retrying";
 
-    async fn run(&self, asked: &Asked) -> Result<(), db::Error> {
+    async fn run(&self, asked: &Asked) -> RunResult {
         while let Some(now) = self.0.time.now().await? {
             if !self.pass(asked, &now).await? {
                 break;
             }
         }
-        doubts::follow_up(&self.0, &asked.1).await
+        Ok(doubts::follow_up(&self.0, &asked.1).await?)
     }
 }
 

@@ -17,9 +17,9 @@
 
 use std::sync::Arc;
 
-use super::periodic::Task;
+use super::periodic::{RunResult, Task};
 use crate::config::PaymentSettings;
-use crate::db::{self, Ledger};
+use crate::db::Ledger;
 use crate::domain::{Order, OrderState};
 use crate::observe::metrics::Metrics;
 use crate::runtime::clock::SharedClock;
@@ -87,12 +87,12 @@ pub struct ClockWatcher(pub Arc<TrustedTime>);
 
 impl Task for ClockWatcher {
     type State = ();
-    type Error = db::Error;
 
     const FAILURE: &'static str = "clock not compared with the ledger's, retrying";
 
-    async fn run(&self, (): &()) -> Result<(), db::Error> {
-        self.0.now().await.map(drop)
+    async fn run(&self, (): &()) -> RunResult {
+        self.0.now().await?;
+        Ok(())
     }
 }
 
@@ -101,11 +101,10 @@ pub struct PaymentTimer(pub Arc<TimerDeps>);
 
 impl Task for PaymentTimer {
     type State = ();
-    type Error = db::Error;
 
     const FAILURE: &'static str = "unpaid orders not ended, retrying";
 
-    async fn run(&self, (): &()) -> Result<(), db::Error> {
+    async fn run(&self, (): &()) -> RunResult {
         let deps = &self.0;
         let batch = deps.settings.batch;
         // Orders that cannot be ended, or not yet, are the oldest again and hide no others.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::{BATCHES_LEFT_MAX, TimerDeps};
-use crate::actors::periodic::Task;
+use crate::actors::periodic::{RunResult, Task};
 use crate::config::PaymentSettings;
 use crate::db;
 use crate::domain::{AttemptKey, DueRefund, RefundResult};
@@ -30,11 +30,10 @@ pub struct RefundWorker(pub Arc<TimerDeps>);
 
 impl Task for RefundWorker {
     type State = ();
-    type Error = db::Error;
 
     const FAILURE: &'static str = "refunds not made, retrying";
 
-    async fn run(&self, (): &()) -> Result<(), db::Error> {
+    async fn run(&self, (): &()) -> RunResult {
         let (deps, settings) = (&self.0, &self.0.settings);
         let at_once = (settings.calls_max / 2).max(1);
         let left_max = settings.batch.saturating_mul(BATCHES_LEFT_MAX);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures_util::future::join_all;
 
-use crate::actors::periodic::Task;
+use crate::actors::periodic::{RunResult, Task};
 use crate::config::{LatePayment, PaymentSettings};
 use crate::db::{self, Ledger};
 use crate::domain::{DueRetake, Order, RequestId, RetakeEnd, RetakeOutcome};
@@ -61,11 +61,10 @@ pub struct Retaker {
 
 impl Task for Retaker {
     type State = ();
-    type Error = db::Error;
 
     const FAILURE: &'static str = "late money not decided, retrying";
 
-    async fn run(&self, (): &()) -> Result<(), db::Error> {
+    async fn run(&self, (): &()) -> RunResult {
         let due = self.ledger.due_retakes(RETAKES_PER_PASS).await?;
         let mut num_waiting = 0;
         for chunk in due.chunks(AT_ONCE) {

@@ -14,10 +14,10 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use super::periodic::{BucketRotation, Task};
+use super::periodic::{BucketRotation, RunResult, Task};
 use crate::config::Settings;
 use crate::domain::named::named_enum;
-use crate::lease::{self, TaskLease};
+use crate::lease::TaskLease;
 use crate::observe::metrics::{Metrics, ReasonLabel};
 use crate::runtime::clock::SharedClock;
 use crate::services::catalog::Catalog;
@@ -62,12 +62,11 @@ pub struct ReconcilerState {
 
 impl Task for Reconciler {
     type State = ReconcilerState;
-    type Error = lease::Error;
 
     const FAILURE: &'static str = "reconciler lease not available, retrying";
 
     /// Makes a pass over the buckets, if this process has the lease.
-    async fn run(&self, state: &ReconcilerState) -> Result<(), lease::Error> {
+    async fn run(&self, state: &ReconcilerState) -> RunResult {
         let buckets = state.rotation.next(&self.catalog, self.clock.wall_ms());
         let mut pass = state.pass.take();
         let held = self.lease.acquire().await;
@@ -83,7 +82,8 @@ impl Task for Reconciler {
             gauge.set(i64::try_from(num_buckets).unwrap_or(i64::MAX));
         }
         state.pass.set(pass);
-        held.map(drop)
+        held?;
+        Ok(())
     }
 
     async fn release(&self) {

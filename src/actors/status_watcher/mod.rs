@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::periodic::Task;
+use super::periodic::{RunResult, Task};
 use crate::domain::{BucketKey, BuyerId, RequestId, RequestStatus};
 use crate::runtime::clock::SharedClock;
 use crate::runtime::progress;
@@ -40,16 +40,15 @@ pub struct StatusWatcher {
 
 impl Task for StatusWatcher {
     type State = ();
-    type Error = stock::Error;
 
     const FAILURE: &'static str = "event streams: statuses cannot be read, asking again";
 
     /// Polls every bucket; returns the first error after all of them.
-    async fn run(&self, (): &()) -> Result<(), stock::Error> {
+    async fn run(&self, (): &()) -> RunResult {
         let to_look_up = self.registry.begin_poll(self.clock.now()).into_iter();
         // At once: a server that does not answer delays no bucket of another server.
         let lookups = to_look_up.map(|(bucket, requests)| self.look_up(bucket, requests));
-        join_all(lookups).await.into_iter().collect()
+        Ok(join_all(lookups).await.into_iter().collect::<Result<(), _>>()?)
     }
 }
 
@@ -82,21 +81,17 @@ pub struct ResultListener {
 
 impl Task for ResultListener {
     type State = ();
-    type Error = stock::Error;
 
     const FAILURE: &'static str = "event streams: no hints of results, polling more often";
 
     /// Listens until the subscription is lost.
-    async fn run(&self, (): &()) -> Result<(), stock::Error> {
+    async fn run(&self, (): &()) -> RunResult {
         let Some(mut hints) = self.stock.result_hints().await? else { return Ok(()) };
         let listening = self.registry.listen();
         loop {
             match tokio::time::timeout(ALIVE_EVERY, hints.next()).await {
                 Ok(Some(requests)) => listening.hint(&requests),
-                Ok(None) => {
-                    let reason = "the subscription to results was lost".to_owned();
-                    return Err(stock::Error::Unavailable { reason });
-                }
+                Ok(None) => return Err("the subscription to results was lost".into()),
                 Err(_quiet) => {}
             }
             progress::answered();
