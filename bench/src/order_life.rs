@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{anyhow, ensure};
 use floodgate::actors::EventPublisher;
 use floodgate::actors::periodic::Task;
 use floodgate::broker::RabbitBroker;
@@ -256,6 +256,6 @@ async fn publish(
         window: CONFIRM_WINDOW,
         metrics: Arc::clone(&metrics),
     };
-    publisher.run(&()).await.context("publishing")?;
+    publisher.run(&()).await.map_err(|error| anyhow!(error).context("publishing"))?;
     Ok(metrics.events_published.get())
 }
