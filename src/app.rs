@@ -286,7 +286,6 @@ impl AppThread {
         }
     }
 
-    #[must_use]
     pub fn listening(&self) -> BoundAddresses {
         self.listening
     }

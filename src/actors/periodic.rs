@@ -63,7 +63,6 @@ pub struct Periodic<T: Task> {
 
 impl<T: Task> Periodic<T> {
     /// Runs `task` every `every_ms` milliseconds, at least 10.
-    #[must_use]
     pub fn new(incarnation: Incarnation, every_ms: u64, task: Arc<T>) -> Self {
         Self {
             incarnation,

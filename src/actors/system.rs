@@ -259,7 +259,6 @@ impl ActorSystem {
     }
 
     /// A handle that sends purchases to the gates.
-    #[must_use]
     pub fn gates(&self) -> GateHandle {
         let (catalog, directory) = (Arc::clone(&self.catalog), Arc::clone(&self.directory));
         let (stock, clock) = (Arc::clone(&self.backends.stock), Arc::clone(&self.clock));

@@ -45,7 +45,6 @@ pub enum ChallengeKind {
 }
 
 impl ChallengeKind {
-    #[must_use]
     pub const fn from_number(number: u8) -> Option<Self> {
         match number {
             1 => Some(Self::Arithmetic),
@@ -118,7 +117,6 @@ impl AdminSettings {
     }
 
     /// The token that commands present: the first of `token`, else of those that may operate.
-    #[must_use]
     pub fn bearer(&self) -> Option<SecretString> {
         let named = self.tokens.iter().find(|named| named.scope == AdminScope::Operate);
         self.bearers().into_iter().next().or_else(|| named.map(|named| named.token.clone()))
@@ -127,7 +125,6 @@ impl AdminSettings {
 
 impl AuthSettings {
     /// Whether a bearer token may be valid without end.
-    #[must_use]
     pub fn trusts_for_ever(&self) -> bool {
         self.mode == AuthMode::Jwt && !self.jwt_require_exp && self.jwt_lifetime_max_s == 0
     }

@@ -210,7 +210,6 @@ impl Effective {
 
     /// TOML that loads again to the same values, except for hidden secrets. A comment names the
     /// origin of each key that is not at its default.
-    #[must_use]
     pub fn to_toml(&self) -> String {
         let (mut text, mut section) = (String::new(), "");
         for entry in &self.entries {
@@ -233,14 +232,12 @@ impl Effective {
     }
 
     /// Whether a source, such as a file, gives this key a value.
-    #[must_use]
     pub fn has_source(&self, key: &str) -> bool {
         self.entries.iter().any(|entry| entry.key == key && entry.origin.is_some())
     }
 
     /// `{"settings": {section: {key: value}}, "origins": {"section.key": "file x"}}`;
     /// `origins` names only keys that are not at their default.
-    #[must_use]
     pub fn to_json(&self) -> Json {
         let origins = self.entries.iter().filter_map(|entry| {
             let origin = entry.origin.as_deref()?;
@@ -283,7 +280,6 @@ fn typed_text(text: &str, default: &Json) -> Json {
 
 /// A URL without its password and the values of its parameters, fit for logs. `sqlite://` paths are
 /// left as they are.
-#[must_use]
 pub fn redact_url(url: &str) -> String {
     let (scheme, rest) = match url.split_once("://") {
         Some(("sqlite", _)) => return url.to_owned(),

@@ -50,7 +50,6 @@ pub enum KeyMaterial {
 
 impl JwtKeys {
     /// One secret.
-    #[must_use]
     pub fn of_secret(secret: &str) -> Self {
         Self { secrets: vec![secret.into()], public: Vec::new() }
     }

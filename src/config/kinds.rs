@@ -48,25 +48,21 @@ impl fmt::Display for Role {
 
 impl Role {
     /// Whether it runs the public listener and the gates.
-    #[must_use]
     pub const fn sells(self) -> bool {
         matches!(self, Self::All | Self::Api)
     }
 
     /// Whether it publishes accepted intents to the broker.
-    #[must_use]
     pub const fn relays(self) -> bool {
         matches!(self, Self::All | Self::Relay)
     }
 
     /// Whether it writes delivered intents to the ledger.
-    #[must_use]
     pub const fn consumes(self) -> bool {
         matches!(self, Self::All | Self::Consumer)
     }
 
     /// Whether it loads buckets, rescues abandoned claims, stores dead letters and reconciles.
-    #[must_use]
     pub const fn maintains(self) -> bool {
         matches!(self, Self::All | Self::Maintenance)
     }

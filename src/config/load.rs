@@ -42,7 +42,6 @@ pub struct ConfigSources {
 
 impl ConfigSources {
     /// The given file and flags, and the environment of this process.
-    #[must_use]
     pub fn process(file: Option<PathBuf>, set: Vec<String>) -> Self {
         Self { file, env: std::env::vars_os().collect(), set }
     }
@@ -131,7 +130,6 @@ impl Settings {
     }
 
     /// The defaults with this ledger and free ports on loopback, for tests and the demo.
-    #[must_use]
     pub fn with_ledger(ledger_url: &str) -> Self {
         let (_, mut settings) = defaults();
         ledger_url.clone_into(&mut settings.ledger.url);

@@ -19,7 +19,6 @@ const DELAY_S_MAX: u32 = 604_800;
 
 impl PaymentSettings {
     /// The numbers of `delay_queues_s`.
-    #[must_use]
     pub fn delay_windows_s(&self) -> Vec<u32> {
         self.delay_queues_s.iter().filter_map(|text| text.parse().ok()).collect()
     }

@@ -316,7 +316,6 @@ sections! { all;
 
 impl HttpSettings {
     /// Worker threads, with 0 replaced by the number of cores.
-    #[must_use]
     pub fn workers_effective(&self) -> usize {
         match self.workers {
             0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
@@ -327,7 +326,6 @@ impl HttpSettings {
 
 impl LedgerSettings {
     /// The database file, if the ledger is SQLite.
-    #[must_use]
     pub fn sqlite_path(&self) -> Option<&Path> {
         self.url.strip_prefix("sqlite://").filter(|path| !path.is_empty()).map(Path::new)
     }

@@ -34,13 +34,11 @@ pub struct ServerLink {
 
 impl ServerLink {
     /// Whether others may read passwords, orders and keys on the way.
-    #[must_use]
     pub fn is_readable(&self) -> bool {
         !self.is_encrypted && !self.hosts.iter().all(|host| is_loopback(host))
     }
 
     /// How to encrypt it.
-    #[must_use]
     pub fn remedy(&self) -> &'static str {
         match self.key {
             "ledger.url" => "add ?ssl-mode=verify-full to ledger.url",
@@ -63,13 +61,11 @@ pub struct ListenerSettings {
 
 impl ListenerSettings {
     /// Whether other machines reach it in plain text.
-    #[must_use]
     pub fn is_readable(&self) -> bool {
         !self.bind.ip().is_loopback() && self.chain.is_none()
     }
 
     /// Why no client trusts its certificates `after_epoch`, if their dates are the reason.
-    #[must_use]
     pub fn wrong_dates(&self, after_epoch: Duration) -> Option<String> {
         let chain = self.chain.as_ref()?;
         let what = wrong_dates(chain, after_epoch)?;
@@ -79,7 +75,6 @@ impl ListenerSettings {
 
 impl Settings {
     /// Both listeners.
-    #[must_use]
     pub fn listeners(&self) -> [ListenerSettings; 2] {
         let Self { http, internal, .. } = self;
         let chain = |file: &PathBuf| (*file != *"").then(|| file.clone());
@@ -94,7 +89,6 @@ impl Settings {
     }
 
     /// The servers that this tier uses.
-    #[must_use]
     pub fn links(&self) -> Vec<ServerLink> {
         let mut links = Vec::new();
         if let Ok(Some(MysqlUrl { client_url, is_encrypted })) = MysqlUrl::parse(&self.ledger.url) {

@@ -71,7 +71,6 @@ impl WebhookSecret {
     }
 
     /// A secret without an end.
-    #[must_use]
     pub fn of_key(key: &[u8]) -> Self {
         let text = format!("{PREFIX}{}", STANDARD.encode(key));
         Self { text: SecretString::from(text), until_ms: None }
@@ -91,7 +90,6 @@ impl WebhookSecret {
     /// The bytes that key the HMAC: Standard Webhooks decodes the base64 after the prefix, 24 to 64
     /// bytes; Stripe uses the whole text, of up to 128 characters. `None`: too short, too long or
     /// not base64.
-    #[must_use]
     pub fn key(&self, profile: WebhookProfile) -> Option<Vec<u8>> {
         let text = self.text.expose_secret();
         let encoded = text.strip_prefix(PREFIX)?;

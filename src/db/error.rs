@@ -85,7 +85,6 @@ pub enum Error {
 }
 
 impl Error {
-    #[must_use]
     pub fn class(&self) -> ErrorClass {
         match self {
             Self::Refused { source, .. } => class_of(source),

@@ -144,7 +144,6 @@ pub struct DeadLetterContent {
 
 impl DeadLetterContent {
     /// Whether the stored body is truncated.
-    #[must_use]
     pub fn is_cut(&self) -> bool {
         self.dead_letter.body_bytes != self.body.len() as u64
     }

@@ -120,13 +120,11 @@ impl OrderChange {
 impl Sku {
     /// Whether an order that ends in this state stops counting for its buyer's limit, after so many
     /// ended orders of the buyer.
-    #[must_use]
     pub fn returns_limit(&self, end: OrderState, num_ended: u32) -> bool {
         self.slot_returns.contains(end) && num_ended < u32::from(self.ends_max)
     }
 
     /// Whether an order that ends in this state bars its buyer.
-    #[must_use]
     pub fn bars_after(&self, end: OrderState) -> bool {
         end == OrderState::TimedOut && self.bar_lapsed
     }

@@ -54,7 +54,6 @@ pub struct OperatorVerb {
 }
 
 impl OperatorVerb {
-    #[must_use]
     pub fn new(subject: &VerbSubject, verb: &str, by: &ByOperator, at_ms: i64) -> Self {
         Self { subject: subject.to_string(), verb: verb.to_owned(), by: by.clone(), at_ms }
     }

@@ -285,7 +285,6 @@ impl Order {
     }
 
     /// Whether `intent` has the same request, SKU, buyer and quantity.
-    #[must_use]
     pub fn answers(&self, intent: &OrderIntent) -> bool {
         self.request == intent.request
             && self.sku == intent.sku

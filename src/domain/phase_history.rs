@@ -29,7 +29,6 @@ impl PhaseChange {
 pub struct PhaseHistory(Vec<PhaseChange>);
 
 impl PhaseHistory {
-    #[must_use]
     pub fn new(mut changes: Vec<PhaseChange>) -> Self {
         changes.sort_by_key(PhaseChange::pair);
         Self(changes)

@@ -42,7 +42,6 @@ pub enum RetakeOutcome {
 
 /// Whether the money of a payment can pay this successor: an unpaid order of exactly the price, of
 /// which nothing was refunded.
-#[must_use]
 pub fn pays(payment: &Payment, successor: &Order) -> bool {
     let is_unpaid = matches!(successor.state, OrderState::PendingPayment | OrderState::Paying);
     // The currency is the sale's, as the payment's price.

@@ -60,7 +60,6 @@ ledger_numbers! { Phase }
 impl Phase {
     /// Whether an operator may change the phase to `next`. The same phase is allowed, so that a
     /// command can be repeated.
-    #[must_use]
     pub fn may_become(self, next: Self) -> bool {
         match (self, next) {
             (Self::Draft | Self::Open | Self::Paused, Self::Open | Self::Closed) => true,
@@ -194,7 +193,6 @@ pub type SkuDraft = Sku<()>;
 
 impl SaleDraft {
     /// Every validation error, each with the accepted range; empty when the draft is valid.
-    #[must_use]
     pub fn faults(&self) -> Vec<String> {
         let mut faults = window_and_title_faults(&self.title, self.starts_at_ms, self.ends_at_ms);
         if self.skus.is_empty() || self.skus.len() > SKUS_MAX {
@@ -215,7 +213,6 @@ impl SaleDraft {
 }
 
 /// Why a request that arrived at this time was outside the window; `None`: inside.
-#[must_use]
 pub fn window_fault(window: &Range<i64>, placed_at_ms: i64) -> Option<String> {
     let Range { start, end } = window;
     (!window.contains(&placed_at_ms))

@@ -83,7 +83,6 @@ pub struct TaskLease {
 }
 
 impl TaskLease {
-    #[must_use]
     pub fn new(
         lease: &Arc<dyn Lease>,
         name: &'static str,

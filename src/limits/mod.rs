@@ -68,7 +68,6 @@ pub struct SharedLimits {
 
 impl SharedLimits {
     /// Counts under keys that begin with `namespace`.
-    #[must_use]
     pub fn new(pool: ConnectionPool, namespace: &str) -> Self {
         Self { pool, namespace: namespace.to_owned() }
     }

@@ -16,7 +16,6 @@ const VERSION: i64 = 1;
 const ORDER_BYTES: usize = 20;
 
 /// A hint for these orders.
-#[must_use]
 pub fn message(route: Route, orders: &[OrderKey], installation: &str, now_ms: i64) -> Message {
     let mut body = BytesMut::with_capacity(ORDER_BYTES * orders.len());
     for OrderKey { sku, buyer, request } in orders {
@@ -37,7 +36,6 @@ pub fn message(route: Route, orders: &[OrderKey], installation: &str, now_ms: i6
 }
 
 /// The orders of a hint; `None`: it is of another program, installation or version.
-#[must_use]
 pub fn orders_in(headers: &Headers, body: &Bytes, installation: &str) -> Option<Vec<OrderKey>> {
     let is_ours = headers.content_type.as_deref() == Some(CONTENT_TYPE)
         && headers.version == Some(VERSION)

@@ -66,7 +66,6 @@ pub enum BuyAnswer {
 
 impl BuyAnswer {
     /// The first answer to a request.
-    #[must_use]
     pub fn first(status: RequestStatus) -> Self {
         Self::Known { status, replayed: false }
     }

@@ -38,13 +38,11 @@ pub struct HttpCaller {
 }
 
 impl HttpCaller {
-    #[must_use]
     pub fn new(connect_timeout: Duration, trust: Option<Trust>) -> Self {
         Self { connect_timeout, trust }
     }
 
     /// A call of a URL, without headers of its own.
-    #[must_use]
     pub fn request(method: Method, url: &Url) -> Builder {
         let authority = &url[Position::BeforeHost..Position::AfterPort];
         let target = &url[Position::BeforePath..Position::AfterQuery];

@@ -65,7 +65,6 @@ impl Trust {
     }
 
     /// The authorities as PEM, for clients with TLS of their own.
-    #[must_use]
     pub fn pem(&self) -> &[u8] {
         &self.pem
     }
@@ -114,7 +113,6 @@ pub fn server_config(
 }
 
 /// What clients find wrong with the dates of a listener's certificates `after_epoch`, in words.
-#[must_use]
 pub fn wrong_dates(chain: &Path, after_epoch: Duration) -> Option<&'static str> {
     let time = UnixTime::since_unix_epoch(after_epoch);
     certificates(chain).ok()?.into_iter().find_map(|certificate| {
@@ -171,7 +169,6 @@ const REMEDIES: [(&str, &str); 6] = [
 
 /// Adds to a message about TLS what to do about it; leaves other messages as they are. `ca` and
 /// `url` are the keys of the server's authority and address.
-#[must_use]
 pub fn explain(message: String, ca: &str, url: &str) -> String {
     match REMEDIES.iter().find(|(part, _)| message.contains(part)) {
         Some((_, remedy)) => {
@@ -183,7 +180,6 @@ pub fn explain(message: String, ca: &str, url: &str) -> String {
 }
 
 /// Whether a host name or an address is this machine's.
-#[must_use]
 pub fn is_loopback(host: &str) -> bool {
     let address = host.trim_start_matches('[').trim_end_matches(']');
     host.eq_ignore_ascii_case("localhost")

@@ -324,7 +324,6 @@ impl Metrics {
     }
 
     /// All metrics in the `OpenMetrics` text format, of content type [`EXPOSITION_TYPE`].
-    #[must_use]
     pub fn exposition(&self) -> String {
         let mut text = String::with_capacity(16 * 1024);
         // Writing into a string does not fail.

@@ -21,7 +21,6 @@ pub struct BoundedProvider {
 }
 
 impl BoundedProvider {
-    #[must_use]
     pub fn new(inner: Arc<dyn PaymentProvider>, calls_max: usize, timeout: Duration) -> Self {
         Self { inner, permits: Permits::new(calls_max), timeout }
     }

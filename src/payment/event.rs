@@ -41,7 +41,6 @@ pub enum EventError {
 
 impl EventError {
     /// The failed check, for metrics.
-    #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Signature(SignatureError::TooLarge) => "size",
@@ -87,7 +86,6 @@ pub struct WebhookReader {
 }
 
 impl WebhookReader {
-    #[must_use]
     pub fn new(verifier: Arc<WebhookVerifier>, provider: &'static str) -> Self {
         Self { verifier, provider }
     }
@@ -169,7 +167,6 @@ impl WebhookReader {
 }
 
 /// An attempt, as the provider is given it.
-#[must_use]
 pub fn attempt_text(attempt: AttemptKey) -> String {
     attempt.to_string()
 }

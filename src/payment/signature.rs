@@ -81,7 +81,6 @@ pub struct WebhookVerifier {
 
 impl WebhookVerifier {
     /// Accepts the configured secrets, or only `fallback` without any.
-    #[must_use]
     pub fn new(settings: &PaymentSettings, fallback: &[u8]) -> Self {
         let profile = settings.webhook_profile;
         let fallback = [WebhookSecret::of_key(fallback)];
@@ -171,7 +170,6 @@ impl WebhookVerifier {
     }
 
     /// The headers of a webhook of this process: its id and signatures, one for each valid key.
-    #[must_use]
     pub fn sign(&self, id: &str, body: &[u8], now_ms: i64) -> Vec<(&'static str, String)> {
         let timestamp = now_ms.div_euclid(1000);
         let signed_id = (self.profile == WebhookProfile::Standard).then_some(id);

@@ -12,13 +12,11 @@ pub struct Backoff {
 
 impl Backoff {
     /// The first wait is `min_ms` (at least 1 ms); each wait doubles, up to `max_ms`.
-    #[must_use]
     pub fn new(min_ms: u64, max_ms: u64) -> Self {
         Self::between(Duration::from_millis(min_ms), Duration::from_millis(max_ms))
     }
 
     /// As [`Self::new`].
-    #[must_use]
     pub fn between(min: Duration, max: Duration) -> Self {
         let min = min.max(Duration::from_millis(1));
         Self { min, max: max.max(min), failures: 0 }
@@ -33,14 +31,12 @@ impl Backoff {
     }
 
     /// Number of calls of [`Self::next_wait`].
-    #[must_use]
     pub fn failures(&self) -> u32 {
         self.failures
     }
 }
 
 /// `min * 2^times`, at most `max`.
-#[must_use]
 pub fn doubled(min: Duration, max: Duration, times: u32) -> Duration {
     min.saturating_mul(1 << times.min(16)).min(max)
 }

@@ -41,7 +41,6 @@ pub struct Breaker {
 
 impl Breaker {
     /// A closed breaker.
-    #[must_use]
     pub fn new(clock: SharedClock) -> Self {
         let created_at = clock.now();
         Self {
@@ -87,12 +86,10 @@ impl Breaker {
 
     /// Number of commits. An order that fails alone while this number grows is the cause of its
     /// failure.
-    #[must_use]
     pub fn num_commits(&self) -> u64 {
         self.commits.load(Ordering::Relaxed)
     }
 
-    #[must_use]
     pub fn is_open(&self) -> bool {
         self.next_probe_ms.load(Ordering::Acquire) != CLOSED
     }

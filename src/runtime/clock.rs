@@ -27,7 +27,6 @@ pub type SharedClock = Arc<dyn Clock>;
 pub struct SystemClock;
 
 impl SystemClock {
-    #[must_use]
     pub fn shared() -> SharedClock {
         Arc::new(Self)
     }
@@ -53,7 +52,6 @@ pub struct ManualClock {
 }
 
 impl ManualClock {
-    #[must_use]
     pub fn new(wall_ms: i64) -> Self {
         Self {
             wall_ms: AtomicI64::new(wall_ms),
@@ -87,20 +85,17 @@ impl Clock for ManualClock {
 }
 
 /// The time of tokio's timers, which tests pause; for code that only sets such timers.
-#[must_use]
 pub fn now_of_timers() -> tokio::time::Instant {
     tokio::time::Instant::now()
 }
 
 /// Monotonic time, for tools without a [`Clock`].
-#[must_use]
 #[expect(clippy::disallowed_methods, reason = "the one place that reads the monotonic clock")]
 pub fn now_monotonic() -> Instant {
     Instant::now()
 }
 
 /// Epoch milliseconds, for tools without a [`Clock`]; negative before 1970.
-#[must_use]
 #[expect(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]
 pub fn wall_ms() -> i64 {
     match SystemTime::now().duration_since(UNIX_EPOCH) {

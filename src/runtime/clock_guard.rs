@@ -149,14 +149,12 @@ pub struct ClockGuard {
 
 impl ClockGuard {
     /// Trusts the clock as it is now.
-    #[must_use]
     pub fn new(clock: SharedClock, skew_max_ms: u64) -> Self {
         let steady = Reading::of(clock.as_ref());
         let state = Mutex::new(GuardState { steady, stepped: None, steps: Vec::new() });
         Self { clock, skew_max_ms, state }
     }
 
-    #[must_use]
     pub fn read(&self) -> Reading {
         Reading::of(self.clock.as_ref())
     }

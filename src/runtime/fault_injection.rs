@@ -19,13 +19,11 @@ pub enum FaultPoint {
 
 impl FaultInjector {
     /// `percent` of the steps panic, 0 to 100.
-    #[must_use]
     pub fn new(percent: f64) -> Self {
         Self { percent: percent.clamp(0.0, 100.0) }
     }
 
     /// Chooses at random whether and where one step panics.
-    #[must_use]
     pub fn choose(self) -> Option<FaultPoint> {
         if self.percent <= 0.0 || fastrand::f64() * 100.0 >= self.percent {
             return None;

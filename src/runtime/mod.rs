@@ -15,7 +15,6 @@ pub(crate) mod single_flight;
 
 /// A name unique among all processes and process starts: the process id, which containers share,
 /// and a random number.
-#[must_use]
 pub fn unique_name() -> std::sync::Arc<str> {
     format!("{}-{:016x}", std::process::id(), fastrand::u64(..)).into()
 }

@@ -21,7 +21,6 @@ pub type Permit = OwnedSemaphorePermit;
 
 impl Permits {
     /// `total` free permits, at least one.
-    #[must_use]
     pub fn new(total: usize) -> Self {
         let total = total.clamp(1, u32::MAX as usize >> 3);
         Self { semaphore: Arc::new(Semaphore::new(total)), total }
@@ -39,12 +38,10 @@ impl Permits {
         Arc::clone(&self.semaphore).acquire_many_owned(amount).await.ok()
     }
 
-    #[must_use]
     pub fn num_taken(&self) -> usize {
         self.total - self.semaphore.available_permits()
     }
 
-    #[must_use]
     pub fn total(&self) -> usize {
         self.total
     }

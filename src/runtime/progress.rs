@@ -29,7 +29,6 @@ pub struct Progress {
 
 impl Progress {
     /// Completed steps.
-    #[must_use]
     pub fn steps(&self) -> u64 {
         self.steps.load(Ordering::Relaxed)
     }
@@ -40,7 +39,6 @@ impl Progress {
     }
 
     /// The work under way: its unique number and its answered calls.
-    #[must_use]
     pub fn open(&self) -> Vec<(u64, u64)> {
         let open = self.open.lock();
         open.iter().map(|(no, answers)| (*no, answers.load(Ordering::Relaxed))).collect()

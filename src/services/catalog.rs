@@ -21,7 +21,6 @@ pub struct CatalogSale {
 
 impl CatalogSale {
     /// The SKU with this public name.
-    #[must_use]
     pub fn sku(&self, id: &str) -> Option<&Arc<Sku>> {
         self.skus.iter().find(|sku| sku.id.as_str() == id)
     }
@@ -50,25 +49,21 @@ pub struct Catalog {
 
 impl Catalog {
     /// The sale with this public name.
-    #[must_use]
     pub fn sale(&self, id: &str) -> Option<Arc<CatalogSale>> {
         self.index.load().by_id.get(id).cloned()
     }
 
     /// The sale with this public name, as buyers know it: they do not know drafts.
-    #[must_use]
     pub fn announced(&self, id: &str) -> Option<Arc<CatalogSale>> {
         self.sale(id).filter(|listed| listed.sale.phase != Phase::Draft)
     }
 
     /// The sale with this public name, if its page is shown.
-    #[must_use]
     pub fn public(&self, id: &str, now_ms: i64) -> Option<Arc<CatalogSale>> {
         self.sale(id).filter(|listed| listed.sale.is_public(now_ms))
     }
 
     /// The sale that a SKU belongs to, and the SKU.
-    #[must_use]
     pub fn of_sku(&self, no: SkuNo) -> Option<(Arc<CatalogSale>, Arc<Sku>)> {
         let listed = self.index.load().by_sku.get(&no).cloned()?;
         let sku = listed.skus.iter().find(|sku| sku.no == no).cloned()?;
@@ -76,25 +71,21 @@ impl Catalog {
     }
 
     /// The sale with this number.
-    #[must_use]
     pub fn of_no(&self, no: i32) -> Option<Arc<CatalogSale>> {
         self.index.load().in_order.iter().find(|entry| entry.sale.no == no).cloned()
     }
 
     /// All sales, oldest first.
-    #[must_use]
     pub fn all(&self) -> Vec<Arc<CatalogSale>> {
         self.index.load().in_order.clone()
     }
 
     /// Whether the buyer may not order this SKU any more. The ledger may bar more buyers.
-    #[must_use]
     pub fn is_barred(&self, sku: SkuNo, buyer: BuyerId) -> bool {
         self.barred.read().get(&sku).is_some_and(|barred| barred.buyers.contains(&buyer))
     }
 
     /// The time of the last [`Self::bar`] of a SKU; 0 without one.
-    #[must_use]
     pub fn bars_read_at_ms(&self, sku: SkuNo) -> i64 {
         self.barred.read().get(&sku).map_or(0, |barred| barred.read_at_ms)
     }

@@ -63,7 +63,6 @@ pub struct OrderService {
 }
 
 impl OrderService {
-    #[must_use]
     pub fn new(
         ledger: Arc<dyn Ledger>,
         payments: Option<Payments>,

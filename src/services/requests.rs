@@ -37,7 +37,6 @@ pub struct RequestService {
 }
 
 impl RequestService {
-    #[must_use]
     pub fn new(
         ledger: Arc<dyn Ledger>,
         stock: Arc<dyn Stock>,

@@ -32,7 +32,6 @@ pub struct MemoryTicketUses {
 }
 
 impl MemoryTicketUses {
-    #[must_use]
     pub fn new(clock: SharedClock) -> Self {
         Self::with_max(BINDINGS_MAX, clock)
     }

@@ -18,7 +18,6 @@ pub struct RedisTicketUses {
 
 impl RedisTicketUses {
     /// Uses under keys that begin with `namespace`.
-    #[must_use]
     pub fn new(pool: ConnectionPool, namespace: &str, clock: SharedClock) -> Self {
         Self { pool, namespace: namespace.to_owned(), clock }
     }

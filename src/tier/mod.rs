@@ -88,7 +88,6 @@ pub struct Pipeline {
 
 impl Backends {
     /// The backends of a tier that counts in this process or in the ledger.
-    #[must_use]
     pub fn embedded(tier: Tier, ledger: Arc<dyn Ledger>, clock: &SharedClock) -> Self {
         let counting = match tier {
             Tier::Ledger => Counting::InLedger,

@@ -16,7 +16,6 @@ pub struct RedisWatermarks {
 
 impl RedisWatermarks {
     /// Watermarks under keys that begin with `namespace`.
-    #[must_use]
     pub fn new(pool: ConnectionPool, namespace: &str) -> Self {
         Self { pool, namespace: namespace.to_owned() }
     }

@@ -72,7 +72,6 @@ pub struct DeadLetterCollector {
 }
 
 impl DeadLetterCollector {
-    #[must_use]
     pub fn new(incarnation: Incarnation, deps: Arc<CollectorDeps>) -> Self {
         Self { incarnation, deps }
     }

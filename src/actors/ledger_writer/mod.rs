@@ -96,7 +96,6 @@ pub struct LedgerWriter {
 }
 
 impl LedgerWriter {
-    #[must_use]
     pub fn new(incarnation: Incarnation, deps: Arc<WriterDeps>) -> Self {
         Self {
             incarnation,

@@ -210,7 +210,6 @@ pub struct KnownSku {
 }
 
 impl KnownSku {
-    #[must_use]
     pub fn new(sku: Arc<Sku>, sale: &Sale) -> Self {
         Self { sku, latest: sale.epoch, window: sale.starts_at_ms..sale.ends_at_ms }
     }

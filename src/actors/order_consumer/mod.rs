@@ -177,7 +177,6 @@ impl SubscriptionState {
 
 impl OrderConsumer {
     /// A consumer without a subscription; subscribes when started.
-    #[must_use]
     pub fn new(incarnation: Incarnation, deps: ConsumerDeps) -> Self {
         Self {
             incarnation,

@@ -60,7 +60,6 @@ pub struct TimerDeps {
 }
 
 impl TimerDeps {
-    #[must_use]
     pub fn new(
         orders: OrderService,
         ledger: Arc<dyn Ledger>,

@@ -103,7 +103,6 @@ pub struct GateHandle {
 }
 
 impl GateHandle {
-    #[must_use]
     pub fn new(
         catalog: Arc<Catalog>,
         directory: Arc<GateDirectory>,

@@ -112,7 +112,6 @@ pub struct StockGate {
 }
 
 impl StockGate {
-    #[must_use]
     pub fn new(incarnation: Incarnation, deps: GateDeps) -> Self {
         Self {
             incarnation,

@@ -105,7 +105,6 @@ impl<A: Supervised + Handler<Stop>> Drop for EndOnDrop<A> {
 
 impl Supervisor {
     /// A supervisor without children; its monitor tasks run on the thread of `home`.
-    #[must_use]
     pub fn new(
         settings: SupervisorSettings,
         clock: SharedClock,
@@ -253,7 +252,6 @@ impl Supervisor {
     }
 
     /// The status of every child, in the order of their start.
-    #[must_use]
     pub fn report(&self) -> Vec<ChildReport> {
         let children = self.children.lock();
         let report = |child: &Arc<Child>| ChildReport {
@@ -264,7 +262,6 @@ impl Supervisor {
     }
 
     /// The reports that count restarts: also of children that have ended.
-    #[must_use]
     pub fn restarts(&self) -> Vec<ChildReport> {
         let mut reports = self.report();
         reports.extend(self.ended.lock().iter().cloned());
@@ -278,7 +275,6 @@ impl Supervisor {
     }
 
     /// Whether every child is up.
-    #[must_use]
     pub fn all_up(&self) -> bool {
         self.children.lock().iter().all(|child| child.report.lock().state == ChildState::Up)
     }

@@ -49,7 +49,6 @@ pub struct Incarnation {
 
 impl Incarnation {
     /// An incarnation, and the receiver of its exit reason. `running` is held while it runs.
-    #[must_use]
     pub fn new(
         progress: Arc<Progress>,
         fault_injector: FaultInjector,
@@ -248,7 +247,6 @@ impl<A: Actor> Clone for Address<A> {
 
 impl<A: Actor> Address<A> {
     /// The address of the running actor; `None` while it is restarted or down.
-    #[must_use]
     pub fn get(&self) -> Option<Addr<A>> {
         self.current.borrow().as_ref().filter(|addr| addr.connected()).cloned()
     }

@@ -46,13 +46,11 @@ pub struct MysqlFacts {
 
 impl MysqlFacts {
     /// A session variable; empty if unknown.
-    #[must_use]
     pub fn text(&self, name: &str) -> &str {
         self.variables.get(name).map_or("", String::as_str)
     }
 
     /// A numeric session variable; 0 if unknown or not a number.
-    #[must_use]
     pub fn number(&self, name: &str) -> u64 {
         self.text(name).parse().unwrap_or(0)
     }

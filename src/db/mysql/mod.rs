@@ -91,7 +91,6 @@ pub struct MysqlOptions {
 
 impl MysqlOptions {
     /// The defaults of a server.
-    #[must_use]
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),

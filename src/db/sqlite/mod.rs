@@ -56,7 +56,6 @@ pub struct OpenOptions {
 
 impl OpenOptions {
     /// The defaults of a server; creates a missing file.
-    #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),

@@ -78,14 +78,12 @@ pub struct DemoProvider {
 impl DemoProvider {
     pub const NAME: &'static str = "demo";
 
-    #[must_use]
     pub fn new(signer: Arc<WebhookVerifier>, clock: SharedClock) -> Self {
         let (events, unsent) = mpsc::channel(PRESSES_MAX);
         Self { payments: Mutex::default(), events, unsent: Mutex::new(Some(unsent)), signer, clock }
     }
 
     /// The page of a payment, as HTML.
-    #[must_use]
     pub fn page(&self, payment_id: &str) -> Option<String> {
         let now_ms = self.clock.wall_ms();
         let payments = self.payments.lock();

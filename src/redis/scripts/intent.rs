@@ -47,7 +47,6 @@ const THREE_BYTES_MAX: u32 = 0x00ff_ffff;
 pub struct IntentKey(HmacSha256);
 
 impl IntentKey {
-    #[must_use]
     pub fn new(secret: &[u8]) -> Self {
         Self(keyed(secret))
     }

@@ -84,7 +84,6 @@ pub struct RedisUrl {
 
 impl RedisUrl {
     /// The addresses in the URL.
-    #[must_use]
     pub fn addresses(&self) -> &[ServerAddress] {
         match &self.topology {
             RedisTopology::Single(node) => std::slice::from_ref(node),

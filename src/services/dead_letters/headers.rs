@@ -73,7 +73,6 @@ impl DeadLetterHeaders {
     }
 
     /// Whether the message is a payment event: its consumer or the broker names its queue.
-    #[must_use]
     pub fn is_payment(&self) -> bool {
         let origin = self.origin.as_deref().unwrap_or_default();
         origin == PAYMENTS || origin.ends_with(".payments")
@@ -81,13 +80,11 @@ impl DeadLetterHeaders {
 
     /// Parses stored headers. Malformed headers become empty headers; such a dead letter cannot be
     /// replayed.
-    #[must_use]
     pub fn read(stored: &str) -> Self {
         serde_json::from_str(stored).unwrap_or_default()
     }
 
     /// The headers to open the body with.
-    #[must_use]
     pub fn headers(&self) -> Headers {
         Headers {
             content_type: self.content_type.clone(),
@@ -104,7 +101,6 @@ impl DeadLetterHeaders {
 
 /// A dead letter from the queue `dead`. A consumer names its queue in the headers, such as
 /// `orders.3`; without such a header, or with that of the broker, its origin is the broker.
-#[must_use]
 pub fn from_delivery(delivery: &Delivery, reader: &EnvelopeReader, now_ms: i64) -> NewDeadLetter {
     let origin = match delivery.headers.origin.as_deref() {
         Some(_) if !delivery.headers.by_broker => DeadLetterOrigin::Consumer,
@@ -124,7 +120,6 @@ pub fn from_delivery(delivery: &Delivery, reader: &EnvelopeReader, now_ms: i64) 
 
 /// A dead letter of a signed webhook that cannot be read, as the queue of payment events would have
 /// given it up: a replay sends it there. Repeats of the webhook are the same dead letter.
-#[must_use]
 pub fn from_webhook<'w>(
     header: impl Fn(&str) -> Option<&'w str>,
     body: &Bytes,
@@ -145,7 +140,6 @@ pub fn from_webhook<'w>(
 
 /// A dead letter of a relay. Its headers are those that the relay would have published; empty
 /// if its bytes are malformed.
-#[must_use]
 pub fn from_outbox(found: &OutboxDeadLetter, reader: &EnvelopeReader) -> NewDeadLetter {
     let dead_at_ms = found.dead_at_ms;
     let of_relay = envelope::headers(&found.bytes, &reader.installation, dead_at_ms);

@@ -69,7 +69,6 @@ pub fn verified_intents(
 }
 
 /// The intents that a stored dead letter holds: all of its intents, or none if one is malformed.
-#[must_use]
 pub fn intents_held_by(
     dead_letter: &DeadLetter,
     body: Vec<u8>,

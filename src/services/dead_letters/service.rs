@@ -97,7 +97,6 @@ pub struct DeadLetterService {
 impl DeadLetterService {
     /// Without a pipeline, replay fails with [`DeadLetterError::NoBroker`]. `queues` is the number
     /// of order queues.
-    #[must_use]
     pub fn new(
         ledger: Arc<dyn Ledger>,
         requests: RequestService,
@@ -124,7 +123,6 @@ impl DeadLetterService {
     }
 
     /// Why a dead letter cannot be replayed; `None` if it can.
-    #[must_use]
     pub fn why_not_replayable(&self, content: &DeadLetterContent) -> Option<String> {
         match self.prepare(content) {
             Ok(_) => None,

@@ -132,7 +132,6 @@ pub struct SalesService {
 }
 
 impl SalesService {
-    #[must_use]
     pub fn new(
         catalog: Arc<Catalog>,
         backends: &Backends,
