@@ -307,3 +307,20 @@ fn more_ended_entries_than_one_call_accepts_are_acknowledged_in_several() {
     assert_eq!(take_ended(&mut plan, now + RETRY_MIN).len(), 1_000);
     assert_eq!(take_ended(&mut plan, now + RETRY_MIN), [1_001]);
 }
+
+#[test]
+fn messages_behind_a_queue_that_answers_nothing_wait_while_others_are_answered() {
+    let now = now_monotonic();
+    let mut plan = plan_with(entries(1..3), now);
+    plan.watch(bucket(1), PollInterest::Selling, now);
+    plan.record_claim(bucket(1), 9, entries(3..4), now);
+    let (messages, batch) = plan.take_due(now, 0);
+    let outcome_of = |message| match number(message) {
+        1 => unknown(),
+        2 => not_sent(),
+        _ => PublishOutcome::Confirmed,
+    };
+    plan.apply_outcomes(batch, messages.iter().map(outcome_of).collect(), now);
+    assert!(plan.take_due(now + MS, 0).0.is_empty(), "the next round is short");
+    assert_eq!(plan.take_due(now + RETRY_MIN, 0).0.len(), 2);
+}

@@ -110,6 +110,10 @@ impl RelayPlan {
                     in_flight.due = now + in_flight.backoff.next_wait(NO_JITTER);
                 }
                 PublishOutcome::NotSent { reason } => {
+                    // Rounds with a queue that answers nothing are long; the others need not wait.
+                    if !answering.is_empty() && !answering.contains(&route) {
+                        in_flight.due = now + in_flight.backoff.next_wait(NO_JITTER);
+                    }
                     round.unavailable.get_or_insert(reason);
                 }
             }
