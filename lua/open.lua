@@ -25,4 +25,6 @@ call('HSET', bucket, 'epoch', tag .. epoch, 'phase', phase, 'stock', stock, 'len
   'queued', queued, 'released', released, 'returned', returned, 'failed', failed,
   'changes', changes, 'stock_change', stock_change, 'loaded', tag .. loader)
 call('HDEL', bucket, 'loading')
+-- While it was loaded the bucket sold nothing: processes may know the SKU as sold out.
+publish_restocked(0, tonumber(stock))
 return {OK, 1}

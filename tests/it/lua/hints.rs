@@ -1,4 +1,5 @@
-//! The scripts that record results name the requests in a channel.
+//! The scripts that record results name the requests in a channel; those that add units to an empty
+//! bucket name the SKU.
 
 use std::time::Duration;
 
@@ -6,7 +7,7 @@ use floodgate::domain::Refusal;
 use floodgate::redis::scripts::decisions::SettleOutcome;
 use redis::{Client, Value};
 
-use super::harness::{Fixture, ScriptClient, refused, sku};
+use super::harness::{Fixture, LOADER, ScriptClient, opening, refused, sku};
 use crate::support::offers::ONE;
 use crate::support::servers::redis::Redis;
 
@@ -42,4 +43,25 @@ fn each_new_result_is_named_once_and_a_user_who_may_not_publish_records_it_as_we
     let order = fixture.order(&fourth);
     assert_eq!(fixture.settle(&mut client, 0, &[order]), [SettleOutcome::Now]);
     assert_eq!(fixture.settle(&mut client, 0, &[order]), [SettleOutcome::Repeat]);
+}
+
+#[test]
+fn an_opened_bucket_with_units_names_its_sku_once() {
+    let redis = Redis::start();
+    let mut client = ScriptClient::new(&redis);
+    let mut listener = Client::open(redis.url()).unwrap().get_connection().unwrap();
+    let mut listener = listener.as_pubsub();
+    listener.subscribe("test:results").unwrap();
+    listener.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    for (no, stock) in [(1, 0), (2, 3), (3, 0), (4, 1)] {
+        let fixture = Fixture::new(&redis, sku(no, ONE, 20));
+        fixture.load_begin(&mut client, 0, LOADER).unwrap();
+        let open = opening(LOADER, stock).call(&fixture.buckets[0]);
+        assert_eq!(fixture.run(&mut client, &open), Ok(true));
+        assert_eq!(fixture.run(&mut client, &open), Ok(false), "a repeated opening");
+    }
+    for expected in ["restocked:2", "restocked:4"] {
+        let text: String = listener.get_message().unwrap().get_payload().unwrap();
+        assert_eq!(text, expected);
+    }
 }
