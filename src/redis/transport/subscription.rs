@@ -1,5 +1,5 @@
-//! A subscription to one channel, on a connection of its own. Its messages are hints: any of them
-//! may be lost, as those during a reconnect are.
+//! A subscription to one channel, on a connection of its own. Until it ends it has every message;
+//! those between its end and the next subscription are lost.
 
 use std::sync::Arc;
 
@@ -12,7 +12,8 @@ use super::connect::{self, error_message};
 use super::url::ServerAddress;
 use super::{ConnectionOptions, Error};
 
-/// Messages that wait to be read; further ones are lost.
+/// Messages that wait to be read; a further one ends the subscription, so that its reader learns
+/// that messages are lost.
 const UNREAD_MAX: usize = 1024;
 
 /// The name in `CLIENT LIST`.
@@ -39,8 +40,9 @@ impl ChannelSubscription {
             // Without a sender the receiver ends.
             (PushKind::Disconnection, _) => drop(sender.lock().take()),
             (PushKind::Message, Some(Value::BulkString(message))) => {
-                if let Some(sender) = &*sender.lock() {
-                    let _lost = sender.try_send(message);
+                let mut sender = sender.lock();
+                if sender.as_ref().is_some_and(|open| open.try_send(message).is_err()) {
+                    *sender = None;
                 }
             }
             _ => {}
@@ -63,7 +65,7 @@ impl ChannelSubscription {
         Err(Error::not_sent(format!("no subscription to {channel} at {node}: {reason}")))
     }
 
-    /// The next message; `None`: the connection is lost.
+    /// The next message; `None`: the connection is lost, or too many messages were unread.
     pub async fn next(&mut self) -> Option<Vec<u8>> {
         self.messages.recv().await
     }

@@ -3,8 +3,8 @@
 //! again, so that no process goes on refusing from memory.
 //!
 //! A hint may be lost: the bucket has the truth, the hint says only that a read is worth it. Hints
-//! are missed before a subscription and after it: where one begins or ends, what depends on them is
-//! read again.
+//! are missed before a subscription and after it, and one that is read too slowly ends: where one
+//! begins or ends, what depends on them is read again.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Subscriptions: messages, and the end of a connection.
+//! Subscriptions: messages, and what ends a subscription.
 
 use floodgate::redis::transport::{ChannelSubscription, ConnectionPurpose};
 use redis::Value;
@@ -43,6 +43,29 @@ fn every_subscriber_gets_the_messages_of_its_channel_until_its_connection_ends()
         assert_eq!(next(&mut again).await.as_deref(), Some(b"third".as_slice()));
         drop(again);
         drop(one);
+    });
+}
+
+#[test]
+fn a_subscription_that_is_read_too_slowly_ends_before_a_message_is_lost() {
+    const PUBLISHED: u32 = 3_000;
+    let redis = Redis::start();
+    run(async {
+        let pool = connection_pool(&redis.url());
+        let mut subscription = pool.subscribe("shop:results").await.unwrap();
+        let script =
+            format!("for i = 1, {PUBLISHED} do redis.call('PUBLISH', 'shop:results', i) end");
+        // Each round leaves 2,000 more messages unread.
+        for round in 0..20 {
+            let publish = command(&["EVAL", &script, "0"]);
+            call(&pool, ConnectionPurpose::Results, "shop:results", publish).await.unwrap();
+            for number in round * 1_000..(round + 1) * 1_000 {
+                let Some(message) = next(&mut subscription).await else { return };
+                let expected = (number % PUBLISHED + 1).to_string();
+                assert_eq!(message, expected.as_bytes(), "no message is lost before the end");
+            }
+        }
+        panic!("40,000 messages are unread, and the subscription has not ended");
     });
 }
 
