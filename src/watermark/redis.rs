@@ -7,6 +7,13 @@ use redis::{Cmd, Value};
 use super::{EXPIRES_AFTER, Error, Watermarks};
 use crate::redis::transport::{ConnectionPool, ConnectionPurpose};
 
+/// `allow-oom`: a full Redis must still store a watermark, or its consumer seems to be gone.
+const ANNOUNCE: &str = "#!lua flags=allow-oom
+local key, consumers, consumer, watermark, ttl_ms = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3]
+redis.call('HSET', consumers, consumer, '')
+redis.call('SET', key, watermark, 'PX', ttl_ms)
+return 0";
+
 /// Watermarks in Redis.
 #[derive(Debug)]
 pub struct RedisWatermarks {
@@ -48,11 +55,10 @@ fn read<T: redis::FromRedisValue>(queue: u16, answer: Value) -> Result<T, Error>
 impl Watermarks for RedisWatermarks {
     async fn announce(&self, queue: u16, consumer: &str, watermark_ms: i64) -> Result<(), Error> {
         let expires_ms = u64::try_from(EXPIRES_AFTER.as_millis()).unwrap_or(u64::MAX);
-        let mut set = redis::cmd("SET");
-        set.arg(self.key(queue, consumer)).arg(watermark_ms).arg("PX").arg(expires_ms);
-        let mut name = redis::cmd("HSET");
-        name.arg(self.consumers_key(queue)).arg(consumer).arg("");
-        self.send(queue, &[set, name]).await.map(drop)
+        let mut announce = redis::cmd("EVAL");
+        announce.arg(ANNOUNCE).arg(2).arg(self.key(queue, consumer)).arg(self.consumers_key(queue));
+        announce.arg(consumer).arg(watermark_ms).arg(expires_ms);
+        self.send(queue, &[announce]).await.map(drop)
     }
 
     async fn of_queue(&self, queue: u16) -> Result<Option<i64>, Error> {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use floodgate::runtime::clock::{SystemClock, wall_ms};
 use floodgate::tickets::{RedisTicketUses, TicketUses};
+use floodgate::watermark::{RedisWatermarks, Watermarks};
 use serde_json::json;
 
 use crate::support::admin::{self, open_sale};
@@ -121,6 +122,19 @@ fn a_full_redis_binds_no_new_ticket_and_keeps_those_that_are_bound() {
             assert!(bound.is_err(), "request {number}: {bound:?}");
         }
         assert_eq!(uses.bind(1, request(2), ends_ms).await, Ok(request(1)));
+    });
+}
+
+#[test]
+fn a_full_redis_still_stores_the_watermarks_of_consumers() {
+    let redis = Redis::start();
+    run(async {
+        let watermarks = RedisWatermarks::new(connection_pool(&redis.url()), "shop");
+        redis.cmd(&["CONFIG", "SET", "maxmemory", "1"]);
+        for (consumer, watermark_ms) in [("one", 7), ("two", 9), ("one", 8)] {
+            watermarks.announce(3, consumer, watermark_ms).await.unwrap();
+        }
+        assert_eq!(watermarks.of_queue(3).await, Ok(Some(8)));
     });
 }
 
