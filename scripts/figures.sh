@@ -16,10 +16,10 @@ part() { # description, limit, folders of src/
   row "  $1" "$(lines "${@:3}")" "$2"
 }
 way=(messages stock redis outbox broker watermark lease)
-part 'click to order: stores' 12300 "${way[@]/#/src/}"
+part 'click to order: stores' 12350 "${way[@]/#/src/}"
 part 'actors' 10000 src/actors
 part 'ledger' 10000 src/db
-part 'rules and services' 9400 src/domain src/services
+part 'rules and services' 9500 src/domain src/services
 part 'payment providers' 2000 src/payment
 part 'front door' 12200 src/http src/tickets src/limits
 part 'command line and settings' 9600 src/cli src/config

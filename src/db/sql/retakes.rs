@@ -93,7 +93,7 @@ fn end_retake<D: Database>(
         conn.move_payment(from, &row)?;
         // The attempt stays without a payment: a second charge under it is recorded and owed.
         let (started, received, state) = (None, None, PaymentState::Closed);
-        let left = Payment { started, received, state, ..payment };
+        let left = Payment { started, state, received, ..payment };
         conn.insert_payment(&PaymentRow::new(&left, now_ms)?)?;
         return Ok(TransactionEnd::Commit(RetakeOutcome::Applied(paid)));
     }

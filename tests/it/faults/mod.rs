@@ -69,5 +69,6 @@ mod retakes;
 mod sale_changes;
 mod sales;
 mod unfinished_archives;
+mod unit_drift;
 mod unit_returns;
 mod unreadable_changes;

@@ -71,7 +71,7 @@ pub async fn late_money_pays_the_order_that_it_bought_again(backend: &dyn Backen
     assert_eq!(shop.order(ended.key()).await, ended);
     let left = shop.payments(ended.key()).await;
     let left = left.iter().map(|payment| (payment.key.no, payment.state, &payment.started));
-    assert_eq!(Vec::from_iter(left), [(1, PaymentState::Closed, &None)]);
+    assert_eq!(left.collect::<Vec<_>>(), [(1, PaymentState::Closed, &None)]);
     let moved = shop.payments(successor).await.remove(0);
     assert_eq!((moved.state, moved.key.no), (PaymentState::Applied, 1));
     assert_eq!((&moved.started, moved.received), (&late.started, late.received));
