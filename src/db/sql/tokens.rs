@@ -53,7 +53,8 @@ impl<D: Database> Ledger for SqlLedger<D> {
     async fn ping(&self) -> Result<(), Error> {
         let ping = |conn: &mut D| {
             conn.limit_job();
-            Ok(conn.ping()?)
+            conn.ping()?;
+            conn.check_present()
         };
         self.readers.probe("pinging the ledger", ping).await
     }

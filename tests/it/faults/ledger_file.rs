@@ -120,6 +120,23 @@ fn a_directory_in_the_place_of_the_file_is_refused() {
 }
 
 #[test]
+fn a_file_that_is_deleted_while_it_is_open_is_noticed() {
+    let (_directory, options) = closed_ledger();
+    run(async {
+        let ledger = SqliteLedger::open(&options).unwrap();
+        ledger.ping().await.unwrap();
+        fs::remove_file(&options.path).unwrap();
+        for rest in ["is missing but its log", "was deleted"] {
+            let error = ledger.ping().await.unwrap_err();
+            assert!(matches!(error, Error::CannotOpen { .. }), "{error:?}");
+            assert!(error.to_string().contains(rest), "{error}");
+            drop(fs::remove_file(with_suffix(&options.path, "-wal")));
+        }
+        ledger.close().await;
+    });
+}
+
+#[test]
 fn a_second_process_is_refused_while_the_first_runs() {
     let (_directory, options) = closed_ledger();
     let first = SqliteLedger::open(&options).unwrap();
