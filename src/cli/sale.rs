@@ -12,6 +12,7 @@ use super::export::{self, ExportArgs};
 use super::output::{cells, field, grouped, list, next_cursor, on_one_line, table};
 use super::retention::{ARCHIVE_EXAMPLES, ArchiveArgs, PURGE_EXAMPLES, PurgeArgs};
 use super::sale_changes::{RESTOCK_EXAMPLES, RestockArgs, SET_EXAMPLES, SetArgs};
+use crate::runtime::clock::{rfc3339, wall_ms};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -152,8 +153,22 @@ pub async fn run(args: &SaleArgs, common: &Common) -> anyhow::Result<Exit> {
     let body = reason.as_ref().map_or_else(|| json!({}), |reason| json!({ "reason": reason }));
     let sale = client.post(&["sales", sale_id, verb], &body, CALL_TIMEOUT).await?;
     output.data(&sale, || format!("sale {sale_id} is {phase}"))?;
+    if verb == "open"
+        && let Some(hint) = outside_window(&sale, &rfc3339(wall_ms()))
+    {
+        output.note(&hint);
+    }
     output.note(&format!("{next} {sale_id}"));
     Ok(Exit::Done)
+}
+
+/// What an open sale does not do now, because of its window. The times are in one format.
+fn outside_window(sale: &Json, now: &str) -> Option<String> {
+    let (starts_at, ends_at) = (field(sale, "starts_at"), field(sale, "ends_at"));
+    if ends_at.as_str() <= now {
+        return Some(format!("its window ended at {ends_at}: buyers read `ended`"));
+    }
+    (starts_at.as_str() > now).then(|| format!("it sells from {starts_at} on"))
 }
 
 /// A description, and its text with the reason at the end. The text is sent, because the server
@@ -273,4 +288,20 @@ fn render_funnel(sale: &Json) -> String {
         vec![field(stage, "stage"), count, field(stage, "unit"), age]
     };
     table(&["STAGE", "COUNT", "OF", "OLDEST"], list(sale, "funnel").iter().map(row))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_open_sale_outside_its_window_says_so() {
+        let sale = json!({
+            "starts_at": "2026-06-01T00:00:00.000Z", "ends_at": "2026-06-02T00:00:00.000Z",
+        });
+        let hint = |now| outside_window(&sale, now).unwrap_or_default();
+        assert!(hint("2026-05-31T23:59:59.999Z").starts_with("it sells from 2026-06-01"));
+        assert_eq!(hint("2026-06-01T00:00:00.000Z"), "");
+        assert!(hint("2026-06-02T00:00:00.000Z").starts_with("its window ended at 2026-06-02"));
+    }
 }
