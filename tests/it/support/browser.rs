@@ -48,7 +48,11 @@ impl Browser {
             let (_, port) = line.split_once("started successfully on port ")?;
             port.trim_end_matches('.').parse::<u16>().ok()
         });
-        let port = { port }.next().expect("chromedriver starts");
+        // It chooses a port that is free in IPv4, and ends if it is not in IPv6.
+        let Some(port) = { port }.next() else {
+            driver.wait().unwrap();
+            return Err(json!("chromedriver has not started"));
+        };
         let profile = tempfile::tempdir().unwrap();
         let folder = format!("--user-data-dir={}", profile.path().display());
         let capabilities = json!({"capabilities": {"alwaysMatch": {
