@@ -8,7 +8,7 @@ use floodgate::actors::payment_timer::repurchase::GateRepurchase;
 use floodgate::actors::payment_timer::retaker::{Purchase, Repurchase};
 use floodgate::config::Tier;
 use floodgate::db::OrderReader;
-use floodgate::domain::{Order, OrderState, RequestId, SaleChange, SkuChange};
+use floodgate::domain::{Order, OrderState, RequestId, RequestStatus, SaleChange, SkuChange};
 
 use super::gates_failing::{Failing, OFFER, undecided};
 use crate::support::faulty_ledger::Fault;
@@ -73,6 +73,11 @@ fn a_repeat_of_a_queued_request_is_ordered_at_the_time_and_the_price_of_the_firs
         let order = timeline.order;
         assert_eq!((order.placed_at_ms, order.epoch), (START_MS, first.epoch));
         assert_eq!(order.amount, first.terms.price);
+        let told = fixture.find(&first).await;
+        let price = first.terms.price;
+        let is_of_first =
+            |it| matches!(it, RequestStatus::Ordered { amount, .. } if amount == price);
+        assert!(told.is_some_and(is_of_first), "{told:?}");
         fixture.assert_holds().await;
     });
 }

@@ -76,6 +76,9 @@ async fn new_terms_are_in_force_for_new_orders_only() {
     assert_eq!(second["amount"], 250, "{second}");
     let (_, orders) = app.get("/v1/orders", 1).await;
     assert_eq!(orders["orders"][0]["amount"], 100, "an order keeps its price: {orders}");
+    let path = format!("/v1/requests/{}", first["request_id"].as_str().unwrap());
+    let (_, status) = app.get(&path, 1).await;
+    assert_eq!(status["order"]["amount"], 100, "{status}");
     let id = app.request_id("sale", 3).await;
     let two = json!({"sku_id": "sku", "quantity": 2, "request_id": id});
     problem(app.buy("sale", 3, two).await, 400, "invalid-request").await;
