@@ -73,11 +73,11 @@ fn a_repeat_of_a_queued_request_is_ordered_at_the_time_and_the_price_of_the_firs
         let order = timeline.order;
         assert_eq!((order.placed_at_ms, order.epoch), (START_MS, first.epoch));
         assert_eq!(order.amount, first.terms.price);
-        let told = fixture.find(&first).await;
+        let status = fixture.find(&first).await;
         let price = first.terms.price;
         let is_of_first =
             |it| matches!(it, RequestStatus::Ordered { amount, .. } if amount == price);
-        assert!(told.is_some_and(is_of_first), "{told:?}");
+        assert!(status.is_some_and(is_of_first), "{status:?}");
         fixture.assert_holds().await;
     });
 }

@@ -126,12 +126,10 @@ fn a_file_that_is_deleted_while_it_is_open_is_noticed() {
         let ledger = SqliteLedger::open(&options).unwrap();
         ledger.ping().await.unwrap();
         fs::remove_file(&options.path).unwrap();
-        for rest in ["is missing but its log", "was deleted"] {
-            let error = ledger.ping().await.unwrap_err();
-            assert!(matches!(error, Error::CannotOpen { .. }), "{error:?}");
-            assert!(error.to_string().contains(rest), "{error}");
-            drop(fs::remove_file(with_suffix(&options.path, "-wal")));
-        }
+        fs::remove_file(with_suffix(&options.path, "-wal")).unwrap();
+        let error = ledger.ping().await.unwrap_err();
+        assert!(matches!(error, Error::CannotOpen { .. }), "{error:?}");
+        assert!(error.to_string().contains("was deleted"), "{error}");
         ledger.close().await;
     });
 }
