@@ -121,7 +121,7 @@ fn content(settings: &Settings, file: &Path) -> Check {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let lock = file.with_added_extension("lock");
             return check
-                .when(is_held(&lock))
+                .when(matches!(try_lock(&lock), Ok(Err(TryLockError::WouldBlock))))
                 .fail(format!("{shown} is deleted, and a process still works on it"))
                 .remedy(format!(
                     "do not stop the server: only it has the orders. Pause the sales (floodgate \
@@ -168,30 +168,25 @@ fn content(settings: &Settings, file: &Path) -> Check {
     }
 }
 
-fn is_held(lock: &Path) -> bool {
-    File::open(lock).is_ok_and(|file| matches!(file.try_lock(), Err(TryLockError::WouldBlock)))
+/// Takes the lock and releases it at once.
+fn try_lock(path: &Path) -> io::Result<Result<(), TryLockError>> {
+    File::open(path).map(|file| file.try_lock())
 }
 
 fn lock(path: &Path, running: bool) -> Check {
     let (check, shown) = (check("ledger lock"), path.display());
-    let file = match File::open(path) {
-        Ok(file) => file,
+    match try_lock(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            return check.ok("no process has ever held it");
+            check.ok("no process has ever held it")
         }
-        Err(error) => {
-            return check.fail(format!("{shown} cannot be opened: {error}")).remedy(NOT_ALLOWED);
-        }
-    };
-    // A lock that this acquires is released when `file` is dropped.
-    match file.try_lock() {
-        Ok(()) => check.ok("no process holds it"),
-        Err(TryLockError::WouldBlock) => check
+        Err(error) => check.fail(format!("{shown} cannot be opened: {error}")).remedy(NOT_ALLOWED),
+        Ok(Ok(())) => check.ok("no process holds it"),
+        Ok(Err(TryLockError::WouldBlock)) => check
             .when(!running)
             .fail(format!("another process holds {shown}, and no server answers at internal.bind"))
             .remedy(format!("find it with `fuser {shown}`; one ledger has one server"))
             .ok("held by the running server"),
-        Err(TryLockError::Error(error)) => {
+        Ok(Err(TryLockError::Error(error))) => {
             check.fail(format!("{shown} cannot be locked: {error}")).remedy(
                 "keep the ledger on a local disk: locks do not work on every network file system",
             )
