@@ -129,16 +129,21 @@ fn a_process_that_finds_an_open_sale_sells_it_at_once() {
     });
 }
 
+/// A sale in tier `memory`, on a ledger file that can be made to fail.
+async fn in_tier_memory(folder: &TempDir) -> (Arc<FaultyLedger>, Harness) {
+    let options = OpenOptions::new(folder.path().join("ledger.db"));
+    let ledger = Arc::new(FaultyLedger::new(Arc::new(SqliteLedger::open(&options).unwrap())));
+    let harness = Harness::open(&settings(Tier::Memory), ledger.clone(), OFFER).await;
+    (ledger, harness)
+}
+
 /// In tier `memory` no load returns the units of a withdrawal.
 #[test]
 fn a_change_without_an_outcome_is_ended_by_its_repeat() {
     for fault in [Fault::AnswerLostThenDown, Fault::RefusesAll(ErrorClass::Unknown)] {
         in_system(async {
             let folder = TempDir::new().unwrap();
-            let options = OpenOptions::new(folder.path().join("ledger.db"));
-            let inner = Arc::new(SqliteLedger::open(&options).unwrap());
-            let ledger = Arc::new(FaultyLedger::new(inner));
-            let harness = Harness::open(&settings(Tier::Memory), ledger.clone(), OFFER).await;
+            let (ledger, harness) = in_tier_memory(&folder).await;
             ledger.set(fault);
             let unknown = harness.sales.change_stock(restock("less", -3)).await;
             assert!(matches!(unknown, Err(SalesError::Ledger(_))), "{fault:?}: {unknown:?}");
@@ -163,10 +168,7 @@ fn a_change_without_an_outcome_is_ended_by_its_repeat() {
 fn a_decrease_that_another_process_recorded_meanwhile_takes_no_units_again() {
     in_system(async {
         let folder = TempDir::new().unwrap();
-        let options = OpenOptions::new(folder.path().join("ledger.db"));
-        let inner = Arc::new(SqliteLedger::open(&options).unwrap());
-        let ledger = Arc::new(FaultyLedger::new(inner));
-        let harness = Harness::open(&settings(Tier::Memory), ledger.clone(), OFFER).await;
+        let (ledger, harness) = in_tier_memory(&folder).await;
         let first = harness.sales.change_stock(restock("less", -1)).await.unwrap();
         ledger.set(Fault::HidesStockChanges);
         let repeat = harness.sales.change_stock(restock("less", -1)).await.unwrap();
