@@ -14,7 +14,6 @@ use diesel_migrations::EmbeddedMigrations;
 
 use super::connection::{checkpoint, text_cell};
 use super::file;
-use crate::db::error::cannot_open;
 use crate::db::life_rows::OrderEventRow;
 use crate::db::migrate::MigratedDatabase;
 use crate::db::rows::{NEW_ORDER_COLUMNS, NewOrder};
@@ -40,10 +39,7 @@ impl Database for SqliteConnection {
 
     fn check_present(&mut self) -> Result<(), Error> {
         let path = text_cell(self, "SELECT file FROM pragma_database_list WHERE name = 'main'")?;
-        if file::exists(Path::new(&path))? {
-            return Ok(());
-        }
-        cannot_open(format!("the ledger {path} was deleted; `floodgate doctor` says what to do"))
+        file::check_present(Path::new(&path))
     }
 
     fn snapshot<T>(&mut self, job: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error> {

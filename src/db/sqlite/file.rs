@@ -165,6 +165,15 @@ pub(super) fn exists(path: &Path) -> Result<bool, Error> {
     }
 }
 
+/// Fails if the file of an open ledger was deleted: what is written to it is lost at the end of the
+/// process.
+pub(super) fn check_present(path: &Path) -> Result<(), Error> {
+    if exists(path)? {
+        return Ok(());
+    }
+    refuse(path, "was deleted; `floodgate doctor` says what to do")
+}
+
 /// Rejects a read-only file, even if this user could write it.
 pub(super) fn check_writable(path: &Path) -> Result<(), Error> {
     if fs::metadata(path).is_ok_and(|metadata| metadata.permissions().readonly()) {

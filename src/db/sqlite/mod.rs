@@ -222,6 +222,7 @@ fn start(
     let connect = Box::new(move || {
         // Moves the lock into the writer thread, so that it is held until the last write.
         let _held = &lock;
+        file::check_present(&connected.path)?;
         connect(&connected.path, access, &connected)
     });
     // A connection to a file stays valid: a test would cost a statement per job.
