@@ -9,7 +9,7 @@ local outbox, dead, installation = KEYS[2], KEYS[3], ARGV[2]
 local bad = check_installation(installation)
 if bad then return bad end
 local function oldest(list)
-  return sub(call('LINDEX', list, 0) or '', 1, RECORD_BYTES)
+  return sub(call('LINDEX', list, 0) or '', 1, QUEUED_BYTES)
 end
 local answer = {OK, call('LLEN', outbox), oldest(outbox), call('LLEN', dead)}
 for i = 4, #KEYS do

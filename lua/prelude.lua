@@ -133,8 +133,8 @@ end
 -- Whether a value on a page of requests has the form of a record.
 local function is_record(value)
   local state = sub(value, STATE_AT, STATE_AT)
-  if state == 'Q' then return #value == RECORD_BYTES end
-  if state == 'F' then return #value > RECORD_BYTES end
+  if state == 'Q' then return #value == QUEUED_BYTES end
+  if state == 'F' then return #value > HEAD_BYTES end
   local amount_bytes = #value - ORDERED_BYTES
   return amount_bytes >= 0 and amount_bytes <= AMOUNT_BYTES_MAX and find(state, '[0-5]')
 end

@@ -4,14 +4,12 @@
 --
 -- KEYS: bucket, pages of requests..
 -- ARGV: server, installation
--- Answer: OK, epoch, then request and record in turn.
+-- Answer: OK, then request and record in turn.
 local bucket, installation = KEYS[1], ARGV[2]
 local epoch = call('HGET', bucket, 'epoch')
 if not epoch then return {NOT_READY} end
 if sub(epoch, 1, 8) ~= installation then return {FOREIGN} end
-local opened = tag_number(epoch)
-if not opened then return {CORRUPT, 'epoch'} end
-local answer, n = {OK, opened}, 2
+local answer, n = {OK}, 1
 for page = 2, #KEYS do
   local rows = call('HGETALL', KEYS[page])
   for i = 1, #rows, 2 do

@@ -49,7 +49,7 @@ for i = 1, size do
   else
     local quantity = unpack_bytes('>I4', stored, QUANTITY_AT)
     -- The new record keeps the time of the request from the old one.
-    local placed_at, reason = sub(stored, STATE_AT + 1), sub(record, RECORD_BYTES + 1)
+    local placed_at, reason = sub(stored, STATE_AT + 1, HEAD_BYTES), sub(record, HEAD_BYTES + 1)
     records[r] = sub(record, 1, STATE_AT) .. placed_at .. reason
     new_requests[r] = true
     failed, num_released = failed + 1, num_released + 1

@@ -62,7 +62,7 @@ for i = 1, size do
     item = FULL
   else
     stock = stock - quantity
-    records[r], new_requests[r] = sub(intent, 1, RECORD_BYTES), true
+    records[r], new_requests[r] = sub(intent, 1, QUEUED_BYTES), true
     if is_quota then held[b], new_buyers[b] = held[b] + quantity, true end
     num_accepted = num_accepted + 1
     accepted[2 * num_accepted - 1], accepted[2 * num_accepted] = ARGV[requests_at + r], intent

@@ -9,7 +9,7 @@ local outbox, dead, installation = KEYS[2], KEYS[3], ARGV[2]
 local bad = check_installation(installation)
 if bad then return bad end
 local function record(entry)
-  return entry and sub(message_of(entry[2]), 1, RECORD_BYTES) or ''
+  return entry and sub(message_of(entry[2]), 1, QUEUED_BYTES) or ''
 end
 local answer, last = {OK, 0, '', call('LLEN', dead)}, '0-0'
 local held, oldest, num_held, num_orphans = {}, {}, 0, 0

@@ -1,7 +1,10 @@
 //! What a bucket stores of an accepted request and its order.
 
-use super::ids::BuyerId;
-use super::order::{Failure, Order, OrderIntent, OrderState, Refusal, RequestStatus, Verdict};
+use super::ids::{BucketNo, BuyerId, Epoch, RequestId, TraceId};
+use super::order::{
+    Failure, Order, OrderIntent, OrderState, Refusal, RequestStatus, Reservation, Verdict,
+};
+use super::sale::Sku;
 
 /// An accepted request, as its bucket stores it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,8 +19,10 @@ pub struct RequestRecord {
 /// The state of an accepted request in its bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecordState {
-    /// The ledger has not decided.
-    Queued,
+    /// The ledger has not decided. The epoch is that of its terms.
+    Queued {
+        epoch: Epoch,
+    },
     Ordered(RecordedOrder),
     Failed(Refusal),
 }
@@ -29,7 +34,7 @@ impl RequestRecord {
             buyer: intent.buyer,
             quantity: intent.quantity,
             placed_at_ms: intent.placed_at_ms,
-            state: RecordState::Queued,
+            state: RecordState::Queued { epoch: intent.epoch },
         }
     }
 
@@ -51,10 +56,27 @@ impl RequestRecord {
         }
     }
 
+    /// The intent of a queued request, as the gate built it, without the trace; `None` for others.
+    pub fn intent(&self, request: RequestId, sku: &Sku, bucket: BucketNo) -> Option<OrderIntent> {
+        let RecordState::Queued { epoch } = self.state else { return None };
+        let reservation = Reservation {
+            request,
+            sku: sku.no,
+            bucket,
+            epoch,
+            terms: sku.terms_in(epoch),
+            buyer: self.buyer,
+            quantity: self.quantity,
+            placed_at_ms: self.placed_at_ms,
+            trace: TraceId(0),
+        };
+        Some(reservation.intent(sku))
+    }
+
     /// The gate's answer to a repeat of the request; `intent` is that of a queued one.
     pub fn verdict(&self, intent: Option<OrderIntent>) -> Verdict {
         match self.state {
-            RecordState::Queued => Verdict::Queued { intent },
+            RecordState::Queued { .. } => Verdict::Queued { intent },
             RecordState::Ordered(_) | RecordState::Failed(_) => Verdict::Repeat(self.status()),
         }
     }
@@ -62,7 +84,7 @@ impl RequestRecord {
     /// The status that the buyer reads.
     pub fn status(&self) -> RequestStatus {
         match self.state {
-            RecordState::Queued => RequestStatus::Queued,
+            RecordState::Queued { .. } => RequestStatus::Queued,
             RecordState::Ordered(order) => {
                 RequestStatus::ordered(self.quantity, self.placed_at_ms, order)
             }
@@ -153,6 +175,32 @@ impl From<&Order> for BookRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::{SkuHistory, Terms, TermsSince, samples};
+
+    #[test]
+    fn a_queued_request_has_the_terms_of_its_epoch_whenever_it_arrived() {
+        let terms = |epoch, price| TermsSince {
+            epoch: Epoch(epoch),
+            since_ms: 1_000 * epoch,
+            terms: Terms { price, ..samples::sku().terms() },
+        };
+        let terms = vec![terms(0, 100), terms(2, 200)];
+        let sku = Sku { history: SkuHistory { terms, ..SkuHistory::default() }, ..samples::sku() };
+        for (epoch, price) in [(1, 100), (2, 200), (5, 200)] {
+            for placed_at_ms in [1, 1_999, 2_000, 9_000] {
+                let placed = samples::intent(1);
+                let amount = price * i64::from(placed.quantity);
+                let epoch = Epoch(epoch);
+                let intent = OrderIntent { epoch, placed_at_ms, amount, ..placed };
+                let record = RequestRecord::queued(&intent);
+                let found = record.intent(intent.request, &sku, intent.bucket);
+                assert_eq!(found.map(|it| (it.epoch, it.amount)), Some((epoch, amount)));
+            }
+        }
+        let failed = RecordState::Failed(Refusal::Ended);
+        let record = RequestRecord { state: failed, ..RequestRecord::queued(&samples::intent(1)) };
+        assert_eq!(record.intent(samples::intent(1).request, &sku, BucketNo(0)), None);
+    }
 
     #[test]
     fn a_deadline_is_kept_to_the_second() {

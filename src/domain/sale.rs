@@ -248,19 +248,6 @@ impl<No> Sku<No> {
         self.history.terms_in(epoch).unwrap_or_else(|| self.terms())
     }
 
-    /// The terms under which a request arrived at `placed_at_ms`, and an epoch with these terms, at
-    /// most `latest`: for a request whose intent was lost, because its record has no epoch.
-    pub fn terms_at(&self, placed_at_ms: i64, latest: Epoch) -> (Epoch, Terms) {
-        let mut next = latest;
-        for since in self.history.terms.iter().rev().filter(|since| since.epoch <= latest) {
-            if since.since_ms <= placed_at_ms {
-                return (next, since.terms);
-            }
-            next = Epoch(since.epoch.0 - 1);
-        }
-        (latest, self.terms_in(latest))
-    }
-
     /// The units at the creation. The pages of the buckets are planned for these, so that a change
     /// of the stock moves no record.
     pub fn planned_units(&self) -> u32 {

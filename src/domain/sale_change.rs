@@ -169,23 +169,6 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_intent_gets_the_terms_of_the_time_of_its_request() {
-        let first = changed(&sale(2, Phase::Open), &priced(200), 1_000);
-        let second = changed(&first, &priced(300), 2_000);
-        let sku = &second.skus[0];
-        for (placed_at_ms, latest, epoch, price) in
-            [(999, 4, 2, 100), (1_000, 4, 3, 200), (1_999, 4, 3, 200), (2_000, 4, 4, 300)]
-                .into_iter()
-                // The bucket was opened again, or has not reached the last terms.
-                .chain([(2_500, 7, 7, 300), (1_500, 7, 3, 200), (2_500, 3, 3, 200)])
-        {
-            let (found, terms) = sku.terms_at(placed_at_ms, Epoch(latest));
-            assert_eq!((found, terms.price), (Epoch(epoch), price), "{placed_at_ms} {latest}");
-        }
-        assert_eq!(samples::sku().terms_at(5, Epoch(9)), (Epoch(9), samples::sku().terms()));
-    }
-
-    #[test]
     fn only_other_terms_of_an_opened_sale_are_another_epoch() {
         let title = SaleChange { title: Some("New".to_owned()), ..SaleChange::default() };
         assert_eq!(changed(&sale(1, Phase::Open), &title, 5).epoch, Epoch(1));

@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 use crate::db::{self, Ledger};
 use crate::domain::{
-    BucketKey, BucketNo, Epoch, Examination, Failure, OrderIntent, Refusal, RequestId,
-    RequestRecord, RequestStatus, Reservation, Sku, TraceId,
+    BucketKey, BucketNo, Examination, Failure, OrderIntent, Refusal, RequestId, RequestRecord,
+    RequestStatus, Sku,
 };
 use crate::observe::metrics::{Metrics, ReasonLabel};
 use crate::runtime::clock::SharedClock;
@@ -97,23 +97,8 @@ impl RequestService {
         request: RequestId,
         record: &RequestRecord,
     ) -> Result<RequestStatus, db::Error> {
-        let RequestRecord { buyer, quantity, placed_at_ms, .. } = *record;
-        let status = record.status();
-        if status != RequestStatus::Queued {
-            return Ok(status);
-        }
-        let intent = Reservation {
-            request,
-            sku: sku.no,
-            bucket: BucketNo::home_of(buyer, sku.buckets),
-            epoch: Epoch(0),
-            buyer,
-            quantity,
-            placed_at_ms,
-            trace: TraceId(0),
-            terms: sku.terms(),
-        }
-        .intent(sku);
+        let (status, home) = (record.status(), BucketNo::home_of(record.buyer, sku.buckets));
+        let Some(intent) = record.intent(request, sku, home) else { return Ok(status) };
         let found = self.end(&[intent], Refusal::CancelledByBuyer).await?;
         let order = found.orders.get(&request).filter(|order| order.answers(&intent));
         let failure = found.failures.get(&request).copied().map(RequestStatus::Failed);

@@ -287,7 +287,10 @@ impl Book {
         let state = match (record.order, self.failures.get(&request)) {
             (Some(order), _) => RecordState::Ordered(order),
             (None, Some(reason)) => RecordState::Failed(*reason),
-            (None, None) => RecordState::Queued,
+            (None, None) => {
+                let intent = self.unsettled.get(&request);
+                RecordState::Queued { epoch: intent.map_or(Epoch(0), |intent| intent.epoch) }
+            }
         };
         let BookRecord { buyer, placed_at_ms, quantity, .. } = *record;
         RequestRecord { buyer, quantity, placed_at_ms, state }

@@ -134,7 +134,8 @@ async fn read_gates(
     let Some((key, record)) = found else { return Ok(()) };
     findings.sku = Some(key.sku);
     findings.add_gate_record(&record);
-    if record.state != RecordState::Queued || findings.ledger.is_some() {
+    let is_queued = matches!(record.state, RecordState::Queued { .. });
+    if !is_queued || findings.ledger.is_some() {
         return Ok(());
     }
     findings.queued_in = Some(key);

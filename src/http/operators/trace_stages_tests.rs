@@ -2,7 +2,8 @@ use serde_json::{Value as Json, json};
 
 use super::*;
 use crate::domain::{
-    DeadLetterNo, DeadLetterOrigin, Order, OrderState, RecordState, Refusal, RequestId, samples,
+    DeadLetterNo, DeadLetterOrigin, Epoch, Order, OrderState, RecordState, Refusal, RequestId,
+    samples,
 };
 
 const PLACED_AT_MS: i64 = 1_800_000_000_000;
@@ -69,7 +70,7 @@ fn a_stage_without_a_record_is_omitted() {
 fn a_gate_without_the_result_is_queued_beside_the_order() {
     let mut findings = TraceFindings::default();
     findings.add_order(&timeline(None, PLACED_AT_MS + 41));
-    findings.add_gate_record(&record(RecordState::Queued));
+    findings.add_gate_record(&record(RecordState::Queued { epoch: Epoch(1) }));
     assert_eq!(
         rendered(findings),
         [stage("gate", "queued", Some(0)), stage("ledger", "paid", Some(41))]

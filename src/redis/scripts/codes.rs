@@ -71,7 +71,7 @@ codes! {
     /// Entries at the front of an outbox that are searched for a reclaimed one.
     RECLAIMED_MAX = 256;
     /// First bytes of an entry, which identify it: its first intent's record, version and request.
-    IDENTITY_BYTES = RECORD_BYTES + 9;
+    IDENTITY_BYTES = QUEUED_BYTES + 9;
     /// Upper bound of all unit counts.
     UNITS_MAX = u32::MAX as i64;
     /// Loan numbers, and change counts, of one load. The first range belongs to the first load, the
@@ -89,12 +89,14 @@ codes! {
     QUANTITY_AT = 9;
     /// Position of the state in a record, from 1.
     STATE_AT = CONTENT_BYTES + 1;
-    /// Bytes of the record of a queued request.
-    RECORD_BYTES = 19;
+    /// First bytes of every record: buyer, units, state and time.
+    HEAD_BYTES = 19;
+    /// Bytes of the record of a queued request: head and epoch.
+    QUEUED_BYTES = HEAD_BYTES + 4;
     /// Position of the version in the record of an order, from 1.
-    VERSION_AT = RECORD_BYTES + 1;
+    VERSION_AT = HEAD_BYTES + 1;
     /// Bytes of the record of an order, without its amount.
-    ORDERED_BYTES = RECORD_BYTES + 6;
+    ORDERED_BYTES = HEAD_BYTES + 6;
     /// Most bytes of an amount.
     AMOUNT_BYTES_MAX = 8;
 }
@@ -125,7 +127,8 @@ mod tests {
 
     #[test]
     fn record_lengths_are_equal_in_lua_and_rust() {
-        assert_eq!(usize::try_from(RECORD_BYTES), Ok(record::RECORD_BYTES));
+        assert_eq!(usize::try_from(HEAD_BYTES), Ok(record::HEAD_BYTES));
+        assert_eq!(usize::try_from(QUEUED_BYTES), Ok(record::QUEUED_BYTES));
         assert_eq!(usize::try_from(CONTENT_BYTES), Ok(record::CONTENT_BYTES));
         assert_eq!(usize::try_from(ORDERED_BYTES), Ok(record::ORDERED_BYTES));
         assert_eq!(usize::try_from(AMOUNT_BYTES_MAX), Ok(record::AMOUNT_BYTES_MAX));

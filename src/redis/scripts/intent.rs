@@ -3,12 +3,11 @@
 //!
 //! | bytes | holds |
 //! |---|---|
-//! | 0..19 | the [record](super::record) of the request, which a script copies to its page |
-//! | 19 | the version of this layout; its highest bit: the slot is the request's own number |
-//! | 20..28 | request |
-//! | 28..32 | SKU |
-//! | 32 | bucket |
-//! | 33..37 | epoch |
+//! | 0..23 | the [record](super::record) of the request, which a script copies to its page |
+//! | 23 | the version of this layout; its highest bit: the slot is the request's own number |
+//! | 24..32 | request |
+//! | 32..36 | SKU |
+//! | 36 | bucket |
 //! | 37..40 | quota, 0 for none |
 //! | 40..48 | amount |
 //! | 48..51 | payment window, seconds |
@@ -24,17 +23,15 @@ use std::slice::Chunks;
 
 use hmac::Mac;
 
-use super::record::{BrokenRecord, Cursor, RECORD_BYTES};
-use crate::domain::{
-    BucketNo, Epoch, OrderIntent, RecordState, RequestId, RequestRecord, SkuNo, TraceId,
-};
+use super::record::{BrokenRecord, Cursor, QUEUED_BYTES};
+use crate::domain::{BucketNo, OrderIntent, RecordState, RequestId, RequestRecord, SkuNo, TraceId};
 use crate::runtime::mac::{HmacSha256, MAC_BYTES, keyed};
 
 /// Bytes of one intent.
 pub const INTENT_BYTES: usize = 79;
 
 /// The version that is written and read.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 
 /// In the byte of the version: the slot is the request's own number.
 const OWN_SLOT: u8 = 0x80;
@@ -73,7 +70,6 @@ pub fn pack_into(intent: &OrderIntent, key: &IntentKey, bytes: &mut Vec<u8>) {
     bytes.extend(intent.request.get().to_be_bytes());
     bytes.extend(intent.sku.0.to_be_bytes());
     bytes.push(u8::try_from(intent.bucket.0).unwrap_or(u8::MAX));
-    bytes.extend(i32::try_from(intent.epoch.0).unwrap_or(i32::MAX).to_be_bytes());
     bytes.extend(three_bytes(intent.quota.unwrap_or(0)));
     bytes.extend(intent.amount.to_be_bytes());
     bytes.extend(three_bytes(u32::try_from(intent.payment_window_s).unwrap_or(u32::MAX)));
@@ -103,11 +99,11 @@ pub fn split(bytes: &[u8]) -> Chunks<'_, u8> {
 /// # Errors
 /// Names the first invalid part.
 pub fn unpack(bytes: &[u8]) -> Result<OrderIntent, BrokenRecord> {
-    let (record, rest) = bytes.split_at_checked(RECORD_BYTES).ok_or(BrokenRecord("too short"))?;
+    let (record, rest) = bytes.split_at_checked(QUEUED_BYTES).ok_or(BrokenRecord("too short"))?;
     let record = RequestRecord::unpack(record)?;
-    if record.state != RecordState::Queued {
+    let RecordState::Queued { epoch } = record.state else {
         return Err(BrokenRecord("not queued"));
-    }
+    };
     let mut rest = Cursor(rest);
     let [version] = rest.take()?;
     if version & !OWN_SLOT != VERSION {
@@ -119,7 +115,7 @@ pub fn unpack(bytes: &[u8]) -> Result<OrderIntent, BrokenRecord> {
         request,
         sku: SkuNo(i32::from_be_bytes(rest.take()?)),
         bucket: BucketNo(u8::from_be_bytes(rest.take()?).into()),
-        epoch: Epoch(i32::from_be_bytes(rest.take()?).into()),
+        epoch,
         buyer: record.buyer,
         quantity: record.quantity,
         slot: if version & OWN_SLOT == 0 { 0 } else { request.to_db() },

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::super::record::tests::numbers;
 use super::*;
-use crate::domain::{BuyerId, RequestRecord};
+use crate::domain::{BuyerId, Epoch, RequestRecord};
 
 fn key() -> IntentKey {
     IntentKey::new(&[7; 32])
@@ -48,7 +48,7 @@ proptest! {
         prop_assert!(key().has_signed(&bytes));
         prop_assert_eq!(bytes.len(), INTENT_BYTES);
         prop_assert_eq!(unpack(&bytes), Ok(intent));
-        prop_assert_eq!(&bytes[..RECORD_BYTES], RequestRecord::queued(&intent).pack());
+        prop_assert_eq!(&bytes[..QUEUED_BYTES], RequestRecord::queued(&intent).pack());
     }
 
     #[test]
@@ -84,11 +84,11 @@ fn a_number_beyond_every_limit_is_stored_as_the_largest_one() {
 fn an_intent_of_another_version_or_length_is_refused() {
     let mut bytes = vec![1; INTENT_BYTES];
     bytes[12] = b'Q';
-    for version in [0, 1, 1 | OWN_SLOT, 3] {
-        bytes[19] = version;
+    for version in [0, 1, 2, 2 | OWN_SLOT, 4] {
+        bytes[23] = version;
         assert_eq!(unpack(&bytes), Err(BrokenRecord("an unknown version")));
     }
-    bytes[19] = VERSION;
+    bytes[23] = VERSION;
     assert!(unpack(&bytes).is_ok());
     assert!(!key().has_signed(&bytes));
     assert_eq!(unpack(&bytes[..INTENT_BYTES - 1]), Err(BrokenRecord("too short")));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use redis::Value;
 
-use crate::domain::{BuyerId, Epoch, RequestId, RequestRecord, Sku};
+use crate::domain::{BuyerId, RequestId, RequestRecord, Sku};
 
 use super::call::Reply;
 use super::column::IdColumn;
@@ -55,10 +55,9 @@ pub fn owned(keys: &BucketKeys, sku: &Sku, buyer: BuyerId) -> ScriptCall<u32> {
 
 /// Reads the queued requests on some pages. With an outbox, intents are not stored by request id,
 /// so the queued requests are found by their records, which takes a scan of the pages. Only the
-/// installation is checked, not the server. Answers the bucket's epoch, too.
-pub fn read_queued(keys: &BucketKeys, pages: Range<u16>) -> ScriptCall<(Epoch, Vec<QueuedRecord>)> {
-    let read = |reply: &mut Reply| Ok((Epoch(reply.count()?), queued(reply)?));
-    ScriptCall::new(Script::Queued, keys, read).keys(pages.map(|page| keys.requests(page)))
+/// installation is checked, not the server.
+pub fn read_queued(keys: &BucketKeys, pages: Range<u16>) -> ScriptCall<Vec<QueuedRecord>> {
+    ScriptCall::new(Script::Queued, keys, queued).keys(pages.map(|page| keys.requests(page)))
 }
 
 /// Parses the remaining items: request and record in turn.

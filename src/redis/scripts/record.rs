@@ -1,4 +1,4 @@
-//! The record of an accepted request in its bucket: 19 bytes, and a few more of its result.
+//! The record of an accepted request in its bucket: 19 bytes, and a few more that its state has.
 //!
 //! | bytes | holds |
 //! |---|---|
@@ -6,6 +6,7 @@
 //! | 8..12 | units, big-endian |
 //! | 12 | state: `Q` queued, `0` to `5` the order's state, `F` failed |
 //! | 13..19 | time of the request, epoch milliseconds, big-endian |
+//! | 19..23 | queued only: the epoch of its terms, big-endian |
 //! | 19..21 | order only: its version, big-endian |
 //! | 21..25 | order only: its payment deadline, [`PayBy`], big-endian |
 //! | 25.. | order only: its amount, big-endian without leading zeros, up to 8 bytes |
@@ -14,17 +15,21 @@
 //! Scripts compare the first 12 bytes, and read state and version; they never decode an id.
 
 use crate::domain::{
-    BuyerId, OrderState, PayBy, RecordState, RecordedOrder, Refusal, RequestId, RequestRecord,
+    BuyerId, Epoch, OrderState, PayBy, RecordState, RecordedOrder, Refusal, RequestId,
+    RequestRecord,
 };
 
 /// Bytes of buyer and units, which must be equal in a repeat of the request.
 pub const CONTENT_BYTES: usize = 12;
 
+/// First bytes of every record.
+pub const HEAD_BYTES: usize = 19;
+
 /// Bytes of the record of a queued request.
-pub const RECORD_BYTES: usize = 19;
+pub const QUEUED_BYTES: usize = HEAD_BYTES + 4;
 
 /// Bytes of the record of an order, without its amount.
-pub const ORDERED_BYTES: usize = RECORD_BYTES + 6;
+pub const ORDERED_BYTES: usize = HEAD_BYTES + 6;
 
 /// Most bytes of an amount.
 pub const AMOUNT_BYTES_MAX: usize = 8;
@@ -43,14 +48,16 @@ impl RequestRecord {
         bytes.extend(self.buyer.get().to_be_bytes());
         bytes.extend(self.quantity.to_be_bytes());
         bytes.push(match self.state {
-            RecordState::Queued => b'Q',
+            RecordState::Queued { .. } => b'Q',
             RecordState::Ordered(order) => code_of(order.state),
             RecordState::Failed(_) => b'F',
         });
         let [_, _, placed_at @ ..] = self.placed_at_ms.clamp(0, PLACED_AT_MS_MAX).to_be_bytes();
         bytes.extend(placed_at);
         match self.state {
-            RecordState::Queued => {}
+            RecordState::Queued { epoch } => {
+                bytes.extend(i32::try_from(epoch.0).unwrap_or(i32::MAX).to_be_bytes());
+            }
             RecordState::Ordered(RecordedOrder { version, pay_by, amount, .. }) => {
                 bytes.extend(version.to_be_bytes());
                 bytes.extend(pay_by.0.to_be_bytes());
@@ -76,7 +83,7 @@ impl RequestRecord {
         let placed_at_ms =
             rest.take::<6>()?.into_iter().fold(0, |ms, byte| ms << 8 | i64::from(byte));
         let state = match code {
-            b'Q' => RecordState::Queued,
+            b'Q' => RecordState::Queued { epoch: Epoch(i32::from_be_bytes(rest.take()?).into()) },
             b'F' => RecordState::Failed(unpack_reason(&mut rest)?),
             _ => RecordState::Ordered(RecordedOrder {
                 state: state_of(code).ok_or(BrokenRecord("an unknown state"))?,
@@ -214,7 +221,7 @@ pub(super) mod tests {
 
     fn states() -> impl Strategy<Value = RecordState> {
         prop_oneof![
-            Just(RecordState::Queued),
+            any::<i32>().prop_map(|epoch| RecordState::Queued { epoch: Epoch(epoch.into()) }),
             (
                 prop::sample::select(OrderState::ALL.to_vec()),
                 (any::<u16>(), 0..=i64::MAX, any::<u32>())
@@ -243,12 +250,12 @@ pub(super) mod tests {
         fn a_packed_record_unpacks_to_itself(record in records()) {
             let bytes = record.pack();
             match record.state {
-                RecordState::Queued => prop_assert_eq!(bytes.len(), RECORD_BYTES),
+                RecordState::Queued { .. } => prop_assert_eq!(bytes.len(), QUEUED_BYTES),
                 RecordState::Ordered(_) => {
                     let amount_bytes = bytes.len().checked_sub(ORDERED_BYTES);
                     prop_assert!(amount_bytes.is_some_and(|it| it <= AMOUNT_BYTES_MAX));
                 }
-                RecordState::Failed(_) => prop_assert!(bytes.len() > RECORD_BYTES),
+                RecordState::Failed(_) => prop_assert!(bytes.len() > HEAD_BYTES),
             }
             prop_assert_eq!(RequestRecord::unpack(&bytes), Ok(record));
         }
@@ -280,7 +287,7 @@ pub(super) mod tests {
             buyer: BuyerId::new(7).unwrap(),
             quantity: 1,
             placed_at_ms: 1,
-            state: RecordState::Queued,
+            state: RecordState::Queued { epoch: Epoch(1) },
         }
         .pack();
         let with = |at: usize, byte: u8| {
@@ -293,13 +300,13 @@ pub(super) mod tests {
         assert_eq!(with(11, 0), "no units");
         assert_eq!(with(12, b'6'), "an unknown state");
         assert_eq!(with(12, b'5'), "too short");
-        assert_eq!(with(12, b'F'), "too short");
+        assert_eq!(with(12, b'F'), "an unknown reason");
     }
 
     #[test]
     fn a_time_outside_the_range_is_clamped() {
         for (placed_at_ms, clamped) in [(-1, 0), (i64::MAX, PLACED_AT_MS_MAX)] {
-            let state = RecordState::Queued;
+            let state = RecordState::Queued { epoch: Epoch(1) };
             let buyer = BuyerId::new(1).unwrap();
             let record = RequestRecord { buyer, quantity: 1, placed_at_ms, state };
             assert_eq!(RequestRecord::unpack(&record.pack()).unwrap().placed_at_ms, clamped);

@@ -269,9 +269,9 @@ pub(super) async fn num_unsettled_in_any_state(buckets: &SkuBuckets) -> Result<u
 async fn num_in_records(buckets: &SkuBuckets, keys: &BucketKeys) -> Result<u64, Error> {
     let mut num_queued = 0_u64;
     let add = |_: &str, record: Vec<u8>| {
-        let is_decided =
-            RequestRecord::unpack(&record).is_ok_and(|record| record.state != RecordState::Queued);
-        num_queued += u64::from(!is_decided);
+        let record = RequestRecord::unpack(&record);
+        let is_queued = |record: RequestRecord| matches!(record.state, RecordState::Queued { .. });
+        num_queued += u64::from(record.map_or(true, is_queued));
         Ok(())
     };
     read_pages(buckets, keys, "HVALS", add).await?;

@@ -13,7 +13,7 @@ use std::ops::Range;
 use super::super::{Error, QueuedPage};
 use super::poll::{count, is_distrusted};
 use super::sku_buckets::SkuBuckets;
-use crate::domain::{BucketNo, OrderIntent, RequestId, Reservation, Sku, TraceId};
+use crate::domain::{BucketNo, OrderIntent, RequestId, Sku};
 use crate::redis::executor::CallError;
 use crate::redis::scripts::lookup::read_queued;
 use crate::redis::scripts::record::BrokenRecord;
@@ -127,7 +127,7 @@ async fn read(
 ) -> Result<Result<(), String>, Error> {
     let keys = buckets.keys(bucket)?;
     let found = buckets.run(read_queued(keys, pages), "reading queued requests").await;
-    let (epoch, requests) = match found {
+    let requests = match found {
         Ok(found) => found,
         Err(error @ Error::Damaged { .. }) => return Ok(Err(error.to_string())),
         Err(error) => return Err(error),
@@ -135,22 +135,7 @@ async fn read(
     let sku = buckets.latest();
     for queued in requests {
         match queued {
-            Ok((request, record)) => {
-                // As the gate built it when the request was accepted, without the trace.
-                let (epoch, terms) = sku.terms_at(record.placed_at_ms, epoch);
-                let reservation = Reservation {
-                    request,
-                    sku: buckets.sku.no,
-                    bucket,
-                    epoch,
-                    terms,
-                    buyer: record.buyer,
-                    quantity: record.quantity,
-                    placed_at_ms: record.placed_at_ms,
-                    trace: TraceId(0),
-                };
-                to.intents.push(reservation.intent(&sku));
-            }
+            Ok((request, record)) => to.intents.extend(record.intent(request, &sku, bucket)),
             Err(error) => {
                 to.damage.get_or_insert(format!("{}: {error}", keys.bucket()));
             }

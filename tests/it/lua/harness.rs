@@ -295,7 +295,7 @@ impl Fixture {
         self.run(client, &clear_loan(&self.buckets[from], BucketNo(to), no)).unwrap().0
     }
 
-    pub fn queued(&self, bucket: usize) -> ScriptCall<(Epoch, Vec<QueuedRecord>)> {
+    pub fn queued(&self, bucket: usize) -> ScriptCall<Vec<QueuedRecord>> {
         read_queued(&self.buckets[bucket], self.pages().all())
     }
 

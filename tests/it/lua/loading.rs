@@ -65,7 +65,8 @@ fn loaded_rows_are_answered_as_they_were() {
     let found = fixture.run(&mut client, &find).unwrap();
     let states: Vec<_> = found.iter().map(|record| record.map(|record| record.state)).collect();
     let paid = Some(RecordState::Ordered(PAID));
-    assert_eq!(states, [Some(RecordState::Queued), None, paid, Some(RecordState::Queued)]);
+    let queued = Some(RecordState::Queued { epoch: Epoch(1) });
+    assert_eq!(states, [queued, None, paid, queued]);
 }
 
 #[test]

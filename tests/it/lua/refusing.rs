@@ -123,7 +123,7 @@ impl Fault {
             (_, Script::Hold) => false,
             // Queued requests are readable even when the fence does not match.
             (Self::OtherServer | Self::Loading, Script::Queued) => false,
-            (Self::Field(field, _), Script::Queued) => *field == "epoch",
+            (Self::Field(field, _), Script::Queued) if *field != "epoch" => false,
             // Epoch and phase are stored for the next loader.
             (Self::OtherServer | Self::Loading, Script::SetPhase) => false,
             // Records remain until the loader clears them.

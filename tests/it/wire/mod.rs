@@ -17,8 +17,8 @@ use crate::support::intents::{self, pack_into};
 mod dead_letters;
 
 const INSTALLATION: &str = "0badcafe";
-const V2: &str = include_str!("envelope-v2.json");
 const V3: &str = include_str!("envelope-v3.json");
+const V4: &str = include_str!("envelope-v4.json");
 const MALFORMED: &str = include_str!("malformed.json");
 
 /// One malformed message: C20.
@@ -32,7 +32,7 @@ pub struct MalformedMessage {
 
 /// The twelve malformed messages of `malformed.json`.
 pub fn malformed_messages() -> Vec<MalformedMessage> {
-    let valid: Json = serde_json::from_str(V2).unwrap();
+    let valid: Json = serde_json::from_str(V3).unwrap();
     let malformed_messages: Vec<Json> = serde_json::from_str(MALFORMED).unwrap();
     let malformed = malformed_messages.iter().map(|message| {
         let mut merged = valid["headers"].clone();
@@ -140,8 +140,8 @@ fn validated(headers: Headers, body: Bytes) -> Result<DecodedIntents, MalformedE
 }
 
 #[test]
-fn version_2_is_read_and_written_byte_for_byte() {
-    let file: Json = serde_json::from_str(V2).unwrap();
+fn version_3_is_read_and_written_byte_for_byte() {
+    let file: Json = serde_json::from_str(V3).unwrap();
     let (expected, body) = (headers(&file["headers"]), bytes(&file["body"]));
     let intents = [intent(1001, 1, 1, 6), intent(1002, 2, 3, 3)];
     let read = validated(expected.clone(), body.clone()).unwrap();
@@ -153,7 +153,7 @@ fn version_2_is_read_and_written_byte_for_byte() {
 
 #[test]
 fn every_bit_of_an_intent_is_signed() {
-    let file: Json = serde_json::from_str(V2).unwrap();
+    let file: Json = serde_json::from_str(V3).unwrap();
     let (headers, body) = (headers(&file["headers"]), bytes(&file["body"]));
     for bit in 0..8 * intents::INTENT_BYTES {
         let mut forged = body.to_vec();
@@ -171,20 +171,20 @@ fn every_bit_of_an_intent_is_signed() {
 
 #[test]
 fn an_unreadable_intent_of_an_entry_is_separated() {
-    let file: Json = serde_json::from_str(V2).unwrap();
+    let file: Json = serde_json::from_str(V3).unwrap();
     for (broken, readable) in [(0..79, 79..158), (79..158, 0..79)] {
         let mut entry = bytes(&file["body"]).to_vec();
-        entry[broken.start + 19] = 99;
+        entry[broken.start + 23] = 99;
         let (message, unreadable) = envelope::encode(&entry.clone().into(), INSTALLATION, 5);
         let (headers, body) = message.unwrap();
-        assert_eq!((headers.version, &body[..]), (Some(2), &entry[readable]));
+        assert_eq!((headers.version, &body[..]), (Some(3), &entry[readable]));
         assert_eq!(unreadable.unwrap().0, entry[broken]);
     }
 }
 
 #[test]
 fn a_newer_version_is_refused_with_what_to_do() {
-    let file: Json = serde_json::from_str(V3).unwrap();
+    let file: Json = serde_json::from_str(V4).unwrap();
     let refused = reader().decode(&headers(&file["headers"]), &bytes(&file["body"]));
     assert_eq!(refused.unwrap_err().what, file["refused"].as_str().unwrap());
 }
@@ -204,7 +204,7 @@ fn every_malformed_message_has_its_flaw_and_its_reason() {
 
 #[test]
 fn a_message_without_our_headers_is_foreign() {
-    let file: Json = serde_json::from_str(V2).unwrap();
+    let file: Json = serde_json::from_str(V3).unwrap();
     let (valid, body) = (headers(&file["headers"]), bytes(&file["body"]));
     for (invalid, flaw) in [
         (Headers { content_type: None, ..valid.clone() }, "foreign"),
@@ -220,7 +220,7 @@ fn a_message_without_our_headers_is_foreign() {
 
 #[test]
 fn a_dead_letter_keeps_the_message_and_the_reason() {
-    let file: Json = serde_json::from_str(V2).unwrap();
+    let file: Json = serde_json::from_str(V3).unwrap();
     let (valid, body) = (headers(&file["headers"]), bytes(&file["body"]));
     let delivery = |headers: &Headers, key: &str| Delivery {
         tag: 1,

@@ -146,7 +146,7 @@ fn agree_on_intents(
 ) -> Result<(), TestCaseError> {
     let mut intents = play.books[bucket].unsettled();
     intents.sort_by_key(|intent| intent.request);
-    let queued = fixture.run(client, &fixture.queued(bucket)).unwrap().1;
+    let queued = fixture.run(client, &fixture.queued(bucket)).unwrap();
     let mut queued: Vec<_> = queued.into_iter().map(Result::unwrap).collect();
     queued.sort_by_key(|(request, _)| *request);
     let records: Vec<_> =

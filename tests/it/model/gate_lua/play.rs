@@ -233,7 +233,8 @@ impl<'a> Play<'a> {
         for reservation in &reservations {
             let book = &mut self.books[bucket];
             let record = book.record(reservation.request, None);
-            is_new.push(record.is_some_and(|record| record.state == RecordState::Queued));
+            let state = record.map(|record| record.state);
+            is_new.push(matches!(state, Some(RecordState::Queued { .. })));
             book.release(reservation.request, reason);
         }
         self.changes[bucket] += u64::from(is_new.contains(&true));
