@@ -39,7 +39,7 @@ for i = 1, size do
     item = UNKNOWN
     records[r], new_requests[r] = record, true
     failed = failed + 1
-    if is_returned == 1 then released = released + unpack_bytes('>I4', record, QUANTITY_AT) end
+    if is_returned == 1 then released = released + unpack_bytes('>I3', record, QUANTITY_AT) end
   elseif not is_record(stored) then
     return {CORRUPT, 'requests'}
   elseif sub(stored, 1, CONTENT_BYTES) ~= sub(record, 1, CONTENT_BYTES) then
@@ -47,7 +47,7 @@ for i = 1, size do
   elseif state ~= 'Q' then
     item = state == 'F' and REPEAT or IS_ORDERED
   else
-    local quantity = unpack_bytes('>I4', stored, QUANTITY_AT)
+    local quantity = unpack_bytes('>I3', stored, QUANTITY_AT)
     -- The new record keeps the time of the request from the old one.
     local placed_at, reason = sub(stored, STATE_AT + 1, HEAD_BYTES), sub(record, HEAD_BYTES + 1)
     records[r] = sub(record, 1, STATE_AT) .. placed_at .. reason

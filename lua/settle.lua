@@ -35,7 +35,7 @@ for i = 1, size do
   local r, b, counted
   r, b, counted, at = unpack_bytes('>HHI4', plan, at)
   local record, stored, item = ARGV[records_at + i], records[r], SETTLED
-  local quantity = unpack_bytes('>I4', record, QUANTITY_AT)
+  local quantity = unpack_bytes('>I3', record, QUANTITY_AT)
   local state = stored and sub(stored, STATE_AT, STATE_AT)
   if not stored then
     -- The order was committed while the bucket was loaded from the ledger: its units are not free.

@@ -41,9 +41,9 @@ pub(crate) struct GateFixture {
 }
 
 impl GateFixture {
-    pub(crate) async fn start(harness: &Harness<'_>) -> anyhow::Result<Self> {
+    pub(crate) async fn start(harness: &Harness<'_>, lines: &[&str]) -> anyhow::Result<Self> {
         let scratch = scratch(&harness.args.parent())?;
-        let redis = RedisServer::start(harness, &[])?;
+        let redis = RedisServer::start(harness, lines)?;
         let set = [
             "tier=gate".to_owned(),
             // The final reads of all orders take long.

@@ -109,7 +109,7 @@ async fn decisions(
     pipeline: usize,
 ) -> anyhow::Result<Vec<Row>> {
     find_program("redis-benchmark", "redis-tools")?;
-    let fixture = GateFixture::start(harness).await?;
+    let fixture = GateFixture::start(harness, &[]).await?;
     let (clients, concurrency) = (harness.args.connections, harness.args.connections * pipeline);
     let limits = (1_000, PER_BUCKET_MAX * u64::from(harness.args.buckets));
     let seconds = harness.args.seconds;

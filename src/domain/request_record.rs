@@ -191,7 +191,7 @@ mod tests {
                 let placed = samples::intent(1);
                 let amount = price * i64::from(placed.quantity);
                 let epoch = Epoch(epoch);
-                let intent = OrderIntent { epoch, placed_at_ms, amount, ..placed };
+                let intent = OrderIntent { epoch, amount, placed_at_ms, ..placed };
                 let record = RequestRecord::queued(&intent);
                 let found = record.intent(intent.request, &sku, intent.bucket);
                 assert_eq!(found.map(|it| (it.epoch, it.amount)), Some((epoch, amount)));

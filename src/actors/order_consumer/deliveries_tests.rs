@@ -88,7 +88,7 @@ fn an_intent_that_contradicts_its_sale_is_poison_with_the_reason() {
     let other_bucket = BucketNo((valid.bucket.0 + 1) % 4);
     for (bad, reason) in [
         (OrderIntent { quantity: 6, ..valid }, "quantity 6 is more than 5"),
-        (OrderIntent { quantity: u32::MAX, ..valid }, "quantity 4294967295 is more than 5"),
+        (OrderIntent { quantity: u32::MAX, ..valid }, "quantity 16777215 is more than 5"),
         (OrderIntent { epoch: Epoch(0), ..valid }, "epoch 0 is none of 1 to 3"),
         (OrderIntent { epoch: Epoch(4), ..valid }, "epoch 4 is none of 1 to 3"),
         (OrderIntent { epoch: Epoch(-1), ..valid }, "epoch -1 is none of 1 to 3"),

@@ -84,13 +84,13 @@ codes! {
     PHASE_MAX = Phase::Closed as i64;
 
     /// First bytes of a record, which must be equal in a repeat: buyer and units.
-    CONTENT_BYTES = 12;
+    CONTENT_BYTES = 11;
     /// Position of the units in a record, from 1.
     QUANTITY_AT = 9;
     /// Position of the state in a record, from 1.
     STATE_AT = CONTENT_BYTES + 1;
     /// First bytes of every record: buyer, units, state and time.
-    HEAD_BYTES = 19;
+    HEAD_BYTES = 18;
     /// Bytes of the record of a queued request: head and epoch.
     QUEUED_BYTES = HEAD_BYTES + 4;
     /// Position of the version in the record of an order, from 1.

@@ -1,18 +1,18 @@
 //! The binary format of an order intent: its record, then the other fields, then a signature that
-//! only a process of the installation can compute; 79 bytes in all.
+//! only a process of the installation can compute; 78 bytes in all.
 //!
 //! | bytes | holds |
 //! |---|---|
-//! | 0..23 | the [record](super::record) of the request, which a script copies to its page |
-//! | 23 | the version of this layout; its highest bit: the slot is the request's own number |
-//! | 24..32 | request |
-//! | 32..36 | SKU |
-//! | 36 | bucket |
-//! | 37..40 | quota, 0 for none |
-//! | 40..48 | amount |
-//! | 48..51 | payment window, seconds |
-//! | 51..67 | trace |
-//! | 67..79 | HMAC-SHA-256 of the bytes before, its first 96 bits |
+//! | 0..22 | the [record](super::record) of the request, which a script copies to its page |
+//! | 22 | the version of this layout; its highest bit: the slot is the request's own number |
+//! | 23..31 | request |
+//! | 31..35 | SKU |
+//! | 35 | bucket |
+//! | 36..39 | quota, 0 for none |
+//! | 39..47 | amount |
+//! | 47..50 | payment window, seconds |
+//! | 50..66 | trace |
+//! | 66..78 | HMAC-SHA-256 of the bytes before, its first 96 bits |
 //!
 //! All numbers are big-endian. An outbox entry is a sequence of intents. 64 of them with the
 //! overhead of Redis stay below 5 KiB; a larger value would take 6. A number that does not fit its
@@ -23,21 +23,18 @@ use std::slice::Chunks;
 
 use hmac::Mac;
 
-use super::record::{BrokenRecord, Cursor, QUEUED_BYTES};
+use super::record::{BrokenRecord, Cursor, QUEUED_BYTES, of_three_bytes, three_bytes};
 use crate::domain::{BucketNo, OrderIntent, RecordState, RequestId, RequestRecord, SkuNo, TraceId};
 use crate::runtime::mac::{HmacSha256, MAC_BYTES, keyed};
 
 /// Bytes of one intent.
-pub const INTENT_BYTES: usize = 79;
+pub const INTENT_BYTES: usize = 78;
 
 /// The version that is written and read.
 pub const VERSION: u8 = 3;
 
 /// In the byte of the version: the slot is the request's own number.
 const OWN_SLOT: u8 = 0x80;
-
-/// The largest number of three bytes.
-const THREE_BYTES_MAX: u32 = 0x00ff_ffff;
 
 /// Signs accepted intents. Every process of an installation has the same key, from the ledger.
 #[derive(Clone)]
@@ -84,11 +81,6 @@ pub fn pack(intent: &OrderIntent, key: &IntentKey) -> Vec<u8> {
     bytes
 }
 
-fn three_bytes(number: u32) -> [u8; 3] {
-    let [_, bytes @ ..] = number.min(THREE_BYTES_MAX).to_be_bytes();
-    bytes
-}
-
 /// The intents of a sequence; the last one may be cut.
 pub fn split(bytes: &[u8]) -> Chunks<'_, u8> {
     bytes.chunks(INTENT_BYTES)
@@ -119,20 +111,16 @@ pub fn unpack(bytes: &[u8]) -> Result<OrderIntent, BrokenRecord> {
         buyer: record.buyer,
         quantity: record.quantity,
         slot: if version & OWN_SLOT == 0 { 0 } else { request.to_db() },
-        quota: Some(of_three_bytes(rest.take()?).unsigned_abs()).filter(|it| *it > 0),
+        quota: Some(of_three_bytes(rest.take()?)).filter(|it| *it > 0),
         amount: i64::from_be_bytes(rest.take()?),
         placed_at_ms: record.placed_at_ms,
-        payment_window_s: of_three_bytes(rest.take()?),
+        payment_window_s: of_three_bytes(rest.take()?).cast_signed(),
         trace: TraceId(u128::from_be_bytes(rest.take()?)),
         published_at_ms: None,
     };
     let _code: [u8; MAC_BYTES] = rest.take()?;
     rest.end()?;
     Ok(intent)
-}
-
-fn of_three_bytes([high, middle, low]: [u8; 3]) -> i32 {
-    i32::from_be_bytes([0, high, middle, low])
 }
 
 #[cfg(test)]

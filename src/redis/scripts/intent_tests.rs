@@ -1,5 +1,6 @@
 use proptest::prelude::*;
 
+use super::super::record::THREE_BYTES_MAX;
 use super::super::record::tests::numbers;
 use super::*;
 use crate::domain::{BuyerId, Epoch, RequestRecord};
@@ -11,7 +12,7 @@ fn key() -> IntentKey {
 prop_compose! {
     fn intents()(
         (request, buyer) in (numbers(), numbers()),
-        quantity in 1..=u32::MAX,
+        quantity in 1..=THREE_BYTES_MAX,
         (sku, bucket, epoch) in any::<(i32, u8, i32)>(),
         (has_slot, amount) in any::<(bool, i64)>(),
         payment_window_s in 0..=0x00ff_ffff_i32,
@@ -83,19 +84,19 @@ fn a_number_beyond_every_limit_is_stored_as_the_largest_one() {
 #[test]
 fn an_intent_of_another_version_or_length_is_refused() {
     let mut bytes = vec![1; INTENT_BYTES];
-    bytes[12] = b'Q';
+    bytes[11] = b'Q';
     for version in [0, 1, 2, 2 | OWN_SLOT, 4] {
-        bytes[23] = version;
+        bytes[22] = version;
         assert_eq!(unpack(&bytes), Err(BrokenRecord("an unknown version")));
     }
-    bytes[23] = VERSION;
+    bytes[22] = VERSION;
     assert!(unpack(&bytes).is_ok());
     assert!(!key().has_signed(&bytes));
     assert_eq!(unpack(&bytes[..INTENT_BYTES - 1]), Err(BrokenRecord("too short")));
     // The record of an order is longer than that of a queued request.
-    bytes[12] = b'0';
+    bytes[11] = b'0';
     assert_eq!(unpack(&bytes), Err(BrokenRecord("too short")));
-    bytes[12] = b'Q';
+    bytes[11] = b'Q';
     bytes.push(1);
     assert_eq!(unpack(&bytes), Err(BrokenRecord("too long")));
 }

@@ -1,18 +1,18 @@
-//! The record of an accepted request in its bucket: 19 bytes, and a few more that its state has.
+//! The record of an accepted request in its bucket: 18 bytes, and a few more that its state has.
 //!
 //! | bytes | holds |
 //! |---|---|
 //! | 0..8 | buyer, big-endian |
-//! | 8..12 | units, big-endian |
-//! | 12 | state: `Q` queued, `0` to `5` the order's state, `F` failed |
-//! | 13..19 | time of the request, epoch milliseconds, big-endian |
-//! | 19..23 | queued only: the epoch of its terms, big-endian |
-//! | 19..21 | order only: its version, big-endian |
-//! | 21..25 | order only: its payment deadline, [`PayBy`], big-endian |
-//! | 25.. | order only: its amount, big-endian without leading zeros, up to 8 bytes |
-//! | 19.. | failed only: one byte for the reason, and its details |
+//! | 8..11 | units, big-endian |
+//! | 11 | state: `Q` queued, `0` to `5` the order's state, `F` failed |
+//! | 12..18 | time of the request, epoch milliseconds, big-endian |
+//! | 18..22 | queued only: the epoch of its terms, big-endian |
+//! | 18..20 | order only: its version, big-endian |
+//! | 20..24 | order only: its payment deadline, [`PayBy`], big-endian |
+//! | 24.. | order only: its amount, big-endian without leading zeros, up to 8 bytes |
+//! | 18.. | failed only: one byte for the reason, and its details |
 //!
-//! Scripts compare the first 12 bytes, and read state and version; they never decode an id.
+//! Scripts compare the first 11 bytes, and read state and version; they never decode an id.
 
 use crate::domain::{
     BuyerId, Epoch, OrderState, PayBy, RecordState, RecordedOrder, Refusal, RequestId,
@@ -20,10 +20,10 @@ use crate::domain::{
 };
 
 /// Bytes of buyer and units, which must be equal in a repeat of the request.
-pub const CONTENT_BYTES: usize = 12;
+pub const CONTENT_BYTES: usize = 11;
 
 /// First bytes of every record.
-pub const HEAD_BYTES: usize = 19;
+pub const HEAD_BYTES: usize = 18;
 
 /// Bytes of the record of a queued request.
 pub const QUEUED_BYTES: usize = HEAD_BYTES + 4;
@@ -37,6 +37,19 @@ pub const AMOUNT_BYTES_MAX: usize = 8;
 /// The latest time that fits: far beyond the year 10000.
 const PLACED_AT_MS_MAX: i64 = (1 << 48) - 1;
 
+/// The largest number of three bytes, stored in place of a larger one, which is beyond every limit of
+/// a sale.
+pub const THREE_BYTES_MAX: u32 = 0x00ff_ffff;
+
+pub(super) fn three_bytes(number: u32) -> [u8; 3] {
+    let [_, bytes @ ..] = number.min(THREE_BYTES_MAX).to_be_bytes();
+    bytes
+}
+
+pub(super) fn of_three_bytes([high, middle, low]: [u8; 3]) -> u32 {
+    u32::from_be_bytes([0, high, middle, low])
+}
+
 /// The bytes were not written by any version of this program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -46,7 +59,7 @@ impl RequestRecord {
     /// Appends the record's bytes.
     pub fn pack_into(&self, bytes: &mut Vec<u8>) {
         bytes.extend(self.buyer.get().to_be_bytes());
-        bytes.extend(self.quantity.to_be_bytes());
+        bytes.extend(three_bytes(self.quantity));
         bytes.push(match self.state {
             RecordState::Queued { .. } => b'Q',
             RecordState::Ordered(order) => code_of(order.state),
@@ -75,7 +88,7 @@ impl RequestRecord {
         let mut rest = Cursor(bytes);
         let buyer =
             BuyerId::new(u64::from_be_bytes(rest.take()?)).ok_or(BrokenRecord("no buyer"))?;
-        let quantity = u32::from_be_bytes(rest.take()?);
+        let quantity = of_three_bytes(rest.take()?);
         if quantity == 0 {
             return Err(BrokenRecord("no units"));
         }
@@ -237,7 +250,7 @@ pub(super) mod tests {
     prop_compose! {
         fn records()(
             buyer in numbers(),
-            quantity in 1..=u32::MAX,
+            quantity in 1..=THREE_BYTES_MAX,
             placed_at_ms in 0..=PLACED_AT_MS_MAX,
             state in states(),
         ) -> RequestRecord {
@@ -297,10 +310,10 @@ pub(super) mod tests {
         };
         assert_eq!(with(7, 0), "no buyer");
         assert_eq!(with(0, 0x80), "no buyer");
-        assert_eq!(with(11, 0), "no units");
-        assert_eq!(with(12, b'6'), "an unknown state");
-        assert_eq!(with(12, b'5'), "too short");
-        assert_eq!(with(12, b'F'), "an unknown reason");
+        assert_eq!(with(10, 0), "no units");
+        assert_eq!(with(11, b'6'), "an unknown state");
+        assert_eq!(with(11, b'5'), "too short");
+        assert_eq!(with(11, b'F'), "an unknown reason");
     }
 
     #[test]

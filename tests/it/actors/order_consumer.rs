@@ -105,7 +105,7 @@ fn only_the_bad_order_of_a_batch_becomes_a_dead_letter() {
         let mut intents = harness.accept_all(1..=4).await;
         intents[1].amount += 1;
         let (headers, mut body) = envelope(&intents);
-        let torn = 2 * INTENT_BYTES + 23;
+        let torn = 2 * INTENT_BYTES + 22;
         body[torn] = 9;
         harness.broker.put(headers, "0", body.clone());
         harness.put_each(5..=20).await;

@@ -237,7 +237,7 @@ fn an_unreadable_intent_becomes_a_dead_letter_without_its_neighbours() {
         let simulation = Simulation::new(1);
         let packed = |no| pack(&simulation.intent(no));
         let mut broken = packed(3);
-        broken[23] = 99;
+        broken[22] = 99;
         let torn = packed(5)[..70].to_vec();
         let entry = [packed(1), packed(2), broken.clone(), packed(4), torn.clone()].concat();
         simulation.store.put(simulation.bucket_of(1), entry.into());

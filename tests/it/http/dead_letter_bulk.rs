@@ -195,7 +195,7 @@ async fn a_dead_letter_that_comes_meanwhile_is_not_acted_on() {
 #[tokio::test]
 async fn a_dead_letter_that_refuses_the_verb_does_not_stop_the_others() {
     let app = selling(unlimited(), 5).await;
-    store(&app, &[(1, 0, "consumer", &packed(100), 79), (2, 0, "consumer", "00", 1)]);
+    store(&app, &[(1, 0, "consumer", &packed(100), 78), (2, 0, "consumer", "00", 1)]);
     let open = json!({"state": "open"});
     let step = stepped(&app, "/discard", &open, 2).await;
     let outcomes = outcomes(&step);

@@ -40,7 +40,7 @@ pub(super) fn store(app: &TestApp, dead_letters: &[(i64, i16, &str, &str, i64)])
 
 /// Stores a dead letter with this one request.
 fn store_with_request(app: &TestApp, no: i64, request: u64) {
-    store(app, &[(no, 0, "consumer", &packed(request), 79)]);
+    store(app, &[(no, 0, "consumer", &packed(request), 78)]);
     let update = format!("UPDATE dead_requests SET request_id = {request} WHERE letter_no = {no}");
     connect(app).batch_execute(&update).unwrap();
 }
@@ -191,7 +191,7 @@ async fn a_dead_letter_is_discarded_unless_its_requests_are_orders() {
     store(
         &app,
         &[
-            (1, 0, "consumer", &packed(100), 79),
+            (1, 0, "consumer", &packed(100), 78),
             (2, 1, "consumer", "00", 1),
             (3, 0, "consumer", "00", 1),
         ],
@@ -269,7 +269,7 @@ async fn without_a_broker_a_replay_is_refused() {
 async fn a_trace_and_an_audit_show_dead_letters() {
     let app = selling(unlimited(), 5).await;
     let (body, trace_id) = (packed(100), format!("{:032x}", TRACE_ID.0));
-    store(&app, &[(1, 0, "consumer", &body, 79)]);
+    store(&app, &[(1, 0, "consumer", &body, 78)]);
     let trace = app.admin("/requests/100/trace", None).await;
     assert_eq!((&trace["trace_id"], &trace["took_ms"]), (&json!(trace_id), &Json::Null));
     let stage = &trace["stages"][0];

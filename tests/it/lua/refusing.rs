@@ -263,7 +263,7 @@ fn an_outbox_of_another_type_is_refused_before_anything_is_taken() {
 fn a_page_with_invalid_values_is_refused() {
     let redis = Redis::start();
     let mut client = ScriptClient::new(&redis);
-    let records = ["", "short", "twelve bytes5 and so", "twelve bytesQ but longer", "1234567890.."];
+    let records = ["", "short", "eleven byte5 and so", "eleven byteQ but longer", "1234567890.."];
     let units = ["", "-1", "0", "1.5", "many", "4294967296"];
     for policy in policies() {
         let fixture = scenarios::fixture(&redis, policy);

@@ -148,7 +148,7 @@ fn only_a_replayable_dead_letter_is_the_end_state_of_its_requests() {
     torn.pop();
     assert!(of(&ours, &torn.into()).is_empty());
     let mut one_is_broken = body.to_vec();
-    one_is_broken[23] = 99;
+    one_is_broken[22] = 99;
     assert!(of(&ours, &one_is_broken.clone().into()).is_empty());
     let broken_entry = dead_letter(one_is_broken.into());
     assert!(numbers(&from_outbox(&broken_entry, &reader())).is_empty());
@@ -193,7 +193,7 @@ fn the_error_states_why_it_cannot_be_replayed() {
     let lengths = format!("the first {} of its {} bytes", body.len(), body.len() + 1);
     assert!(why(&cut).contains(&lengths), "{}", why(&cut));
     let mut broken = body.to_vec();
-    broken[INTENT_BYTES + 23] = 99;
+    broken[INTENT_BYTES + 22] = 99;
     let broken = why(&content(&ours(), &broken));
     assert!(broken.contains("1 of its 2 intents cannot be read"), "{broken}");
     let newer = DeadLetterHeaders { version: Some(envelope::VERSION + 1), ..ours() };

@@ -118,9 +118,9 @@ fn a_foreign_record_does_not_hide_the_others() {
         let shop = Shop::open(&backend, ONE, 100, 1).await;
         let expected = accept(&backend, &shop, 1, 4).await;
         let (mut redis, page) = (connect(&backend), keys(&shop).requests(0));
-        let twelve = "twelve bytes";
-        command(&mut redis, &["HSET", &page, "77", &format!("{twelve}Q but longer")]);
-        command(&mut redis, &["HSET", &page, "no number", &format!("{twelve}Q123456")]);
+        let eleven = "eleven byte";
+        command(&mut redis, &["HSET", &page, "77", &format!("{eleven}Q but longer")]);
+        command(&mut redis, &["HSET", &page, "no number", &format!("{eleven}Q123456")]);
         command(&mut redis, &["HSET", &page, "78", "short"]);
         assert_eq!(unsettled(&shop).await, Ok(expected));
     });
@@ -135,7 +135,7 @@ fn a_record_that_cannot_be_read_is_queued_in_a_bucket_that_a_loader_holds() {
         accept(&backend, &shop, 1, 3).await;
         shop.settle(&[1, 2].map(|no| shop.reservation(no, no, 1))).await;
         let page = keys(&shop).requests(0);
-        command(&mut connect(&backend), &["HSET", &page, "77", "twelve bytes?123456"]);
+        command(&mut connect(&backend), &["HSET", &page, "77", "eleven byte?123456"]);
         let _loading = shop.stock.load(shop.sku.clone(), 0, LoaderToken(2)).await.unwrap();
         assert_eq!(shop.stock.num_unsettled_in_any_state(shop.sku.no).await, Ok(1));
     });
