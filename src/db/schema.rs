@@ -13,7 +13,7 @@ diesel::table! {
         ends_at_ms -> BigInt,
         /// [`crate::domain::Phase`] by number.
         phase -> SmallInt,
-        /// The number of the latest opening; 0: never opened.
+        /// Rises with each opening and change of terms; 0: never opened.
         epoch -> BigInt,
         /// The time of the latest opening; 0: never opened.
         opened_at_ms -> BigInt,
@@ -111,7 +111,7 @@ diesel::table! {
         /// [`crate::domain::Policy::slot`]; the request id after an end that returned the limit.
         slot -> BigInt,
         request_id -> BigInt,
-        /// The opening of the sale under which the units were reserved.
+        /// The epoch of the sale in which the units were reserved.
         epoch -> BigInt,
         quantity -> Integer,
         /// Price times quantity.

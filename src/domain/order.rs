@@ -16,7 +16,7 @@ pub struct Reservation {
     pub sku: SkuNo,
     /// The buyer's home bucket.
     pub bucket: BucketNo,
-    /// The opening of the sale in the sender's catalog; a gate with another epoch answers
+    /// The epoch of the sale in the sender's catalog; a bucket with another epoch answers
     /// [`Verdict::StaleEpoch`].
     pub epoch: Epoch,
     pub buyer: BuyerId,
@@ -84,7 +84,7 @@ pub enum Refusal {
     },
     /// The order would exceed the buyer's quota.
     QuotaExceeded {
-        /// Units of the buyer's live orders.
+        /// Units of the buyer's accepted requests and live orders.
         owned: u32,
         /// The buyer's quota of units.
         limit: u32,
@@ -136,7 +136,7 @@ pub struct OrderIntent {
     pub sku: SkuNo,
     /// The bucket that reserved the units.
     pub bucket: BucketNo,
-    /// The opening of the sale under which the units were reserved.
+    /// The epoch of the sale in which the units were reserved.
     pub epoch: Epoch,
     pub buyer: BuyerId,
     /// Units, at least 1.
