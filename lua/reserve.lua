@@ -1,7 +1,7 @@
 #!lua
 -- Decides a batch of reservations in order.
 --
--- KEYS: bucket, outbox, pages of requests.., pages of buyers.., dead unless the kind is none
+-- KEYS: bucket, outbox (kind none: unsettled), pages of requests.., of buyers.., dead (other kinds)
 -- ARGV: server, installation, epoch, quota or 0, outbox kind, intents of an entry, most entries,
 --       touch, counts of requests, counts of buyers, plan, requests.., intents.., buyers..
 -- Buyers are passed under a quota only. If each buyer may order once, the request id follows from

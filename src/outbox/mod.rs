@@ -7,7 +7,7 @@
 //!
 //! A relay worker moves entries from a bucket's outbox to itself (*claim*) and removes them when
 //! they are published or given up (*acknowledge*). Removal is by identity: it removes the entry
-//! that the broker confirmed, wherever that entry is by then, and no other. So a worker whose
+//! that the broker confirmed, also if it was reclaimed meanwhile, and no other. So a worker whose
 //! entries were moved to another worker is harmless: both publish them, and the ledger makes one
 //! order of each request.
 //!
@@ -161,9 +161,9 @@ pub trait Outbox: Send + Sync {
         buckets: &[(BucketKey, usize)],
     ) -> PerBucket<Vec<OutboxEntry>>;
 
-    /// Removes entries that were published or given up: those that the worker holds, and reclaimed
-    /// ones that are found at the front of the outbox. An entry found in neither belongs to another
-    /// worker; no dead letter is written for it. One round trip to each server.
+    /// Removes entries that were published or given up: those that the worker holds, reclaimed ones
+    /// at the front of the outbox, and in a stream those that another worker holds. No dead letter
+    /// is written for an entry that is not removed. One round trip to each server.
     async fn acknowledge(
         &self,
         worker: &str,
