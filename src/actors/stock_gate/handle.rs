@@ -246,7 +246,7 @@ impl GateHandle {
         if sale.retention.is_purged() {
             return Ok(T::default());
         }
-        // A draft here, which another process may have opened, or a sale that is long over.
+        // The SKU may be unknown here: another process opened the sale, or the sale is long over.
         self.stock.register(sku);
         let is_early = || sale.phase == Phase::Draft || self.clock.wall_ms() < sale.starts_at_ms;
         match answer.await {

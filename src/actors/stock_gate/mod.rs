@@ -227,8 +227,8 @@ impl StockGate {
     }
 
     /// Retries a batch after an error of the stock, a few times, with the same request ids. A
-    /// request that the stock accepted without an answer is found by
-    /// [`Self::resubmit_unsettled`].
+    /// request that the stock accepted without an answer is in the outbox, where a relay finds it,
+    /// or is found by [`Self::resubmit_unsettled`].
     fn not_decided(
         &mut self,
         ctx: &mut Context<Self>,

@@ -116,9 +116,9 @@ async fn present_request(
     }
 }
 
-/// Why another quantity is refused under the buyer's one id, which the buyer did not send: the
-/// first request has failed, or there is an order. If that has ended, and the buyer may buy again,
-/// with the id of that purchase.
+/// Why a second purchase without a request id, of another quantity, is refused: the first one has
+/// failed, or it is queued or an order, and the policy allows one. Returned with the id of the
+/// next purchase, if the order of the first one has ended and the buyer may buy again.
 ///
 /// # Errors
 /// The stock's error when it cannot be read.

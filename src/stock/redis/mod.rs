@@ -123,8 +123,8 @@ impl RedisStock {
     }
 }
 
-/// A bucket that failed did not keep the call from the others. Returns the error that may have left
-/// a bucket selling, if there is one.
+/// The result of one call on every bucket of a SKU. Of several errors, one that may have left a
+/// bucket selling comes first.
 fn worst_of<T>(results: Vec<Result<T, Error>>) -> Result<(), Error> {
     let (harmless, worst): (Vec<_>, Vec<_>) = results
         .into_iter()

@@ -48,9 +48,9 @@ pub(super) struct AcceptedRequests {
 #[derive(Debug)]
 pub(super) struct SkuBuckets {
     pub(super) executor: ScriptExecutor,
-    /// As this process registered it: what depends on it never changes.
+    /// The SKU as this process registered it, for what never changes, such as policy and pages.
     pub(super) sku: Arc<Sku>,
-    /// With its latest terms.
+    /// The SKU with its latest terms.
     latest: ArcSwap<Sku>,
     /// One for each bucket.
     pub(super) keys: Vec<BucketKeys>,
@@ -63,7 +63,7 @@ pub(super) struct SkuBuckets {
     /// Each bucket's largest observed change count.
     changes: Vec<AtomicU64>,
     accepted: ArcSwapOption<AcceptedRequests>,
-    /// How often they were forgotten: a read that began before is not kept.
+    /// How often the accepted requests were forgotten: a read that began before is not kept.
     num_forgotten: AtomicU64,
     /// When the change counts were last read.
     polled_at: Mutex<Option<Instant>>,
