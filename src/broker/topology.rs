@@ -85,7 +85,7 @@ pub struct Queue {
     pub name: String,
     /// The bound exchange and the binding key.
     pub binding: PublishAddress,
-    /// The dead letter exchange; `None` for a queue without consumers, whose messages stay there.
+    /// The dead letter exchange; `None` for `unreadable` and `due`, whose messages go nowhere else.
     pub dead_letters_to: Option<String>,
     /// Deliveries of a message after which it is dead-lettered.
     pub deliveries_max: i64,

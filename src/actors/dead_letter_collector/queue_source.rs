@@ -37,7 +37,7 @@ impl DeadLetterSource for QueueSource {
         if self.deps.capacity(num_pending) > 0 {
             return Ok(());
         }
-        // Nothing more can be received: pause until a dead letter that was set aside is due.
+        // Nothing more can be received: back off until a dead letter that was set aside is due.
         Err("the ledger rejected every unacknowledged dead letter".to_owned())
     }
 }

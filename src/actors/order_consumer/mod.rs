@@ -79,7 +79,7 @@ pub struct ConsumerDeps {
     pub watermarks: Arc<dyn Watermarks>,
     pub reader: EnvelopeReader,
     pub settings: ConsumerSettings,
-    /// Dead letters published and not confirmed.
+    /// Most dead letters that are published and not confirmed.
     pub confirm_window: usize,
     /// Waits before a retry at the broker.
     pub reconnect: Backoff,

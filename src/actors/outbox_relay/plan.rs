@@ -99,13 +99,13 @@ impl BucketState {
 /// The buckets of one worker.
 pub struct RelayPlan {
     pub(super) settings: RelaySettings,
-    /// Of this worker, below `settings.workers`.
+    /// The index of this worker, below `settings.workers`.
     worker: usize,
     /// Installation id that messages carry.
     pub(super) installation: Arc<str>,
     /// Number of order queues.
     pub(super) queues: u16,
-    /// Of a bucket, an entry or the broker before its first failure.
+    /// The backoff of a bucket or an entry before its first failure.
     backoff: Backoff,
     pub(super) buckets: HashMap<BucketKey, BucketState>,
     /// Whether predecessors may hold entries in buckets that are added later.

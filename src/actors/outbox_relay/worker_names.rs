@@ -24,7 +24,7 @@ impl WorkerNames {
         Self { prefix, index, numbers: Arc::new(Mutex::new((1, 0))) }
     }
 
-    /// Of the worker among those of its process.
+    /// The index of the worker among those of its process.
     pub(super) fn index(&self) -> usize {
         self.index
     }

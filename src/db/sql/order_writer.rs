@@ -53,7 +53,7 @@ impl<D: Database> OrderWriter for SqlLedger<D> {
     }
 }
 
-/// Writes all intents as orders with the time `now_ms`, which it returns; `None`: none.
+/// Writes all intents as orders with the time `now_ms`, which it returns; `None`: wrote none.
 fn place<D: Database>(
     conn: &mut D,
     fence: WriterFence,
@@ -88,8 +88,8 @@ fn place<D: Database>(
     Ok(placed.then_some(now_ms))
 }
 
-/// Whether any of these orders, of which some SKU has bars or some request has failed, is refused:
-/// the bar may be of another buyer, or one that does not apply.
+/// Whether any of these orders is refused. `insert_orders` has found a failure of a request, or a
+/// bar in a SKU: the bar may be of another buyer, or one that does not apply.
 fn any_refused<D: Database>(conn: &mut D, keys: &[OrderKey]) -> Result<bool, Error> {
     let buyers = sorted(keys.iter().map(|key| (key.sku.0, key.buyer.to_db())));
     for chunk in buyers.chunks(IN_LIST_MAX) {
