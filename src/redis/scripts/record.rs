@@ -37,8 +37,7 @@ pub const AMOUNT_BYTES_MAX: usize = 8;
 /// The latest time that fits: far beyond the year 10000.
 const PLACED_AT_MS_MAX: i64 = (1 << 48) - 1;
 
-/// The largest number of three bytes, stored in place of a larger one, which is beyond every limit of
-/// a sale.
+/// The largest number of three bytes, stored for a larger one: no limit of a sale is beyond it.
 pub const THREE_BYTES_MAX: u32 = 0x00ff_ffff;
 
 pub(super) fn three_bytes(number: u32) -> [u8; 3] {
