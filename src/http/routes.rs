@@ -86,13 +86,15 @@ tables! {
         ];
         "GET" "/v1/requests/{request_id}", Buyer => requests::show, [NotFound Busy];
         "DELETE" "/v1/requests/{request_id}", Buyer => requests::cancel, [
-            NotFound AlreadyDecided Busy
+            NotFound AlreadyDecided RateLimited Busy
         ];
         "GET" "/v1/requests/{request_id}/events", Buyer => events::events, [NotFound Busy];
-        "GET" "/v1/orders", Buyer => orders::mine, [InvalidRequest Busy];
-        "DELETE" "/v1/orders/{request_id}", Buyer => payments::cancel, [NotFound NotPayable Busy];
+        "GET" "/v1/orders", Buyer => orders::mine, [InvalidRequest RateLimited Busy];
+        "DELETE" "/v1/orders/{request_id}", Buyer => payments::cancel, [
+            NotFound NotPayable RateLimited Busy
+        ];
         "POST" "/v1/orders/{request_id}/payment", Buyer => payments::pay, [
-            NotFound NotPayable Busy
+            NotFound NotPayable RateLimited Busy
         ];
         "POST" "/v1/payments/events", Open => payments::event, [
             InvalidRequest Unauthenticated BodyTooLarge Busy

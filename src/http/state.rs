@@ -157,6 +157,20 @@ impl HttpState {
         Ok(buyer)
     }
 
+    /// [`Self::admit`] of a call to the ledger, counted by all processes if the limits are shared.
+    ///
+    /// # Errors
+    /// `rate-limited` or `unauthenticated`.
+    pub async fn admit_to_ledger(
+        &self,
+        request: &HttpRequest,
+        call: LimitedCall,
+    ) -> Result<BuyerId, Problem> {
+        let buyer = self.admit(request, call)?;
+        self.admission.check_shared(request, buyer, call).await?;
+        Ok(buyer)
+    }
+
     /// Counts an admitted call together with other processes, if the limits are shared and one of
     /// these SKUs has units left as far as this process knows: a crowd that comes too late costs
     /// Redis nothing.
@@ -188,13 +202,6 @@ impl HttpState {
     }
 }
 
-async fn signing_key(settings: &Settings, ledger: &dyn Ledger) -> Result<Vec<u8>, db::Error> {
-    match &settings.auth.signing_key {
-        Some(key) => Ok(key.expose_secret().as_bytes().to_vec()),
-        None => ledger.secret("request-ids").await,
-    }
-}
-
 /// The signer and the request ids of this process: reads the signing key, and takes a process
 /// number from the ledger.
 ///
@@ -204,7 +211,10 @@ pub async fn signers(
     settings: &Settings,
     ledger: &dyn Ledger,
 ) -> Result<(Signer, RequestIds), db::Error> {
-    let key = signing_key(settings, ledger).await?;
+    let key = match &settings.auth.signing_key {
+        Some(key) => key.expose_secret().as_bytes().to_vec(),
+        None => ledger.secret("request-ids").await?,
+    };
     // A counter in the ledger: concurrent processes get different numbers.
     let process = ledger.next_token("process").await?.rem_euclid(1 << 16);
     let process = u16::try_from(process).unwrap_or_default();

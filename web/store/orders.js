@@ -42,7 +42,7 @@ export function ordersView(main, shop) {
       return shop.signIn();
     }
     if (titles.size === 0) await readTitles();
-    const { status, body } = await api.orders();
+    const { status, body, retryAfterMs } = await api.orders();
     if (isOver) return;
     if (status === 401) return shop.signIn();
     if (status === 200) {
@@ -50,11 +50,13 @@ export function ordersView(main, shop) {
       cursor = rows.size > body.orders.length ? cursor : body.next_cursor ?? null;
       more.hidden = !cursor;
       say(empty, rows.size > 0 ? "" : t("orders.none"));
-    } else {
+    } else if (status !== 429) {
+      // What was read just before the limit is still shown.
       say(empty, t("offline"));
     }
     const waits = [...rows.values()].map(({ order }) => msToChange(order));
-    timer = setTimeout(read, Math.max(PAYING_MS, Math.min(CALM_MS, ...waits)));
+    const waitMs = Math.min(CALM_MS, retryAfterMs ?? CALM_MS, ...waits);
+    timer = setTimeout(read, Math.max(PAYING_MS, waitMs));
   }
 
   function show(orders, isOlder) {

@@ -41,6 +41,8 @@ pub enum LimitedCall {
     RequestId,
     Challenge,
     Ticket,
+    Orders,
+    OrderChange,
 }
 
 impl LimitedCall {
@@ -51,6 +53,8 @@ impl LimitedCall {
             Self::RequestId => "request-id",
             Self::Challenge => "challenge",
             Self::Ticket => "ticket",
+            Self::Orders => "orders",
+            Self::OrderChange => "order-change",
         }
     }
 }

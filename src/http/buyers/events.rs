@@ -40,7 +40,7 @@ const BEAT: &[u8] = b": still queued\n\n";
     ),
 )]
 pub async fn events(request: HttpRequest, request_id: web::Path<String>, state: State) -> Handled {
-    let owned = BuyerRequest::verified(&request_id, &request, &state).await?;
+    let owned = BuyerRequest::verified(&request_id, state.buyer(&request)?, &state).await?;
     let last_id = request.headers().get(LAST_EVENT_ID).and_then(|id| id.to_str().ok());
     if last_id.is_some_and(|id| END_STATES.contains(&id)) {
         return Ok(HttpResponse::NoContent().insert_header(no_store()).finish());

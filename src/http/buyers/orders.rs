@@ -10,6 +10,7 @@ use serde::Deserialize;
 use super::views::{OrderView, OrdersView, no_store_json, page_cursor, page_cut, page_limit};
 use crate::db::OrderCursor;
 use crate::domain::{Order, OrderKey, OrderState, Payment, RequestId};
+use crate::http::admission::LimitedCall;
 use crate::http::middleware::problem::{Handled, Problem};
 use crate::http::state::{HttpState, State};
 
@@ -35,7 +36,7 @@ pub struct OrdersQuery {
 )]
 pub async fn mine(request: HttpRequest, query: web::Query<OrdersQuery>, state: State) -> Handled {
     let deps = &state.deps;
-    let buyer = state.buyer(&request)?;
+    let buyer = state.admit_to_ledger(&request, LimitedCall::Orders).await?;
     let limit = page_limit(query.limit, LIMIT_DEFAULT, LIMIT_MAX)?;
     let cursor = page_cursor(query.cursor.as_deref(), decode_cursor)?;
     let mut rows = deps.ledger.orders_of(buyer, cursor, limit + 1).await?;

@@ -10,6 +10,7 @@ use super::orders::views_of;
 use super::requests::BuyerRequest;
 use super::views::{OrderView, PaymentEventView, PaymentStartView, no_store_json, rfc3339};
 use crate::domain::{Actor, BucketNo, Order, OrderKey, PaymentRecorded, StoreDeadLetterOutcome};
+use crate::http::admission::LimitedCall;
 use crate::http::middleware::body;
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
 use crate::http::state::{HttpState, State};
@@ -59,7 +60,8 @@ impl BuyerRequest {
     responses((status = 200, description = "where the buyer pays", body = PaymentStartView)),
 )]
 pub async fn pay(request: HttpRequest, request_id: web::Path<String>, state: State) -> Handled {
-    let owned = BuyerRequest::verified(&request_id, &request, &state).await?;
+    let buyer = state.admit_to_ledger(&request, LimitedCall::OrderChange).await?;
+    let owned = BuyerRequest::verified(&request_id, buyer, &state).await?;
     let paid = state.deps.orders.pay(owned.order_key()).await;
     let payable = paid.map_err(|error| owned.problem(error))?;
     owned.settle(payable.order, &state).await;
@@ -84,7 +86,8 @@ pub async fn pay(request: HttpRequest, request_id: web::Path<String>, state: Sta
     responses((status = 200, description = "cancelled, now or before", body = OrderView)),
 )]
 pub async fn cancel(request: HttpRequest, request_id: web::Path<String>, state: State) -> Handled {
-    let owned = BuyerRequest::verified(&request_id, &request, &state).await?;
+    let buyer = state.admit_to_ledger(&request, LimitedCall::OrderChange).await?;
+    let owned = BuyerRequest::verified(&request_id, buyer, &state).await?;
     let cancelled = state.deps.orders.cancel(owned.order_key(), Actor::Buyer, None).await;
     let order = cancelled.map_err(|error| owned.problem(error))?;
     owned.settle(order, &state).await;

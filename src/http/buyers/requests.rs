@@ -88,18 +88,17 @@ pub struct BuyerRequest {
 }
 
 impl BuyerRequest {
-    /// Verifies that `sent_id` was issued to the authenticated buyer.
+    /// Verifies that `sent_id` was issued to the buyer, who is authenticated.
     ///
     /// # Errors
     /// `not-found` for every fault of the id; `busy` if it names no known sale, and the ledger
     /// cannot be asked for others.
     pub async fn verified(
         sent_id: &str,
-        request: &HttpRequest,
+        buyer: BuyerId,
         state: &HttpState,
     ) -> Result<Self, Problem> {
         let deps = &state.deps;
-        let buyer = state.buyer(request)?;
         let unknown = || not_found(sent_id);
         let id = RequestIds::read(sent_id).ok_or_else(unknown)?;
         let found = deps.sales.find(|catalog| catalog.of_sku(id.sku_no)).await?;
@@ -147,7 +146,8 @@ fn not_found(sent_id: &str) -> Problem {
         headers(("Retry-After" = Option<u32>, description = "seconds; while it is `queued`")))),
 )]
 pub async fn show(request: HttpRequest, request_id: web::Path<String>, state: State) -> Handled {
-    let view = BuyerRequest::verified(&request_id, &request, &state).await?.poll(&state).await?;
+    let owned = BuyerRequest::verified(&request_id, state.buyer(&request)?, &state).await?;
+    let view = owned.poll(&state).await?;
     let mut answer = HttpResponse::Ok();
     answer.insert_header(no_store());
     if view.poll_after_ms > 0 {
@@ -162,9 +162,10 @@ pub async fn show(request: HttpRequest, request_id: web::Path<String>, state: St
     responses((status = 200, description = "cancelled, now or before", body = RequestView)),
 )]
 pub async fn cancel(request: HttpRequest, request_id: web::Path<String>, state: State) -> Handled {
-    let owned = BuyerRequest::verified(&request_id, &request, &state).await?;
-    let BuyerRequest { sku, number, buyer, .. } = &owned;
-    let record = state.deps.gates.record(sku, *number, *buyer).await?;
+    let buyer = state.admit_to_ledger(&request, LimitedCall::OrderChange).await?;
+    let owned = BuyerRequest::verified(&request_id, buyer, &state).await?;
+    let BuyerRequest { sku, number, .. } = &owned;
+    let record = state.deps.gates.record(sku, *number, buyer).await?;
     let record = record.ok_or_else(|| not_found(&owned.id))?;
     let cancelled = state.deps.requests.cancel(sku, *number, &record).await;
     let status = cancelled.map_err(|error| {
@@ -174,7 +175,7 @@ pub async fn cancel(request: HttpRequest, request_id: web::Path<String>, state: 
     if status == RequestStatus::Failed(Refusal::CancelledByBuyer) {
         return Ok(no_store_json(owned.view(&state, status).await));
     }
-    let view = RequestView::new(owned.id.clone(), &owned.listed, sku, *buyer, status);
+    let view = RequestView::new(owned.id.clone(), &owned.listed, sku, buyer, status);
     let decided = Problem::from(ProblemCode::AlreadyDecided)
         .with("request_id", view.request_id)
         .with("state", view.state);

@@ -70,8 +70,8 @@ async fn start_payment(
         let answer = call.send().await.ok()?;
         let status = answer.status().as_u16();
         let payment: Json = answer.json().await.ok()?;
-        assert!(matches!(status, 200 | 409 | 503), "{status} {payment}");
-        (status != 503).then(|| payment["payment_id"].as_str().map(str::to_owned))
+        assert!(matches!(status, 200 | 409 | 429 | 503), "{status} {payment}");
+        (status < 429).then(|| payment["payment_id"].as_str().map(str::to_owned))
     })
     .await
 }

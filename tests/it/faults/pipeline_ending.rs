@@ -56,7 +56,7 @@ impl Buyer<'_> {
     async fn cancel(&self, id: &str) -> (u16, Json) {
         until("an answer", async || {
             let answer = self.call(Method::DELETE, &format!("/v1/requests/{id}"), None).await?;
-            (answer.0 != 503).then_some(answer)
+            (!matches!(answer.0, 429 | 503)).then_some(answer)
         })
         .await
     }

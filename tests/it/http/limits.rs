@@ -1,8 +1,9 @@
 //! Limits of buyers and addresses.
 
-use reqwest::Response;
+use reqwest::{Method, Response};
 use serde_json::{Value as Json, json};
 
+use super::payments::call;
 use super::{Case, cases, problem, settings, unlimited};
 use crate::support::TestApp;
 use crate::support::app::Stores;
@@ -80,6 +81,25 @@ async fn every_kind_of_call_has_the_limits() {
 }
 
 #[tokio::test]
+async fn calls_that_ask_the_ledger_have_the_limits() {
+    let (app, _stores) = limited([0, 2, 0]).await;
+    let calls: [(Method, &str, u16); 4] = [
+        (Method::GET, "/v1/orders", 200),
+        (Method::POST, "/v1/orders/none/payment", 404),
+        (Method::DELETE, "/v1/orders/none", 404),
+        (Method::DELETE, "/v1/requests/none", 404),
+    ];
+    for (buyer, (method, path, status)) in (1..).zip(calls) {
+        for _ in 0..2 {
+            assert_eq!(call(&app, method.clone(), path, buyer).await.status(), status, "{path}");
+        }
+        refused_by(call(&app, method, path, buyer).await, "buyer-minute;q=2;w=60").await;
+    }
+    // A list counts apart from the changes, so that a page may read it after each.
+    assert_eq!(call(&app, Method::GET, "/v1/orders", 2).await.status(), 200);
+}
+
+#[tokio::test]
 async fn addresses_are_counted_before_credentials_and_behind_a_proxy() {
     let (app, _stores) = limited([0, 0, 2]).await;
     let send = |address: &'static str| {
@@ -115,6 +135,7 @@ async fn zero_is_no_limit() {
 pub const CASES: &[Case] = &cases![
     a_buyer_who_is_too_fast_is_refused_alone_and_by_kind_of_call,
     every_kind_of_call_has_the_limits,
+    calls_that_ask_the_ledger_have_the_limits,
     addresses_are_counted_before_credentials_and_behind_a_proxy,
     zero_is_no_limit,
 ];
