@@ -99,10 +99,11 @@ impl SettingEntry {
         let wanted = match &self.default {
             Json::Number(number) if number.is_f64() => "a number",
             Json::Number(_) => "a whole number of fitting size",
-            Json::Array(_) if self.path().1 == "trusted_proxies" => {
-                "a list of addresses, each of one proxy"
-            }
-            Json::Array(_) => "a list of strings",
+            Json::Array(_) => match self.path().1 {
+                "trusted_proxies" => "a list of addresses of proxies, such as [\"192.0.2.1\"]",
+                "challenges" => "a list of known values",
+                _ => "a list of strings",
+            },
             Json::Bool(_) => "true or false",
             _ if self.path().1 == "bind" => "address:port, such as 127.0.0.1:8080 or [::1]:8080",
             _ if value.is_string() => "one of the known values",
@@ -267,13 +268,17 @@ fn nested<'a>(values: impl Iterator<Item = (&'a str, &'a Json)>) -> Json {
 
 /// Parses text from the environment or a flag as the type of the default; other text stays a
 /// string, which deserialization refuses. A guess from the text alone would take the leading zeros
-/// of a token of digits.
+/// of a token of digits. A list is written as in the file, or as its items with commas between.
 fn typed_text(text: &str, default: &Json) -> Json {
     match default {
         Json::Number(_) | Json::Bool(_) => {
             serde_json::from_str(text.trim()).unwrap_or_else(|_| Json::from(text))
         }
-        Json::Array(_) => text.split(',').map(str::trim).filter(|item| !item.is_empty()).collect(),
+        Json::Array(_) => {
+            let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+            let listed = serde_json::from_str::<Vec<String>>(text);
+            listed.unwrap_or_else(|_| items.map(str::to_owned).collect()).into()
+        }
         _ => Json::from(text),
     }
 }

@@ -322,3 +322,24 @@ fn the_environment_is_read_and_secrets_stay_hidden() {
     assert!(json(&doctor)["findings"].as_array().is_some_and(|list| list.len() > 8));
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "it leaves files behind");
 }
+
+#[test]
+fn a_list_that_a_fault_shows_may_be_given_by_the_environment() {
+    let directory = tempfile::tempdir().unwrap();
+    let cases = [("HTTP__TRUSTED_PROXIES", "such as "), ("TICKETS__CHALLENGES", "Default: ")];
+    for (name, before) in cases {
+        let given = |value: &str| {
+            let mut command = floodgate(directory.path(), &["check-config"]);
+            command.env(format!("FLOODGATE__{name}"), value).output().unwrap()
+        };
+        let refused = given("abc");
+        assert_eq!(code(&refused), 3, "{refused:?}");
+        let text = scripted::stderr(&refused);
+        let (_, shown) = text.split_once(before).unwrap_or_else(|| panic!("{text}"));
+        let shown = &shown[..=shown.find(']').unwrap()];
+        let accepted = given(shown);
+        assert_eq!(code(&accepted), 0, "{name}={shown}: {accepted:?}");
+        let accepted = given(&shown.replace(['[', ']', '"'], ""));
+        assert_eq!(code(&accepted), 0, "{name}={shown} without brackets: {accepted:?}");
+    }
+}
