@@ -73,9 +73,11 @@ sections! { all;
             "set 256 or more; the default is 4096");
         keep_alive_ms: u64, positive();
         answer_deadline_ms: u64, positive();
-        sales_refresh_ms: u64, positive(), range(..=1000,
-            "is above 1000; buyers are promised stock numbers at most 1 s old",
-            "set 1000 or less");
+        sales_refresh_ms: u64, positive(), range(
+            ..=800_u64.saturating_sub(all.redis.sold_out_refresh_ms),
+            "is above 800 with redis.sold_out_refresh_ms; buyers are promised stock numbers at \
+             most 1 s old: their page and its reads take the rest",
+            "lower one of the two");
         trusted_proxies: Vec<IpAddr>;
     }
     /// The internal listener.

@@ -20,8 +20,8 @@ use crate::http::middleware::problem::{Handled, Problem};
 use crate::http::state::{HttpState, State};
 use crate::services::catalog::CatalogSale;
 
-/// Upper limit of the refresh interval, whatever is configured (milliseconds).
-const AGE_MAX_MS: u64 = 1000;
+/// Greatest age of a page, in milliseconds. Its numbers are `http.sales_refresh_ms` old already.
+const AGE_MAX_MS: u64 = 100;
 
 const LIMIT_DEFAULT: u32 = 100;
 const LIMIT_MAX: u32 = 200;

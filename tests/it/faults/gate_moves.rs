@@ -134,7 +134,7 @@ fn killed_before(script: Script) {
     let fixture = GateFixture::new();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     // Refreshes are so slow that only the purchase moves units.
-    let slow = [("http.sales_refresh_ms", "1000")];
+    let slow = [("http.sales_refresh_ms", "700")];
     let first = fixture.server(&slow);
     let (mut here, mut there) = (at_home(0, 2), at_home(1, 2));
     let [a, b, c] = [here.next().unwrap(), here.next().unwrap(), there.next().unwrap()];

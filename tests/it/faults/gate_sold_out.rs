@@ -48,7 +48,7 @@ fn two_thousand_refusals_cost_redis_next_to_nothing_and_repeats_read_their_order
     // As in production, periodic refreshes are rare.
     let app = fixture.app(&[
         ("http.sales_refresh_ms", "500"),
-        ("redis.sold_out_refresh_ms", "2000"),
+        ("redis.sold_out_refresh_ms", "300"),
         ("maintenance.every_ms", "500"),
         ("maintenance.lease_ttl_ms", "5000"),
         ("gate.resubmit_every_ms", "2000"),
@@ -196,7 +196,7 @@ fn a_process_forgets_that_it_is_sold_out_when_its_subscription_ends_and_begins()
 fn a_closed_sale_denies_no_request_that_another_process_accepted() {
     let fixture = GateFixture::new();
     // No refresh comes in between.
-    let settings = fixture.settings(&[&PATIENT[..], &[("http.sales_refresh_ms", "1000")]].concat());
+    let settings = fixture.settings(&[&PATIENT[..], &[("http.sales_refresh_ms", "700")]].concat());
     in_system(async {
         let ledger = Arc::new(DefectiveLedger::new(LedgerDefect::None));
         let here = Harness::start_on_redis(&settings, ledger.clone()).await;
