@@ -38,6 +38,7 @@ pub const HTML: &str = "text/html; charset=utf-8";
 pub const SCRIPT: &str = "text/javascript; charset=utf-8";
 pub const STYLE: &str = "text/css; charset=utf-8";
 pub const PICTURE: &str = "image/svg+xml";
+pub const JSON: &str = "application/json";
 pub const REVALIDATE: HeaderValue = HeaderValue::from_static("no-cache");
 const FOR_EVER: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
 

@@ -15,17 +15,18 @@ use actix_web::http::header::{
     CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName,
     HeaderValue, LOCATION, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
-use actix_web::{HttpResponse, web};
+use actix_web::{HttpRequest, HttpResponse, web};
 use serde_json::Value;
 use utoipa::OpenApi;
 use utoipa_swagger_ui::Config;
 
 use self::completion::{Listener, completed};
 use super::routes::{INTERNAL, InternalPaths, PUBLIC, PublicPaths};
+use crate::http::middleware::embedded::{JSON, Text};
 use crate::http::middleware::problem::{Handled, ProblemCode};
 
-static PUBLIC_TEXT: LazyLock<web::Bytes> = LazyLock::new(|| text(&public()));
-static INTERNAL_TEXT: LazyLock<web::Bytes> = LazyLock::new(|| text(&internal()));
+static PUBLIC_TEXT: LazyLock<Text> = LazyLock::new(|| Text::new(JSON, public().to_string()));
+static INTERNAL_TEXT: LazyLock<Text> = LazyLock::new(|| Text::new(JSON, internal().to_string()));
 
 static PAGE: LazyLock<Arc<Config<'static>>> =
     LazyLock::new(|| Arc::new(Config::from("../openapi.json").try_it_out_enabled(true)));
@@ -61,33 +62,28 @@ fn internal() -> Value {
     completed(InternalPaths::openapi(), &listener, INTERNAL)
 }
 
-fn text(document: &Value) -> web::Bytes {
-    web::Bytes::from(document.to_string())
-}
-
 /// The OpenAPI document of the public listener.
 #[utoipa::path(
     get, path = "/openapi.json", operation_id = "readOpenapi", tag = "documents",
-    responses((status = 200, description = "OpenAPI 3.1", body = Object)),
+    responses(
+        (status = 200, description = "OpenAPI 3.1", body = Object, headers(("ETag" = String))),
+        (status = 304, description = "unchanged", headers(("ETag" = String))),
+    ),
 )]
-pub async fn public_document() -> HttpResponse {
-    document(&PUBLIC_TEXT)
+pub async fn public_document(request: HttpRequest) -> HttpResponse {
+    PUBLIC_TEXT.respond(&request, FOR_A_MINUTE.1)
 }
 
 /// The OpenAPI document of the internal listener.
 #[utoipa::path(
     get, path = "/openapi.json", operation_id = "readInternalOpenapi", tag = "documents",
-    responses((status = 200, description = "OpenAPI 3.1", body = Object)),
+    responses(
+        (status = 200, description = "OpenAPI 3.1", body = Object, headers(("ETag" = String))),
+        (status = 304, description = "unchanged", headers(("ETag" = String))),
+    ),
 )]
-pub async fn internal_document() -> HttpResponse {
-    document(&INTERNAL_TEXT)
-}
-
-fn document(text: &web::Bytes) -> HttpResponse {
-    HttpResponse::Ok()
-        .insert_header((CONTENT_TYPE, HeaderValue::from_static("application/json")))
-        .insert_header(FOR_A_MINUTE)
-        .body(text.clone())
+pub async fn internal_document(request: HttpRequest) -> HttpResponse {
+    INTERNAL_TEXT.respond(&request, FOR_A_MINUTE.1)
 }
 
 /// Redirects to `/docs/`: the page's relative links need the slash.

@@ -67,6 +67,27 @@ async fn each_listener_describes_its_routes_with_their_refusals() {
 }
 
 #[tokio::test]
+async fn a_document_is_compressed_and_a_reader_who_has_it_gets_no_second_copy() {
+    let app = selling(one_per_buyer(), 5).await;
+    for address in [app.public, app.internal] {
+        let get = |name: &'static str, value: &str| {
+            let call = app.client.get(format!("http://{address}/openapi.json"));
+            call.header(name, value).send()
+        };
+        let packed = get("accept-encoding", "gzip").await.unwrap();
+        assert_eq!(packed.headers()["content-type"], "application/json");
+        assert_eq!(packed.headers()["cache-control"], "max-age=60");
+        assert_eq!(packed.headers()["content-encoding"], "gzip");
+        let tag = packed.headers()["etag"].to_str().unwrap().to_owned();
+        let plain = get("accept-encoding", "identity").await.unwrap();
+        assert_eq!(plain.headers()["etag"], tag);
+        let length = plain.bytes().await.unwrap().len();
+        assert!(packed.bytes().await.unwrap().len() < length / 4, "of {length} bytes");
+        assert_eq!(get("if-none-match", &tag).await.unwrap().status(), 304);
+    }
+}
+
+#[tokio::test]
 async fn the_page_is_served_from_here() {
     let app = selling(one_per_buyer(), 5).await;
     let redirect = reqwest::Client::builder().redirect(Policy::none()).build().unwrap();
