@@ -88,25 +88,21 @@ pub struct BuyerRequest {
 }
 
 impl BuyerRequest {
-    /// Verifies that `sent_id` was issued to the buyer, who is authenticated.
+    /// Verifies that this id was issued to the buyer, who is authenticated.
     ///
     /// # Errors
     /// `not-found` for every fault of the id; `busy` if it names no known sale, and the ledger
     /// cannot be asked for others.
-    pub async fn verified(
-        sent_id: &str,
-        buyer: BuyerId,
-        state: &HttpState,
-    ) -> Result<Self, Problem> {
+    pub async fn verified(sent: &str, buyer: BuyerId, state: &HttpState) -> Result<Self, Problem> {
         let deps = &state.deps;
-        let unknown = || not_found(sent_id);
-        let id = RequestIds::read(sent_id).ok_or_else(unknown)?;
+        let unknown = || not_found(sent);
+        let id = RequestIds::read(sent).ok_or_else(unknown)?;
         let found = deps.sales.find(|catalog| catalog.of_sku(id.sku_no)).await?;
         let (listed, sku) = found.ok_or_else(unknown)?;
         if !deps.request_ids.verify(&id, &listed.sale.id, sku.no, buyer) {
             return Err(unknown());
         }
-        Ok(Self { id: sent_id.to_owned(), number: id.number, listed, sku, buyer })
+        Ok(Self { id: sent.to_owned(), number: id.number, listed, sku, buyer })
     }
 
     /// The request as the stock has it.

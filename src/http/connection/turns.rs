@@ -12,9 +12,9 @@
 //!   behind it than its own body: [`READ_AHEAD_MAX`] bytes, or twice as many if it began in the
 //!   turn that read as many. The rest stays in the kernel, and the client has to wait. What was
 //!   read is given to actix-http a few heads at a time (see [`super::heads`]).
-//! * The body of a request is kept until its answer is complete: if its handler has not read it to
-//!   its end by then, actix-http closes the connection. Of a chunked body that was dropped it would
-//!   await the end, without a limit.
+//! * The body of a request is kept until its answer is complete: if it has not arrived as a whole
+//!   when the answer begins, and its handler did not read it, actix-http closes the connection. Of
+//!   a chunked body that was dropped it would await the end, without a limit.
 //! * An answer is handed to actix-http in slices of [`SLICE`]: it copies each into its buffer, and
 //!   sends that beyond 32 KiB. So a slow reader of a large text keeps a slice of it in memory.
 
@@ -30,8 +30,8 @@ use actix_service::Service;
 use actix_web::HttpResponse;
 use actix_web::body::{BodySize, EitherBody, MessageBody};
 use actix_web::web::Bytes;
-use futures_util::Stream;
 use futures_util::future::{Either, ready};
+use futures_util::{FutureExt, Stream, StreamExt};
 
 /// Bytes after which reading waits for the end of a request in progress, or for the next turn.
 pub const READ_AHEAD_MAX: usize = 8 * 1024;
@@ -62,7 +62,7 @@ struct Counts {
     has_head: Cell<bool>,
     /// Whether bytes were read, and not given to actix-http.
     withholds: Cell<bool>,
-    /// Whether a handler did not read a body to its end.
+    /// Whether the last body was not read to its end.
     has_unread_body: Cell<bool>,
 }
 
@@ -156,7 +156,7 @@ impl ConnectionRequests {
         has_read_enough && !self.is_none() && !self.0.awaits_body.get()
     }
 
-    /// Whether a handler did not read a body to its end, for which actix-http closes a connection.
+    /// Whether the last body was not read to its end, for which actix-http closes a connection.
     pub fn has_unread_body(&self) -> bool {
         self.0.has_unread_body.get()
     }
@@ -202,9 +202,7 @@ impl Stream for RequestBody {
 impl Drop for RequestBody {
     fn drop(&mut self) {
         self.requests.0.awaits_body.set(false);
-        if !self.is_read {
-            self.requests.0.has_unread_body.set(true);
-        }
+        self.requests.0.has_unread_body.set(!self.is_read);
     }
 }
 
@@ -255,10 +253,10 @@ where
     S::Response: Into<Response<B>>,
 {
     let requests = request.conn_data::<ConnectionRequests>().cloned().unwrap_or_default();
-    let mut request_body: Option<Rc<dyn Any>> = None;
+    let mut request_body = None;
     if !matches!(request.payload(), Payload::None) {
         let payload = Rc::new(RefCell::new(request.take_payload()));
-        request_body = Some(payload.clone());
+        request_body = Some(Rc::clone(&payload));
         let body = RequestBody { payload, is_read: false, requests: requests.clone() };
         *request.payload() = Payload::Stream { payload: Box::pin(body) };
     }
@@ -268,7 +266,14 @@ where
     };
     async move {
         let in_progress = requests.begin().await;
-        let answer = match answer.await {
+        let answer = answer.await;
+        if let Some(payload) = request_body.clone().filter(|_| requests.has_unread_body()) {
+            // Until the next poll actix-http decodes what has come together with the head.
+            tokio::task::yield_now().await;
+            let mut body = RequestBody { payload, is_read: false, requests: requests.clone() };
+            while let Some(Some(Ok(_))) = body.next().now_or_never() {}
+        }
+        let answer = match answer {
             Ok(answer) => answer.into().map_body(|_, body| EitherBody::left(body)),
             Err(error) => Response::from(error).map_body(|_, body| EitherBody::right(body)),
         };
@@ -276,7 +281,7 @@ where
             body,
             rest: Bytes::new(),
             _request: in_progress,
-            _request_body: request_body,
+            _request_body: request_body.map(|payload| payload as Rc<dyn Any>),
         }))
     }
 }
