@@ -1,8 +1,9 @@
 //! The composition root: settings -> ledger -> actors -> HTTP, and the reverse at shutdown.
 //!
-//! Start: open and migrate the ledger, restore the gates, then listen. Stop: readiness off, HTTP
-//! drains, gates, relays and order consumers become quiet, the ledger writer settles, the ledger
-//! closes; each step within the deadline.
+//! Start: bind the addresses, open and migrate the ledger, restore the gates, then serve. A start
+//! that fails at an address leaves no new ledger. Stop: readiness off, HTTP drains, gates, relays
+//! and order consumers become quiet, the ledger writer settles, the ledger closes; each step within
+//! the deadline.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -77,7 +78,7 @@ struct Running {
     backends: Backends,
 }
 
-/// Runs the server until SIGTERM or SIGINT; blocks. Calls `ready` once both listeners are open.
+/// Runs the server until SIGTERM or SIGINT; blocks. Calls `ready` once both listeners serve.
 ///
 /// # Errors
 /// The server did not start, or a component exhausted its restart budget.
@@ -97,7 +98,7 @@ fn run_until<S: Future<Output = ()>>(
         let mut stop = std::pin::pin!(listen()?);
         let running = tokio::select! {
             running = start(settings) => running?,
-            // Nothing listens yet, and each step of the start may end half-way.
+            // Nothing is served yet, and each step of the start may end half-way.
             () = &mut stop => return Ok(()),
         };
         ready(running.listening);
@@ -131,6 +132,7 @@ fn listen_for(kind: SignalKind) -> Result<Signal, Error> {
 }
 
 async fn start(settings: Settings) -> Result<Running, Error> {
+    let bound = http::server::BoundListeners::bind(&settings)?;
     let clock: SharedClock = SystemClock::shared();
     let shutdown = Shutdown::default();
     let (metrics, catalog) = (Arc::new(Metrics::default()), Arc::new(Catalog::default()));
@@ -187,7 +189,7 @@ async fn start(settings: Settings) -> Result<Running, Error> {
         metrics,
         clock,
     };
-    let servers = http::server::start(&settings, state)?;
+    let servers = http::server::start(bound, &settings, state)?;
     if let (Some(demo), Some(public)) = (demo, servers.public) {
         shutdown.spawn_on(&Arbiter::current(), demo.send_webhooks(public));
     }

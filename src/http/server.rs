@@ -1,7 +1,8 @@
-//! The two listeners: bound together, stopped in order. Only a role that sells has the public one.
+//! The two listeners: bound together before the ledger is opened, served after the actors have
+//! started, stopped in order. Only a role that sells has the public one.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -86,39 +87,61 @@ impl Listeners {
     }
 }
 
-/// Starts the listeners of the role; they serve until [`Listeners::stop`], which waits for running
-/// requests up to `shutdown.deadline_ms`. Installs no signal handlers.
+/// The bound addresses of the role. Connections wait in their listen queues until [`start`].
+#[derive(Debug)]
+pub struct BoundListeners {
+    /// In a role that sells.
+    public: Option<BoundListener>,
+    internal: BoundListener,
+}
+
+impl BoundListeners {
+    /// Binds both addresses, or none.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn bind(settings: &Settings) -> Result<Self, Error> {
+        let bind = |key, address| {
+            let socket = connection::listen(address, settings.http.backlog);
+            let socket = socket.map_err(|source| Error::Bind { address, key, source })?;
+            let address = socket.local_addr().unwrap_or(address);
+            Ok::<_, Error>(BoundListener { key, address, socket })
+        };
+        let public = settings.role.sells().then(|| bind("http.bind", settings.http.bind));
+        let public = public.transpose()?;
+        Ok(Self { public, internal: bind("internal.bind", settings.internal.bind)? })
+    }
+}
+
+/// A bound address with its configuration key.
+#[derive(Debug)]
+struct BoundListener {
+    key: &'static str,
+    address: SocketAddr,
+    socket: TcpListener,
+}
+
+/// Starts the listeners; they serve until [`Listeners::stop`], which waits for running requests up
+/// to `shutdown.deadline_ms`. Installs no signal handlers.
 ///
 /// # Errors
 /// See [`Error`]; no listener is running then.
-pub fn start(settings: &Settings, deps: HttpDeps) -> Result<Listeners, Error> {
+pub fn start(
+    bound: BoundListeners,
+    settings: &Settings,
+    deps: HttpDeps,
+) -> Result<Listeners, Error> {
     let state = Data::new(HttpState::new(settings, deps));
-    let workers = settings.http.workers_effective();
-    let public = ListenKey {
-        name: "http.bind",
-        address: settings.http.bind,
-        tls: settings.http.tls.clone(),
-    };
-    let buyers = || bind(&state, PUBLIC, public, workers, settings.http.connections_max);
-    let buyers = settings.role.sells().then(buyers).transpose()?;
-    let internal = ListenKey {
-        name: "internal.bind",
-        address: settings.internal.bind,
-        tls: settings.internal.tls.clone(),
-    };
-    let (internal, operators) = bind(&state, INTERNAL, internal, 1, INTERNAL_CONNECTIONS_MAX)?;
-    let (public, buyers) = buyers.unzip();
+    let (public, internal) = (bound.public.as_ref().map(|it| it.address), bound.internal.address);
+    let (workers, max) = (settings.http.workers_effective(), settings.http.connections_max);
+    let buyers = |bound| serve(&state, PUBLIC, bound, settings.http.tls.as_ref(), workers, max);
+    let buyers = bound.public.map(buyers).transpose()?;
+    let (bound, tls) = (bound.internal, settings.internal.tls.as_ref());
+    let operators = serve(&state, INTERNAL, bound, tls, 1, INTERNAL_CONNECTIONS_MAX)?;
     let servers: Vec<Server> = buyers.into_iter().chain([operators]).collect();
     let handles = servers.iter().map(Server::handle).collect();
     servers.into_iter().for_each(spawn_server);
     Ok(Listeners { public, internal, state, handles })
-}
-
-/// The address of a listener with its key, and its TLS.
-struct ListenKey {
-    name: &'static str,
-    address: SocketAddr,
-    tls: Option<Arc<ServerConfig>>,
 }
 
 /// Refuses a switch to WebSocket: actix-http would take all that follows for a body without end.
@@ -137,14 +160,15 @@ fn refuse_websocket(request: &Request) -> Option<HttpResponse> {
     })
 }
 
-/// Binds without serving, so that no request is served if the other address cannot be bound.
-fn bind(
+/// The server of a bound address; it serves once it is spawned.
+fn serve(
     state: &Data<HttpState>,
     table: &'static [RouteEntry],
-    ListenKey { name: key, address, tls }: ListenKey,
+    BoundListener { key, address, socket }: BoundListener,
+    tls: Option<&Arc<ServerConfig>>,
     workers: usize,
     connections_max: usize,
-) -> Result<(SocketAddr, Server), Error> {
+) -> Result<Server, Error> {
     let (settings, shared) = (&state.settings, state.clone());
     let app = move || {
         App::new()
@@ -160,12 +184,9 @@ fn bind(
             .configure(|config| mount(table, config))
             .default_service(web::route().to(no_such_path))
     };
-    let bound = |source| Error::Bind { address, key, source };
-    let listener = connection::listen(address, settings.http.backlog).map_err(bound)?;
-    let address = listener.local_addr().unwrap_or(address);
     let options = ListenOptions {
         name: key,
-        tls,
+        tls: tls.cloned(),
         malformed: state.deps.metrics.http_malformed.clone(),
         refuse: refuse_websocket,
         workers,
@@ -173,8 +194,7 @@ fn bind(
         keep_alive: Duration::from_millis(settings.http.keep_alive_ms),
         shutdown_timeout_s: settings.shutdown.deadline_ms.div_ceil(1000),
     };
-    let server = connection::serve(listener, options, app).map_err(bound)?;
-    Ok((address, server))
+    connection::serve(socket, options, app).map_err(|source| Error::Bind { address, key, source })
 }
 
 #[cfg(test)]

@@ -147,8 +147,12 @@ fn one_ledger_has_one_server_and_its_audit_needs_none() {
 fn a_taken_address_and_a_wrong_key_have_their_exits() {
     let directory = tempfile::tempdir().unwrap();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let bind = format!("http.bind={}", taken.local_addr().unwrap());
-    assert_eq!(code(&run(directory.path(), &["serve", "--set", &bind])), 5);
+    for key in ["http.bind", "internal.bind"] {
+        let bind = format!("{key}={}", taken.local_addr().unwrap());
+        assert_eq!(code(&run(directory.path(), &["serve", "--set", &bind])), 5, "{key}");
+        let left = std::fs::read_dir(directory.path()).unwrap().count();
+        assert_eq!(left, 0, "{key}: no ledger is made");
+    }
 
     let wrong = run(directory.path(), &["serve", "--set", "http.wrokers=1"]);
     assert_eq!(code(&wrong), 3);
