@@ -94,8 +94,8 @@ pub async fn run(args: &AuditArgs, common: &Common) -> anyhow::Result<Exit> {
 /// Why the ledger tells nothing.
 pub(super) fn could_not_tell(error: &dyn std::error::Error) -> CommandFailure {
     let cause = error.source().map_or_else(String::new, |cause| format!(": {cause}"));
-    let remedy = "run `floodgate doctor` with the same --config and --set";
-    CommandFailure::new(Exit::Unclear, format!("could not tell: {error}{cause}"), remedy)
+    let problem = format!("could not tell: {error}{cause}");
+    CommandFailure::new(Exit::Unclear, problem, "`floodgate doctor` examines it")
 }
 
 /// Audits the ledger without a server; the report has the format of the admin API.

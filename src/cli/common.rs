@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::exit::Exit;
 use super::output::Output;
-use crate::config::{self, ConfigSources, LoadedSettings, Settings};
+use crate::config::{self, ConfigSources, LoadedSettings, Settings, redact_url};
 
 /// Of `check-config`.
 pub const EXAMPLES: &str = "\
@@ -29,11 +29,28 @@ pub struct Common {
     /// Print data as JSON on stdout; messages stay on stderr
     #[arg(long, help_heading = "Common options")]
     pub json: bool,
+    /// Of a command that has this flag.
+    #[arg(skip)]
+    pub internal_url: Option<String>,
+}
+
+/// The argument as a shell takes it.
+fn quoted(argument: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
+    let quoted = || format!("'{}'", argument.replace('\'', r"'\''"));
+    if argument.chars().all(is_plain) { argument.to_owned() } else { quoted() }
 }
 
 impl Common {
+    /// What this command prints; its next steps have its flags, without secrets.
     pub fn output(&self) -> Output {
-        Output::new(self.json)
+        let config = self.config.iter().map(|file| ("--config", file.display().to_string()));
+        let is_secret = |set: &str| set.contains("token=") || set.contains("secrets=");
+        let is_shown = |set: &&String| !is_secret(set) && redact_url(set) == **set;
+        let set = self.set.iter().filter(is_shown).map(|set| ("--set", set.clone()));
+        let flags = config.chain(set).map(|(flag, value)| format!("{flag} {} ", quoted(&value)));
+        let server = self.internal_url.iter().map(|url| format!(" --internal-url {}", quoted(url)));
+        Output { json: self.json, flags: flags.collect(), server: server.collect() }
     }
 
     /// The layers this command's settings are read from.
@@ -60,7 +77,7 @@ impl Common {
     /// `floodgate check-config`: prints the effective configuration, the origin of each key, and
     /// every fault; fails with [`config::Error`] when it has faults.
     pub fn check(&self) -> anyhow::Result<Exit> {
-        let output = self.output();
+        let output = Output::new(self.json);
         let loaded = match LoadedSettings::read(&self.sources()) {
             Ok(loaded) => loaded,
             Err(error) => {

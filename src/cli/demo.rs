@@ -132,7 +132,7 @@ async fn play(
     public: SocketAddr,
     exit: &mut Exit,
 ) -> anyhow::Result<()> {
-    let verdict = rush(args, output, settings, public).await?;
+    let verdict = rush(args, &output, settings, public).await?;
     output.data(&verdict, || show(&verdict))?;
     *exit = if verdict.is_clean() { Exit::Done } else { Exit::Negative };
     if !args.exit {
@@ -145,7 +145,7 @@ async fn play(
 
 async fn rush(
     args: &DemoArgs,
-    output: Output,
+    output: &Output,
     settings: &Settings,
     public: SocketAddr,
 ) -> anyhow::Result<DemoVerdict> {

@@ -33,7 +33,6 @@ mod trace;
 
 use common::Common;
 use exit::Exit;
-use output::Output;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -116,12 +115,13 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Exit {
             return if error.use_stderr() { Exit::Unclear } else { Exit::Done };
         }
     };
+    let output = cli.common.output();
     // The panic hook has reported the panic; only the exit code is left to set.
     match catch_unwind(AssertUnwindSafe(|| dispatch(cli))) {
         Ok(Ok(exit)) => exit,
         Ok(Err(error)) => {
             let error = exit::with_remedy(error);
-            Output::new(false).failed(&error);
+            output.failed(&error);
             Exit::of(&error)
         }
         Err(_panic) => Exit::Internal,
@@ -135,10 +135,13 @@ fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Err
     let mut cli = Cli::from_arg_matches(&matches)?;
     let mut command = &matches;
     while let Some((_, inner)) = command.subcommand() {
-        let Common { config, set, json } = Common::from_arg_matches(inner)?;
+        let Common { config, set, json, .. } = Common::from_arg_matches(inner)?;
         cli.common.config = config.or(cli.common.config);
         cli.common.set.extend(set);
         cli.common.json |= json;
+        // Only commands that call a server have it.
+        let url = inner.try_get_one::<String>("internal_url").ok().flatten();
+        cli.common.internal_url = url.cloned().or(cli.common.internal_url);
         command = inner;
     }
     Ok(cli)

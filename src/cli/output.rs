@@ -8,24 +8,52 @@ use serde_json::Value as Json;
 
 use super::exit::{CommandFailure, Exit};
 
-/// A command's output format.
-#[derive(Debug, Clone, Copy)]
+/// A command's output format, and the flags with which its next steps reach the same server.
+#[derive(Debug, Clone)]
 pub struct Output {
-    json: bool,
+    pub(super) json: bool,
+    /// In front of the name of each command.
+    pub(super) flags: String,
+    /// Behind the names of those that call the server.
+    pub(super) server: String,
 }
 
 impl Output {
     /// With `json`, data is one JSON value on one line; else text.
     pub const fn new(json: bool) -> Self {
-        Self { json }
+        Self { json, flags: String::new(), server: String::new() }
+    }
+
+    /// The text, with the flags of this command in each one that the text names.
+    pub(super) fn with_flags(&self, text: &str) -> String {
+        let mut parts = text.split("floodgate ");
+        let mut shown = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            let name = part.split(|c: char| !c.is_ascii_lowercase()).next().unwrap_or_default();
+            let (flags, server) = match name {
+                "audit" | "dlq" | "events" | "payments" | "rebuild" | "sale" | "trace" => {
+                    (self.flags.as_str(), self.server.as_str())
+                }
+                "doctor" | "migrate" | "serve" => (self.flags.as_str(), ""),
+                _ => ("", ""),
+            };
+            let rest = part.strip_prefix(name).unwrap_or(part);
+            shown.push_str(&format!("floodgate {flags}{name}{server}{rest}"));
+        }
+        shown
     }
 
     /// Prints the command's result to stdout. A closed pipe (`| head`) is no failure.
     ///
     /// # Errors
     /// The result is not written, or only a part of it.
-    pub fn data<T: Serialize>(self, data: &T, text: impl FnOnce() -> String) -> anyhow::Result<()> {
-        let shown = if self.json { serde_json::to_string(data)? } else { text() };
+    pub fn data<T: Serialize>(
+        &self,
+        data: &T,
+        text: impl FnOnce() -> String,
+    ) -> anyhow::Result<()> {
+        let json = self.json.then(|| serde_json::to_string(data)).transpose()?;
+        let shown = json.unwrap_or_else(|| self.with_flags(&text()));
         match write(&mut std::io::stdout().lock(), &shown) {
             Err(error) if error.kind() != ErrorKind::BrokenPipe => {
                 let problem = format!("the result cannot be written: {error}");
@@ -37,12 +65,12 @@ impl Output {
     }
 
     /// Prints a message about progress or next steps to stderr, if it can be written.
-    pub fn note(self, message: &str) {
-        drop(write(&mut std::io::stderr().lock(), message));
+    pub fn note(&self, message: &str) {
+        drop(write(&mut std::io::stderr().lock(), &self.with_flags(message)));
     }
 
     /// Prints the error with its chain of causes to stderr.
-    pub fn failed(self, error: &anyhow::Error) {
+    pub fn failed(&self, error: &anyhow::Error) {
         let mut message = format!("error: {error}");
         for cause in error.chain().skip(1).map(ToString::to_string) {
             // Many errors repeat their cause in their own text.

@@ -68,39 +68,30 @@ enum Verb {
     #[command(before_help = "Examples:\n  floodgate dlq replay 17 18\n  \
                              floodgate dlq replay --all --origin relay --dry-run\n  \
                              floodgate dlq replay --all --expected 40 --reason 'mended'\n")]
-    Replay {
-        #[command(flatten)]
-        selection: Selection,
-        /// Why, recorded with who did it
-        #[arg(long)]
-        reason: Option<String>,
-    },
+    Replay(ActionArgs),
     /// Set dead letters aside; they can still be replayed or discarded
     #[command(before_help = "Examples:\n  floodgate dlq park 19 --reason 'a test of the shop'\n")]
-    Park {
-        #[command(flatten)]
-        selection: Selection,
-        /// Why, for other operators
-        #[arg(long)]
-        reason: Option<String>,
-    },
+    Park(ActionArgs),
     /// End requests as failed: their buyers read `failed`, the units are on sale again; orders stay
     #[command(before_help = "Examples:\n  \
                              floodgate dlq discard 20 --reason 'the shop cancelled the event'\n  \
                              floodgate dlq discard 20 21 --json\n")]
-    Discard {
-        #[command(flatten)]
-        selection: Selection,
-        /// Why, for other operators
-        #[arg(long)]
-        reason: Option<String>,
-    },
+    Discard(ActionArgs),
+}
+
+#[derive(Debug, Args)]
+struct ActionArgs {
+    #[command(flatten)]
+    selection: Selection,
+    /// Why; recorded with who did it
+    #[arg(long)]
+    reason: Option<String>,
 }
 
 /// Calls the running server.
 pub async fn run(args: &DlqArgs, common: &Common) -> anyhow::Result<Exit> {
     let (client, output) = args.server.connect(common)?;
-    let (selection, verb, reason) = match &args.verb {
+    let (ActionArgs { selection, reason }, verb) = match &args.verb {
         Verb::List { filter, order, limit, cursor } => {
             let (mut query, limit) = (filter.query(), limit.to_string());
             query.extend([("order", order.as_str()), ("limit", &limit)]);
@@ -117,9 +108,9 @@ pub async fn run(args: &DlqArgs, common: &Common) -> anyhow::Result<Exit> {
             output.data(&dead_letter, || render_dead_letter(&dead_letter))?;
             return Ok(Exit::Done);
         }
-        Verb::Replay { selection, reason } => (selection, "replay", reason),
-        Verb::Park { selection, reason } => (selection, "park", reason),
-        Verb::Discard { selection, reason } => (selection, "discard", reason),
+        Verb::Replay(action) => (action, "replay"),
+        Verb::Park(action) => (action, "park"),
+        Verb::Discard(action) => (action, "discard"),
     };
     let action = Action { verb, reason: reason.as_deref() };
     selection.run(&client, output, &action).await

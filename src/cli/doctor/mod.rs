@@ -121,8 +121,10 @@ impl Row {
 
 /// Runs every check and reports all findings; exits with 1 if any failed.
 pub async fn run(common: &Common) -> anyhow::Result<Exit> {
-    let findings = examine(common).await;
-    let output = common.output();
+    let (output, mut findings) = (common.output(), examine(common).await);
+    for finding in &mut findings {
+        finding.remedy = output.with_flags(&finding.remedy);
+    }
     output.data(&json!({ "findings": findings }), || render(&findings))?;
     let count = |status| findings.iter().filter(|finding| finding.status == status).count();
     let (failed, warned) = (count(Status::Fail), count(Status::Warn));

@@ -208,6 +208,26 @@ fn common_options_mean_the_same_before_and_behind_a_command() {
 }
 
 #[test]
+fn next_steps_have_the_flags_of_the_command_without_secrets() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path();
+    std::fs::write(path.join("own shop.toml"), "[http]\nworkers = 1\n").unwrap();
+    let given = ["--config", "own shop.toml", "--set", "admin.token=s3cret", "--set", "role=all"];
+    let shown = "floodgate --config 'own shop.toml' --set role=all";
+    let api = scripted::ScriptedApi::always(200, serde_json::json!({}));
+    let pause = ["sale", "pause", "spring", "--internal-url", &api.url];
+    let output = run(path, &[&given[..], &pause].concat());
+    let next = format!("go on with: {shown} sale --internal-url {} open spring\n", api.url);
+    assert_eq!(scripted::stderr(&output), next);
+
+    let closed = ["sale", "list", "--internal-url", "http://127.0.0.1:1"];
+    let output = run(path, &[&given[..], &closed].concat());
+    let remedy = format!("with `{shown} serve`");
+    assert!(scripted::stderr(&output).contains(&remedy), "{output:?}");
+    assert!(scripted::stderr(&output).contains(&format!("`{shown} doctor`")), "{output:?}");
+}
+
+#[test]
 fn commands_send_the_first_token_that_may_operate() {
     let directory = tempfile::tempdir().unwrap();
     let tokens = "collector read 0123456789abcdef\nanna operate fedcba9876543210\n";
