@@ -290,7 +290,7 @@ impl AdminClient {
         let detail = text("detail").map_or_else(String::new, |detail| format!(": {detail}"));
         let code = text("code").unwrap_or_default().to_owned();
         let subject = match path {
-            ["sales", sale, ..] if code == "unknown-sku" => format!("sale {sale}: "),
+            ["sales", sale, ..] if !detail.contains(sale) => format!("sale {sale}: "),
             _ => String::new(),
         };
         let (number, problem) = (status.as_u16(), format!("{subject}{title}{detail}"));

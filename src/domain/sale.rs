@@ -68,6 +68,17 @@ impl Phase {
         }
     }
 
+    /// What operators can do to a sale in this phase, for a message.
+    pub fn possible_now(self) -> String {
+        let others = [Self::Open, Self::Paused, Self::Closed].into_iter();
+        let possible = others.filter(|next| *next != self && self.may_become(*next));
+        let verbs: Vec<_> = possible.map(Self::verb).collect();
+        if verbs.is_empty() {
+            return "that is final: create another sale".to_owned();
+        }
+        format!("possible now: {}", verbs.join(", "))
+    }
+
     /// The operator's verb that sets this phase.
     pub fn verb(self) -> &'static str {
         match self {

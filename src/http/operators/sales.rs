@@ -29,7 +29,8 @@ impl From<SalesError> for Problem {
         match error {
             SalesError::Exists => ProblemCode::SaleExists.into(),
             SalesError::Unknown => ProblemCode::UnknownSku.into(),
-            SalesError::NotAllowed { from, to } => Self::from(ProblemCode::PhaseConflict)
+            SalesError::NotAllowed { from, to, .. } => Self::from(ProblemCode::PhaseConflict)
+                .with_detail(error.to_string())
                 .with("from", from.name())
                 .with("to", to.name()),
             SalesError::NoBuckets => ProblemCode::NoBuckets.into(),

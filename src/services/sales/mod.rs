@@ -50,8 +50,11 @@ pub enum SalesError {
     #[error("no sale has this id")]
     Unknown,
     /// The transition is not allowed from the sale's phase.
-    #[error("a sale that is {from:?} cannot become {to:?}")]
-    NotAllowed { from: Phase, to: Phase },
+    #[error(
+        "sale {sale} is {} and cannot become {}; {}",
+        .from.name(), .to.name(), .from.possible_now()
+    )]
+    NotAllowed { sale: SaleId, from: Phase, to: Phase },
     /// The sale has no shared buckets: nothing to rebuild.
     #[error("the sale has no buckets that could be rebuilt")]
     NoBuckets,
@@ -312,7 +315,7 @@ impl SalesService {
                 Err(error) => return Err(error.into()),
             }
         }
-        Err(SalesError::NotAllowed { from: sale.phase, to: next })
+        Err(SalesError::NotAllowed { sale: sale.id, from: sale.phase, to: next })
     }
 
     /// The current sale: from the ledger if other processes may change it, otherwise from the

@@ -186,6 +186,14 @@ async fn verbs_are_repeat_safe_and_know_the_phases() {
     let problem_body =
         problem(post(&app, "/sales/sale/open", &empty).await, 409, "phase-conflict").await;
     assert_eq!((&problem_body["from"], &problem_body["to"]), (&json!("closed"), &json!("open")));
+    let final_phase =
+        "sale sale is closed and cannot become open; that is final: create another sale";
+    assert_eq!(problem_body["detail"], final_phase);
+    let draft = post(&app, "/sales", &sale_body("draft", one_per_buyer(), 1, 1)).await;
+    assert_eq!(draft.status(), 201);
+    let refused = post(&app, "/sales/draft/pause", &empty).await;
+    let refused = problem(refused, 409, "phase-conflict").await.to_string();
+    assert!(refused.contains("cannot become paused; possible now: open, close"), "{refused}");
     for verb in ["open", "pause", "close"] {
         let unknown = post(&app, &format!("/sales/other/{verb}"), &empty).await;
         problem(unknown, 404, "unknown-sku").await;
