@@ -1,7 +1,7 @@
 //! Data to stdout, messages to stderr. Nothing else in the command line writes to either.
 
 use std::fmt::Write as _;
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
 
 use serde::Serialize;
 use serde_json::Value as Json;
@@ -47,11 +47,7 @@ impl Output {
     ///
     /// # Errors
     /// The result is not written, or only a part of it.
-    pub fn data<T: Serialize>(
-        &self,
-        data: &T,
-        text: impl FnOnce() -> String,
-    ) -> anyhow::Result<()> {
+    pub fn data(&self, data: &impl Serialize, text: impl FnOnce() -> String) -> anyhow::Result<()> {
         let json = self.json.then(|| serde_json::to_string(data)).transpose()?;
         let shown = json.unwrap_or_else(|| self.with_flags(&text()));
         match write(&mut std::io::stdout().lock(), &shown) {
@@ -67,6 +63,19 @@ impl Output {
     /// Prints a message about progress or next steps to stderr, if it can be written.
     pub fn note(&self, message: &str) {
         drop(write(&mut std::io::stderr().lock(), &self.with_flags(message)));
+    }
+
+    /// Asks on a terminal before the effect, unless `yes` is given; a script is not asked.
+    pub(super) fn confirm(&self, yes: bool, effect: &str) -> Result<(), CommandFailure> {
+        let (stdin, mut answer) = (std::io::stdin(), "yes".to_owned());
+        if !yes && stdin.is_terminal() {
+            self.note(&format!("{effect}; type yes to go on"));
+            answer.clear();
+            drop(stdin.read_line(&mut answer));
+        }
+        let remedy = "type yes, or give --yes; nothing was changed";
+        let failed = || CommandFailure::new(Exit::Negative, "not confirmed", remedy);
+        (answer.trim() == "yes").then_some(()).ok_or_else(failed)
     }
 
     /// Prints the error with its chain of causes to stderr.

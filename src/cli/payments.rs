@@ -4,7 +4,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 use serde_json::{Value as Json, json};
 
-use super::admin::{AdminClient, CALL_TIMEOUT, Error, ServerArgs};
+use super::admin::{AdminClient, CALL_TIMEOUT, ServerArgs};
 use super::common::Common;
 use super::exit::{CommandFailure, Exit};
 use super::output::{Output, cells, field, list, next_cursor, on_one_line, table};
@@ -90,8 +90,9 @@ pub async fn run(args: &PaymentsArgs, common: &Common) -> anyhow::Result<Exit> {
             let states = state.as_deref().map_or(WAITING.to_vec(), |state| vec![state]);
             let mut payments = Vec::new();
             for state in states {
-                let page = get_page(&client, state, &limit, cursor).await;
-                let page = page.map_err(Error::into_failure)?;
+                let mut query = vec![("state", state), ("limit", &limit)];
+                query.extend(cursor.map(|cursor| ("cursor", cursor)));
+                let page = client.ask(&["payments"], &query, CALL_TIMEOUT).await?;
                 payments.extend(list(&page, "payments").iter().cloned().map(|mut payment| {
                     // A payment in doubt is `started`: the list tells which of those these are.
                     if let Some(members) = payment.as_object_mut() {
@@ -110,17 +111,6 @@ pub async fn run(args: &PaymentsArgs, common: &Common) -> anyhow::Result<Exit> {
         Verb::Retry { ids, reason } => each(&client, output, ids, "retry", json!(reason)).await,
         Verb::Resolve { ids, reason } => each(&client, output, ids, "resolve", json!(reason)).await,
     }
-}
-
-async fn get_page(
-    client: &AdminClient,
-    state: &str,
-    limit: &str,
-    cursor: Option<&str>,
-) -> Result<Json, Error> {
-    let mut query = vec![("state", state), ("limit", limit)];
-    query.extend(cursor.map(|cursor| ("cursor", cursor)));
-    client.ask(&["payments"], &query, CALL_TIMEOUT).await
 }
 
 /// Calls a verb on each; stops at the first call without a usable answer.

@@ -70,7 +70,13 @@ enum Verb {
     Pause(PhaseArgs),
     /// End a sale for good
     #[command(before_help = "Examples:\n  floodgate sale close spring\n")]
-    Close(PhaseArgs),
+    Close {
+        #[command(flatten)]
+        sale: PhaseArgs,
+        /// Close without a question; without a terminal there is none
+        #[arg(long)]
+        yes: bool,
+    },
     /// Change title, end or terms of a sale that may be running
     #[command(before_help = SET_EXAMPLES)]
     Set(SetArgs),
@@ -112,7 +118,10 @@ pub async fn run(args: &SaleArgs, common: &Common) -> anyhow::Result<Exit> {
     let (PhaseArgs { sale_id, reason }, verb, phase, next) = match &args.verb {
         Verb::Open(sale) => (sale, "open", "open", "watch it: floodgate sale show"),
         Verb::Pause(sale) => (sale, "pause", "paused", "go on with: floodgate sale open"),
-        Verb::Close(sale) => (sale, "close", "closed", "check it: floodgate audit --sale"),
+        Verb::Close { sale, yes } => {
+            output.confirm(*yes, &format!("sale {} will be closed for good", sale.sale_id))?;
+            (sale, "close", "closed", "check it: floodgate audit --sale")
+        }
         Verb::Export(export) => return export::run(export, &client, output, common).await,
         Verb::Create { file, reason } => {
             let (description, text) = read_description(file, reason.as_deref())?;
@@ -134,10 +143,9 @@ pub async fn run(args: &SaleArgs, common: &Common) -> anyhow::Result<Exit> {
             // The rest is shown also while the ledger does not answer.
             let verbs = client.ask(&["verbs"], &query, CALL_TIMEOUT).await.unwrap_or_default();
             if let Some(sale) = sale.as_object_mut() {
-                for (part, name) in [(&funnel, "stages"), (&verbs, "verbs")] {
-                    let shown = if name == "stages" { "funnel" } else { name };
-                    sale.insert(shown.to_owned(), part.get(name).cloned().unwrap_or_default());
-                }
+                let part = |of: &Json, name: &str| of.get(name).cloned().unwrap_or_default();
+                sale.insert("funnel".to_owned(), part(&funnel, "stages"));
+                sale.insert("verbs".to_owned(), part(&verbs, "verbs"));
             }
             output.data(&sale, || {
                 [render_sale(&sale), render_funnel(&sale), render_verbs(&sale)].join("\n")

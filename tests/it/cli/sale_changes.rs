@@ -1,5 +1,8 @@
-//! `floodgate sale create`, `floodgate sale set` and `floodgate sale restock`, against a server
-//! whose answers the test writes.
+//! `floodgate sale create`, `set`, `restock` and `close`, against a server whose answers the test
+//! writes.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
 
 use serde_json::json;
 
@@ -72,4 +75,26 @@ fn restock_says_how_many_units_came() {
     let conflict = json!({"title": "Change id used", "detail": "of other units"});
     let refused = ScriptedApi::always(409, conflict).run(&words);
     assert_eq!(code(&refused), 1, "{refused:?}");
+}
+
+/// A closed sale is never opened again.
+#[test]
+fn closing_a_sale_asks_on_a_terminal_and_only_there() {
+    let api = ScriptedApi::always(200, json!({}));
+    let close = format!("sale close spring --internal-url {}", api.url);
+    let on_terminal = |more: &str, answer: &str| {
+        let line = format!("{} {close} {more}", env!("CARGO_BIN_EXE_floodgate"));
+        // Runs the line on a terminal of its own.
+        let mut script = Command::new("script");
+        script.args(["-qec", &line, "/dev/null"]).env_clear();
+        script.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = script.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(answer.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        (code(&output), api.lines().len())
+    };
+    assert_eq!(on_terminal("", "no\n"), (1, 0));
+    assert_eq!(on_terminal("", "yes\n"), (0, 1));
+    assert_eq!(on_terminal("--yes", ""), (0, 1));
+    assert_eq!(code(&api.run(&["sale", "close", "spring"])), 0, "a script is not asked");
 }
