@@ -28,7 +28,8 @@ const REMEDIES: &[(&[&str], &str)] = &[
     ),
     (
         &["not a database"],
-        "it is not a ledger, or it is damaged: correct ledger.url, or restore it from a backup",
+        "it is not a ledger, or it is damaged: if `head -c 99` shows the file of another program, \
+         correct ledger.url, otherwise restore it from a backup",
     ),
     (
         &["readonly"],

@@ -88,7 +88,7 @@ fn lock_and_migrate(options: &OpenOptions) -> Result<LockedFile, Error> {
         file::check_writable(path)?;
         file::check_not_empty(path)?;
         if !file::has_log(path) {
-            check_is_ledger(path, options)?;
+            SqliteLedger::schema_status(options)?;
         }
     } else if options.create {
         migrated = file::create(path, options)?;
@@ -107,16 +107,15 @@ fn lock_and_migrate(options: &OpenOptions) -> Result<LockedFile, Error> {
     Ok(LockedFile { migrated, conn, lock })
 }
 
-/// Rejects the database of another program, before anything is written to it.
-fn check_is_ledger(path: &Path, options: &OpenOptions) -> Result<(), Error> {
-    let mut conn = connect(path, ConnectionAccess::ReadOnly, options)?;
-    file::check_whole(path, &mut conn)?;
-    let schema = migrate::schema_status(&mut conn);
-    if !schema.map_err(|error| explain_refusal(path, error))?.applied.is_empty() {
-        return Ok(());
-    }
+/// Rejects the database of another program by the tables in it.
+fn refuse_database<T>(path: &Path, conn: &mut SqliteConnection) -> Result<T, Error> {
+    let tables = "SELECT coalesce(group_concat(name, ', '), 'none') FROM (SELECT name FROM \
+                  sqlite_master WHERE type = 'table' ORDER BY name LIMIT 5)";
+    let tables =
+        text_cell(conn, tables).map_err(|error| file::explain(path, &error.to_string()))?;
     cannot_open(format!(
-        "{} is a SQLite database, and no ledger: correct ledger.url; nothing in it was changed",
+        "{} is no ledger but a SQLite database of another program (tables: {tables}): set \
+         ledger.url to the path of the ledger; nothing in that database was changed",
         path.display()
     ))
 }
@@ -166,7 +165,8 @@ impl SqlLedger<SqliteConnection> {
     /// Compares the schema of an existing ledger with this program's. Read-only. Blocks.
     ///
     /// # Errors
-    /// `CannotOpen`, as [`Self::open`]; a newer schema is not an error here.
+    /// `CannotOpen`, as [`Self::open`]; a newer schema is not an error here. A file without log and
+    /// schema is another program's.
     pub fn schema_status(options: &OpenOptions) -> Result<SchemaStatus, Error> {
         let path = &options.path;
         if !file::exists(path)? {
@@ -178,7 +178,12 @@ impl SqlLedger<SqliteConnection> {
         file::check_not_empty(path)?;
         let mut conn = connect(path, ConnectionAccess::ReadOnly, options)?;
         file::check_whole(path, &mut conn)?;
-        migrate::schema_status(&mut conn).map_err(|error| explain_refusal(path, error))
+        let status = migrate::schema_status(&mut conn);
+        let status = status.map_err(|error| explain_refusal(path, error))?;
+        if status.applied.is_empty() && !file::has_log(path) {
+            return refuse_database(path, &mut conn);
+        }
+        Ok(status)
     }
 
     /// Checks every page of the file for damage, also while a server has it open; opening reads

@@ -6,6 +6,8 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use crate::support::process::command;
+use diesel::connection::SimpleConnection;
+use diesel::prelude::*;
 use serde_json::Value as Json;
 use tempfile::TempDir;
 
@@ -132,6 +134,19 @@ fn an_empty_ledger_file_is_refused_as_serve_refuses_it() {
     assert_eq!(served.status.code(), Some(4), "{served:?}");
 }
 
+/// `migrate` refuses it, too.
+#[test]
+fn the_database_of_another_program_is_named_by_its_tables() {
+    let stack = Stack::unmigrated(&[]);
+    let path = stack.path().join("ledger.db");
+    let mut conn = SqliteConnection::establish(path.to_str().unwrap()).unwrap();
+    conn.batch_execute("CREATE TABLE bookmarks (id INTEGER)").unwrap();
+    let diagnosis = stack.examine();
+    let finding = diagnosis.only_problem("ledger file", "fail");
+    assert!(finding.detail.contains("(tables: bookmarks)"), "{finding:#?}");
+    assert!(!finding.remedy.contains("migrate"), "{finding:#?}");
+}
+
 #[test]
 fn a_ledger_file_that_is_deleted_under_its_server_is_reported() {
     let stack = Stack::unmigrated(&[]);
@@ -174,9 +189,7 @@ fn a_ledger_file_that_lacks_a_migration_is_reported() {
     stack.examine().assert_ok("ledger file");
 }
 
-fn revert_migrations(file: &Path) -> diesel::sqlite::SqliteConnection {
-    use diesel::connection::SimpleConnection;
-    use diesel::prelude::*;
+fn revert_migrations(file: &Path) -> SqliteConnection {
     let down = include_str!("../../../migrations/sqlite/0001_create_schema/down.sql");
     let mut conn = SqliteConnection::establish(file.to_str().unwrap()).unwrap();
     conn.batch_execute(&format!("{down} DELETE FROM __diesel_schema_migrations")).unwrap();

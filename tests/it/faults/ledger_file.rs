@@ -169,7 +169,8 @@ fn the_database_of_another_program_is_left_alone() {
     for table in ["users", "orders"] {
         let options = OpenOptions::new(directory.path().join(format!("{table}.db")));
         tamper(&options.path, &format!("CREATE TABLE {table} (id INTEGER)"));
-        assert_refused(&options, false, &["no ledger", "ledger.url"]);
+        let found = format!("(tables: {table})");
+        assert_refused(&options, true, &["no ledger", &found, "set ledger.url"]);
         assert!(!with_suffix(&options.path, "-wal").exists());
     }
 }
