@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde_json::Value as Json;
 
-use super::admin::{AdminClient, Error, ServerArgs};
+use super::admin::ServerArgs;
 use super::common::Common;
 use super::exit::{CommandFailure, Exit};
 use super::output::{cells, field, on_one_line};
@@ -59,26 +59,20 @@ pub async fn run(args: &EventsArgs, common: &Common) -> anyhow::Result<Exit> {
     let (client, output) = args.server.connect(common)?;
     let Verb::Tail { after, follow } = &args.verb;
     let mut after = after.to_string();
+    let wait_ms = if *follow { FOLLOW_WAIT_MS } else { "0" };
     loop {
-        let page = get_page(&client, &after, *follow).await;
+        let query = [("after", after.as_str()), ("limit", PAGE), ("wait_ms", wait_ms)];
+        let page = client.ask(&["order-events"], &query, PAGE_TIMEOUT).await;
         let page = page.map_err(|error| going_on(error.into_failure(), &after))?;
+        let page: &[Json] = page.as_array().map_or(&[], Vec::as_slice);
         if page.is_empty() && !follow {
             output.note(&format!("end of the feed; later ones: --after {after}"));
             return Ok(Exit::Done);
         }
-        for event in &page {
+        for event in page {
             output.data(event, || render(event)).map_err(|error| not_written(error, &after))?;
             after = field(event, "sequence");
         }
-    }
-}
-
-async fn get_page(client: &AdminClient, after: &str, follow: bool) -> Result<Vec<Json>, Error> {
-    let wait_ms = if follow { FOLLOW_WAIT_MS } else { "0" };
-    let query = [("after", after), ("limit", PAGE), ("wait_ms", wait_ms)];
-    match client.ask(&["order-events"], &query, PAGE_TIMEOUT).await? {
-        Json::Array(page) => Ok(page),
-        _ => Ok(Vec::new()),
     }
 }
 

@@ -48,8 +48,7 @@ impl Output {
     /// # Errors
     /// The result is not written, or only a part of it.
     pub fn data(&self, data: &impl Serialize, text: impl FnOnce() -> String) -> anyhow::Result<()> {
-        let json = self.json.then(|| serde_json::to_string(data)).transpose()?;
-        let shown = json.unwrap_or_else(|| self.with_flags(&text()));
+        let shown = if self.json { serde_json::to_string(data)? } else { self.with_flags(&text()) };
         match write(&mut std::io::stdout().lock(), &shown) {
             Err(error) if error.kind() != ErrorKind::BrokenPipe => {
                 let problem = format!("the result cannot be written: {error}");

@@ -175,12 +175,19 @@ fn try_lock(path: &Path) -> io::Result<Result<(), TryLockError>> {
 
 fn lock(path: &Path, running: bool) -> Check {
     let (check, shown) = (check("ledger lock"), path.display());
+    let free = |check: Check, detail: &str| {
+        check
+            .when(running)
+            .warn(format!("{detail}: the server at internal.bind has another ledger"))
+            .remedy("give this command the configuration of that server")
+            .ok(detail)
+    };
     match try_lock(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            check.ok("no process has ever held it")
+            free(check, "no process has ever held it")
         }
         Err(error) => check.fail(format!("{shown} cannot be opened: {error}")).remedy(NOT_ALLOWED),
-        Ok(Ok(())) => check.ok("no process holds it"),
+        Ok(Ok(())) => free(check, "no process holds it"),
         Ok(Err(TryLockError::WouldBlock)) => check
             .when(!running)
             .fail(format!("another process holds {shown}, and no server answers at internal.bind"))

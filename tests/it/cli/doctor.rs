@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use crate::support::process::command;
+use crate::support::process::{Server, command};
 use diesel::connection::SimpleConnection;
 use diesel::prelude::*;
 use serde_json::Value as Json;
@@ -132,6 +132,19 @@ fn an_empty_ledger_file_is_refused_as_serve_refuses_it() {
     assert!(finding.remedy.contains("backup"), "{finding:#?}");
     let served = stack.run(&["serve"]);
     assert_eq!(served.status.code(), Some(4), "{served:?}");
+}
+
+#[test]
+fn a_server_with_another_ledger_is_noticed() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &[]);
+    let internal = server.internal.to_string();
+    let keys = [("FLOODGATE__INTERNAL__BIND", internal.as_str())];
+    let diagnosis = Stack::new(&keys).examine();
+    let finding = diagnosis.only_problem("ledger lock", "warn");
+    assert!(finding.detail.contains("has another ledger"), "{finding:#?}");
+    let own = command(folder.path(), &["doctor", "--json"], &keys).output().unwrap();
+    Diagnosis::read(&own).assert_ok("ledger lock");
 }
 
 /// `migrate` refuses it, too.
