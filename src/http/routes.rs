@@ -192,14 +192,14 @@ tables! {
             InvalidRequest UnknownSku OtherCount Busy
         ];
         "GET" "/admin/v1/dead-letters/{dead_letter_id}", Admin => dead_letters::show, [
-            UnknownDeadLetter Busy
+            UnknownDeadLetter DeadLetterNotReplayable Busy
         ];
         "POST" "/admin/v1/dead-letters/{dead_letter_id}/replay", Admin => dead_letters::replay, [
             InvalidRequest UnknownDeadLetter DeadLetterNotReplayable DeadLetterConflict NoBroker
             BrokerAway NotConfirmed Busy
         ];
         "POST" "/admin/v1/dead-letters/{dead_letter_id}/park", Admin => dead_letters::park, [
-            InvalidRequest UnknownDeadLetter DeadLetterConflict Busy
+            InvalidRequest UnknownDeadLetter DeadLetterNotReplayable DeadLetterConflict Busy
         ];
         "POST" "/admin/v1/dead-letters/{dead_letter_id}/discard", Admin => dead_letters::discard, [
             InvalidRequest UnknownDeadLetter DeadLetterNotReplayable DeadLetterConflict

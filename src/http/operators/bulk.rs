@@ -206,7 +206,8 @@ fn is_of_all(error: &DeadLetterError) -> bool {
         | DeadLetterError::Discarded
         | DeadLetterError::Changed
         | DeadLetterError::Ordered
-        | DeadLetterError::Unreadable => false,
+        | DeadLetterError::Unreadable
+        | DeadLetterError::UnreadableRow(_) => false,
     }
 }
 

@@ -127,9 +127,9 @@ impl From<DeadLetterError> for Problem {
         let code = match error {
             DeadLetterError::Ledger(error) => return error.into(),
             DeadLetterError::Unknown(_) => ProblemCode::UnknownDeadLetter,
-            DeadLetterError::NotReplayable { .. } | DeadLetterError::Unreadable => {
-                ProblemCode::DeadLetterNotReplayable
-            }
+            DeadLetterError::NotReplayable { .. }
+            | DeadLetterError::Unreadable
+            | DeadLetterError::UnreadableRow(_) => ProblemCode::DeadLetterNotReplayable,
             DeadLetterError::Ordered => ProblemCode::DeadLetterOrdered,
             DeadLetterError::Replayed | DeadLetterError::Discarded | DeadLetterError::Changed => {
                 ProblemCode::DeadLetterConflict

@@ -56,8 +56,20 @@ pub enum DeadLetterError {
     /// Discard: its requests cannot be read.
     #[error("it cannot be discarded: its requests cannot be read")]
     Unreadable,
+    /// Of this dead letter, or of one of its requests.
+    #[error(transparent)]
+    UnreadableRow(db::Error),
     #[error("the ledger is not available")]
-    Ledger(#[from] db::Error),
+    Ledger(#[source] db::Error),
+}
+
+impl From<db::Error> for DeadLetterError {
+    fn from(error: db::Error) -> Self {
+        match error {
+            db::Error::Unreadable { .. } => Self::UnreadableRow(error),
+            error => Self::Ledger(error),
+        }
+    }
 }
 
 /// Outcome of an operation.

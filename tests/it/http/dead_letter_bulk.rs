@@ -208,6 +208,23 @@ async fn a_dead_letter_that_refuses_the_verb_does_not_stop_the_others() {
 }
 
 #[tokio::test]
+async fn an_unreadable_row_is_named_and_stops_no_other_dead_letter() {
+    let app = selling(unlimited(), 5).await;
+    let bodies = [packed(100), packed(200)];
+    store(&app, &[(1, 0, "consumer", &bodies[0], 79), (2, 0, "consumer", &bodies[1], 79)]);
+    let failure = "INSERT INTO failed_requests (request_id, sku_no, buyer_id, quantity, reason, \
+                   recorded_at_ms) VALUES (100, 1, 7, 1, 'whim', 1)";
+    connect(&app).batch_execute(failure).unwrap();
+    let single = post(&app, "/1/discard", None).await;
+    let single = problem(single, 409, "dead-letter-not-replayable").await;
+    assert!(single["detail"].as_str().unwrap().contains("reason is whim"), "{single}");
+    let step = stepped(&app, "/discard", &json!({"state": "open"}), 2).await;
+    let outcomes = outcomes(&step);
+    assert!(outcomes[0].1.contains("reason is whim"), "{outcomes:?}");
+    assert_eq!((outcomes[1], &step["stopped"]), (("2", "discarded"), &Json::Null));
+}
+
+#[tokio::test]
 async fn a_step_that_the_ledger_stopped_is_repeated_and_skips_no_dead_letter() {
     let app = selling(unlimited(), 5).await;
     store(&app, &(1..=4).map(|no| (no, 0, "consumer", "00", 1)).collect::<Vec<_>>());
