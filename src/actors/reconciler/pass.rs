@@ -10,7 +10,8 @@ use super::copies::RecentCopies;
 use super::lost_requests::{record_ends, republish};
 use super::{Blocked, Reconciler};
 use crate::broker::Route;
-use crate::domain::{BucketKey, OrderIntent, RequestId, SkuNo};
+use crate::db;
+use crate::domain::{BucketKey, Examination, OrderIntent, RequestId, SkuNo};
 use crate::stock;
 use crate::watermark;
 
@@ -264,14 +265,28 @@ impl BucketPass<'_> {
         }
     }
 
-    /// Reads the results of requests from the ledger, writes them to the bucket, and publishes the
-    /// lost requests again.
+    /// Reads the results of requests from the ledger, and applies them. A row that is not readable
+    /// keeps only its own request waiting.
     async fn resolve(&mut self, walk: &BucketWalk, intents: &[OrderIntent]) {
+        let (deps, mut parts) = (self.deps, vec![intents]);
+        while let Some(part) = parts.pop() {
+            match deps.backends.ledger.examine(part.to_vec()).await {
+                Ok(found) => self.apply(walk, part, &found).await,
+                Err(error) => {
+                    if part.len() > 1 && matches!(error, db::Error::Unreadable { .. }) {
+                        let (first, second) = part.split_at(part.len() / 2);
+                        parts.extend([second, first]);
+                    } else {
+                        self.block(Blocked::Ledger, error);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Writes the results of requests to the bucket, and publishes the lost requests again.
+    async fn apply(&mut self, walk: &BucketWalk, intents: &[OrderIntent], found: &Examination) {
         let deps = self.deps;
-        let found = match deps.backends.ledger.examine(intents.to_vec()).await {
-            Ok(found) => found,
-            Err(error) => return self.block(Blocked::Ledger, error),
-        };
         let recorded_at_ms = deps.clock.wall_ms();
         let (mut orders, mut failures, mut lost) = (Vec::new(), Vec::new(), Vec::new());
         for intent in intents {

@@ -71,11 +71,24 @@ pub struct DefectiveLedger {
     tokens: AtomicI64,
     /// Replaces the wall clock.
     clock: OnceLock<SharedClock>,
+    /// A batch with this request cannot be examined.
+    unreadable: OnceLock<RequestId>,
 }
 
 impl DefectiveLedger {
     pub fn new(defect: LedgerDefect) -> Self {
-        Self { defect, rows: Mutex::default(), tokens: AtomicI64::new(0), clock: OnceLock::new() }
+        Self {
+            defect,
+            rows: Mutex::default(),
+            tokens: AtomicI64::new(0),
+            clock: OnceLock::new(),
+            unreadable: OnceLock::new(),
+        }
+    }
+
+    /// The order of this request cannot be read from now on.
+    pub fn damage(&self, request: RequestId) {
+        self.unreadable.set(request).unwrap();
     }
 
     /// The ledger's time is that of this clock from now on.
@@ -190,6 +203,9 @@ impl OrderWriter for DefectiveLedger {
     }
 
     async fn examine(&self, batch: Vec<OrderIntent>) -> Result<Examination, Error> {
+        if batch.iter().any(|intent| self.unreadable.get() == Some(&intent.request)) {
+            return Err(Error::Unreadable { what: "an order, on purpose".to_owned() });
+        }
         Ok(self.rows.lock().examine(&batch, self.defect))
     }
 
