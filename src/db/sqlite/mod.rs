@@ -101,6 +101,7 @@ fn lock_and_migrate(options: &OpenOptions) -> Result<LockedFile, Error> {
     }
     let mut conn = connect(path, ConnectionAccess::Write, options)?;
     let explain = |error| explain_refusal(path, error);
+    check_is_ledger(path, &mut conn)?;
     migrate::schema_status(&mut conn).map_err(explain)?.check_not_newer()?;
     check_readable(path, &mut conn)?;
     migrated.extend(migrate::run(&mut conn).map_err(explain)?);
@@ -108,11 +109,14 @@ fn lock_and_migrate(options: &OpenOptions) -> Result<LockedFile, Error> {
 }
 
 /// Rejects the database of another program by the tables in it.
-fn refuse_database<T>(path: &Path, conn: &mut SqliteConnection) -> Result<T, Error> {
+fn check_is_ledger(path: &Path, conn: &mut SqliteConnection) -> Result<(), Error> {
+    let explain = |error: diesel::result::Error| file::explain(path, &error.to_string());
+    if conn.has_table(migrate::MIGRATIONS).map_err(explain)? {
+        return Ok(());
+    }
     let tables = "SELECT coalesce(group_concat(name, ', '), 'none') FROM (SELECT name FROM \
                   sqlite_master WHERE type = 'table' ORDER BY name LIMIT 5)";
-    let tables =
-        text_cell(conn, tables).map_err(|error| file::explain(path, &error.to_string()))?;
+    let tables = text_cell(conn, tables).map_err(explain)?;
     cannot_open(format!(
         "{} is no ledger but a SQLite database of another program (tables: {tables}): set \
          ledger.url to the path of the ledger; nothing in that database was changed",
@@ -165,8 +169,8 @@ impl SqlLedger<SqliteConnection> {
     /// Compares the schema of an existing ledger with this program's. Read-only. Blocks.
     ///
     /// # Errors
-    /// `CannotOpen`, as [`Self::open`]; a newer schema is not an error here. A file without log and
-    /// schema is another program's.
+    /// `CannotOpen`, as [`Self::open`]; a newer schema is not an error here. A database without
+    /// the table of migrations is another program's.
     pub fn schema_status(options: &OpenOptions) -> Result<SchemaStatus, Error> {
         let path = &options.path;
         if !file::exists(path)? {
@@ -178,12 +182,8 @@ impl SqlLedger<SqliteConnection> {
         file::check_not_empty(path)?;
         let mut conn = connect(path, ConnectionAccess::ReadOnly, options)?;
         file::check_whole(path, &mut conn)?;
-        let status = migrate::schema_status(&mut conn);
-        let status = status.map_err(|error| explain_refusal(path, error))?;
-        if status.applied.is_empty() && !file::has_log(path) {
-            return refuse_database(path, &mut conn);
-        }
-        Ok(status)
+        check_is_ledger(path, &mut conn)?;
+        migrate::schema_status(&mut conn).map_err(|error| explain_refusal(path, error))
     }
 
     /// Checks every page of the file for damage, also while a server has it open; opening reads

@@ -173,6 +173,10 @@ fn the_database_of_another_program_is_left_alone() {
         assert_refused(&options, true, &["no ledger", &found, "set ledger.url"]);
         assert!(!with_suffix(&options.path, "-wal").exists());
     }
+    let options = OpenOptions::new(directory.path().join("log.db"));
+    let mut other = SqliteConnection::establish(options.path.to_str().unwrap()).unwrap();
+    other.batch_execute("PRAGMA journal_mode = WAL; CREATE TABLE carts (id INTEGER)").unwrap();
+    assert_refused(&options, true, &["no ledger", "(tables: carts)", "set ledger.url"]);
 }
 
 #[test]
