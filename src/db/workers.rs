@@ -57,6 +57,8 @@ impl<C> Queues<Receiver<Job<C>>> {
 /// Opens the connections of the threads: each owns one, and opens it when a job needs it.
 pub struct Connector<C> {
     pub connect: Box<dyn Fn() -> Result<C, Error> + Send + Sync>,
+    /// Asked before each job: its error is the job's, and the connection stays open.
+    pub check: Box<dyn Fn() -> Result<(), Error> + Send + Sync>,
     /// Whether an open connection can run a job; otherwise another is opened.
     pub is_valid: fn(&mut C) -> bool,
     /// An unused connection is closed after this time.
@@ -80,6 +82,10 @@ impl<C> Connector<C> {
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
             };
+            if let Err(error) = (self.check)() {
+                job(Err(error));
+                continue;
+            }
             let known = std::mem::replace(&mut outages, self.outages.load(Ordering::Acquire));
             let mut open = connection.take().filter(|_| known == outages);
             if open.as_mut().is_some_and(|open| !(self.is_valid)(open)) {

@@ -32,7 +32,8 @@ fn started<C: Send + 'static>(
     outages: &Arc<AtomicU64>,
 ) -> Workers<C> {
     let (connect, outages) = (Box::new(connect), Arc::clone(outages));
-    let connector = Connector { connect, is_valid, idle_max: NEVER, outages };
+    let check = Box::new(|| Ok(()));
+    let connector = Connector { connect, check, is_valid, idle_max: NEVER, outages };
     let names = vec!["ledger-writer".to_owned()];
     Workers::start(names, None, connector, queue_max, deadline).unwrap()
 }

@@ -35,7 +35,7 @@ pub(super) fn examine(settings: &Settings, running: bool) -> Vec<Check> {
     };
     let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty());
     let mut checks = disk(directory.unwrap_or(Path::new(".")));
-    checks.push(content(settings, file));
+    checks.push(content(settings, file, running));
     // The process that owns the ledger locks this file.
     checks.push(lock(&file.with_added_extension("lock"), running));
     checks
@@ -113,22 +113,28 @@ pub fn median_sync(mut file: &File, syncs: usize) -> io::Result<Duration> {
     taken.get(syncs / 2).copied().ok_or_else(|| io::Error::other("nothing was measured"))
 }
 
-fn content(settings: &Settings, file: &Path) -> Check {
+fn content(settings: &Settings, file: &Path, running: bool) -> Check {
     let (check, shown) = (check("ledger file"), file.display());
     let mut head = Vec::new();
     let opened = OpenOptions::new().read(true).write(true).open(file);
     match opened.and_then(|open| open.take(16).read_to_end(&mut head)) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let lock = file.with_added_extension("lock");
+            let remedy = "do not stop the server: only it has the orders. Pause the sales \
+                          (`floodgate sale pause SALE`); copy file and -wal from /proc/PID/fd \
+                          (PID: `ss -ltnp`); `floodgate audit --set ledger.url=sqlite://COPY \
+                          --set internal.bind=127.0.0.1:1`; then stop, put the copies in place, \
+                          start";
             return check
                 .when(matches!(try_lock(&lock), Ok(Err(TryLockError::WouldBlock))))
                 .fail(format!("{shown} is deleted, and a process still works on it"))
-                .remedy(format!(
-                    "do not stop the server: only it has the orders. Pause the sales (floodgate \
-                     sale pause); copy file and -wal from /proc/PID/fd (PID: `fuser {}`); audit \
-                     the copies; then stop, put them in place, start",
-                    lock.display()
+                .remedy(remedy)
+                .when(running)
+                .fail(format!(
+                    "{shown} is missing, and a server runs at internal.bind: its file was deleted, \
+                     or it has another configuration"
                 ))
+                .remedy(remedy)
                 .ok(format!("{shown} does not exist yet; serve creates it"));
         }
         Err(error) => {

@@ -173,7 +173,8 @@ fn start(
     let names = (0..threads.max(1)).map(|number| format!("{name}-{number}")).collect();
     let (session, outages) = (Arc::clone(session), Arc::clone(&session.outages));
     let connect = Box::new(move || connect(&session));
-    let connector = Connector { connect, is_valid, idle_max: IDLE_MAX, outages };
+    let check = Box::new(|| Ok(()));
+    let connector = Connector { connect, check, is_valid, idle_max: IDLE_MAX, outages };
     let deadline = Duration::from_millis(options.job_deadline_ms);
     Workers::start(names, None, connector, options.job_queue_max, deadline)
 }

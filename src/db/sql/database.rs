@@ -67,12 +67,6 @@ pub trait Database:
         statement(self)
     }
 
-    /// Fails if the file of the database was deleted: what is written is lost when it is closed. By
-    /// default, for a database without a file, nothing.
-    fn check_present(&mut self) -> Result<(), Error> {
-        Ok(())
-    }
-
     /// The time of the server, epoch milliseconds. By default, for a database without a server,
     /// none.
     fn server_time_ms(&mut self) -> QueryResult<Option<i64>> {

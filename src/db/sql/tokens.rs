@@ -53,8 +53,7 @@ impl<D: Database> Ledger for SqlLedger<D> {
     async fn ping(&self) -> Result<(), Error> {
         let ping = |conn: &mut D| {
             conn.limit_job();
-            conn.ping()?;
-            conn.check_present()
+            Ok(conn.ping()?)
         };
         self.readers.probe("pinging the ledger", ping).await
     }

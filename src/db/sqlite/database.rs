@@ -1,7 +1,6 @@
 //! The transactions of the ledger in `SQLite`, and the statements of the hot path.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 
 use diesel::connection::SimpleConnection;
 use diesel::dsl::sql;
@@ -12,8 +11,7 @@ use diesel::sql_types::{BigInt, Binary, Integer, Nullable};
 use diesel::sqlite::Sqlite;
 use diesel_migrations::EmbeddedMigrations;
 
-use super::connection::{checkpoint, text_cell};
-use super::file;
+use super::connection::checkpoint;
 use crate::db::life_rows::OrderEventRow;
 use crate::db::migrate::MigratedDatabase;
 use crate::db::rows::{NEW_ORDER_COLUMNS, NewOrder};
@@ -36,11 +34,6 @@ impl Database for SqliteConnection {
     const INSERT_TOKEN: &'static str = "INSERT OR IGNORE INTO tokens (name, token) VALUES (?, 0)";
     const RAISE_CURSOR: &'static str = "INSERT INTO cursors (name, feed_no) VALUES (?, ?) \
          ON CONFLICT (name) DO UPDATE SET feed_no = MAX(feed_no, excluded.feed_no)";
-
-    fn check_present(&mut self) -> Result<(), Error> {
-        let path = text_cell(self, "SELECT file FROM pragma_database_list WHERE name = 'main'")?;
-        file::check_present(Path::new(&path))
-    }
 
     fn snapshot<T>(&mut self, job: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error> {
         // Two levels of errors: those of the transaction, and inside those of the job.

@@ -166,13 +166,22 @@ pub(super) fn exists(path: &Path) -> Result<bool, Error> {
     }
 }
 
-/// Fails if the file of an open ledger was deleted: what is written to it is lost at the end of the
-/// process.
-pub(super) fn check_present(path: &Path) -> Result<(), Error> {
-    if exists(path)? {
+/// Device and number of the file at `path`.
+pub(super) fn identity(path: &Path) -> Option<(u64, u64)> {
+    fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()))
+}
+
+/// Fails if the file at `path` is not the one that was opened: what is written to that one is gone
+/// once it is closed.
+pub(super) fn check_present(path: &Path, opened: Option<(u64, u64)>) -> Result<(), Error> {
+    if opened.is_some() && identity(path) == opened {
         return Ok(());
     }
-    refuse(path, "was deleted; `floodgate doctor` says what to do")
+    refuse(
+        path,
+        "was deleted or replaced while it was open: do not stop its server before you did what \
+         `floodgate doctor` says",
+    )
 }
 
 /// Rejects a read-only file, even if this user could write it.

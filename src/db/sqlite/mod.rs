@@ -227,12 +227,13 @@ fn start(
     let connect = Box::new(move || {
         // Moves the lock into the writer thread, so that it is held until the last write.
         let _held = &lock;
-        file::check_present(&connected.path)?;
         connect(&connected.path, access, &connected)
     });
+    let (path, opened) = (options.path.clone(), file::identity(&options.path));
+    let check = Box::new(move || file::check_present(&path, opened));
     // A connection to a file stays valid: a test would cost a statement per job.
     let (is_valid, idle_max, outages) = (|_: &mut _| true, Duration::MAX, Arc::default());
-    let connector = Connector { connect, is_valid, idle_max, outages };
+    let connector = Connector { connect, check, is_valid, idle_max, outages };
     let deadline = Duration::from_millis(options.job_deadline_ms);
     Workers::start(names, Some(first), connector, options.job_queue_max, deadline)
 }

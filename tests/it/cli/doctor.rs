@@ -169,6 +169,18 @@ fn a_ledger_file_that_is_deleted_under_its_server_is_reported() {
     let diagnosis = stack.examine();
     let finding = diagnosis.only_problem("ledger file", "fail");
     assert!(finding.remedy.contains("do not stop the server"), "{finding:#?}");
+    // The lock may be deleted with it.
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &[]);
+    for file in ["ledger.db", "ledger.db-wal", "ledger.db.lock"] {
+        std::fs::remove_file(folder.path().join(file)).unwrap();
+    }
+    let internal = server.internal.to_string();
+    let keys = [("FLOODGATE__INTERNAL__BIND", internal.as_str())];
+    let found = command(folder.path(), &["doctor", "--json"], &keys).output().unwrap();
+    let diagnosis = Diagnosis::read(&found);
+    let finding = diagnosis.only_problem("ledger file", "fail");
+    assert!(finding.remedy.contains("do not stop the server"), "{finding:#?}");
 }
 
 #[test]

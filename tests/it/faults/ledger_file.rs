@@ -120,19 +120,30 @@ fn a_directory_in_the_place_of_the_file_is_refused() {
 }
 
 #[test]
-fn a_file_that_is_deleted_while_it_is_open_is_noticed() {
+fn nothing_is_written_to_a_file_that_was_deleted() {
     let (_directory, options) = closed_ledger();
     run(async {
         let ledger = SqliteLedger::open(&options).unwrap();
         ledger.ping().await.unwrap();
         fs::remove_file(&options.path).unwrap();
         fs::remove_file(with_suffix(&options.path, "-wal")).unwrap();
-        // After a failed job a thread opens another connection.
-        for _ in 0..=options.readers {
-            let error = ledger.ping().await.unwrap_err();
+        let refused = |error: Error| {
             assert!(matches!(error, Error::CannotOpen { .. }), "{error:?}");
-            assert!(error.to_string().contains("was deleted"), "{error}");
+            assert!(error.to_string().contains("was deleted or replaced"), "{error}");
+        };
+        // A thread opens its connection with its first job.
+        for _ in 0..=options.readers {
+            refused(ledger.ping().await.unwrap_err());
         }
+        refused(ledger.next_token("any").await.unwrap_err());
+        // The orders can still be copied, and another file is no remedy.
+        let deleted = format!("{} (deleted)", options.path.display());
+        let open = fs::read_dir("/proc/self/fd")
+            .unwrap()
+            .filter_map(|it| it.ok()?.path().read_link().ok());
+        assert!(open.into_iter().any(|file| file.as_os_str() == deleted.as_str()));
+        fs::write(&options.path, "another").unwrap();
+        refused(ledger.next_token("any").await.unwrap_err());
         ledger.close().await;
     });
 }

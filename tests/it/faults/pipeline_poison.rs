@@ -28,7 +28,7 @@ fn poison_messages(intruder: &Intruder) -> Vec<MalformedMessage> {
         }
         // The limit in this reason depends on the policy.
         if poison.reason.starts_with("quantity ") {
-            "quantity 4294967295 is more than ".clone_into(&mut poison.reason);
+            "quantity 16777215 is more than ".clone_into(&mut poison.reason);
         }
     }
     poison_messages
@@ -81,9 +81,9 @@ async fn in_order_queue(fixture: &PipelineFixture, server: &Server, intruder: &m
     dead_letter_of(fixture, server, &bad, "amount 1, price times quantity is 100").await;
 
     // A message of a newer version, one of another installation, and one without a known form.
-    let newer = Headers { version: Some(3), ..headers.clone() };
+    let newer = Headers { version: Some(4), ..headers.clone() };
     intruder.publish(newer, body.clone()).await;
-    dead_letter_of(fixture, server, &body, "version 3 is newer than 2").await;
+    dead_letter_of(fixture, server, &body, "version 4 is newer than 3").await;
     let other = Headers { installation: Some("0badcafe".to_owned()), ..headers };
     intruder.publish(other, body.clone()).await;
     dead_letter_of(fixture, server, &body, "it belongs to installation \"0badcafe\"").await;
