@@ -10,7 +10,6 @@ const BUYERS: u32 = 50_000;
 const CONCURRENCY: usize = 256;
 /// Buyers per pipeline of the baseline.
 const PIPELINED: u32 = 250;
-
 /// Otherwise Redis has 24 KiB for the latency of each command that was ever sent to it.
 const NO_HISTOGRAMS: &[&str] = &["latency-tracking no"];
 
