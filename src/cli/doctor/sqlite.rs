@@ -120,11 +120,10 @@ fn content(settings: &Settings, file: &Path, running: bool) -> Check {
     match opened.and_then(|open| open.take(16).read_to_end(&mut head)) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let lock = file.with_added_extension("lock");
-            let remedy = "do not stop the server: only it has the orders. Pause the sales \
-                          (`floodgate sale pause SALE`); copy file and -wal from /proc/PID/fd \
-                          (PID: `ss -ltnp`); `floodgate audit --set ledger.url=sqlite://COPY \
-                          --set internal.bind=127.0.0.1:1`; then stop, put the copies in place, \
-                          start";
+            let remedy = "do not stop the server: only it has the orders; it takes no more. Copy \
+                          file and -wal from /proc/PID/fd (PID: `ss -ltnp`); `floodgate audit \
+                          --set ledger.url=sqlite://COPY --set internal.bind=127.0.0.1:1`; then \
+                          stop, put the copies in place, start";
             return check
                 .when(matches!(try_lock(&lock), Ok(Err(TryLockError::WouldBlock))))
                 .fail(format!("{shown} is deleted, and a process still works on it"))
