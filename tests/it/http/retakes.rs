@@ -130,8 +130,13 @@ async fn a_barred_buyer_is_refused_before_the_gate_and_still_reads_the_order_tha
         let (lapsed, _) = lapsed(&app).await;
         assert_eq!(refused(&app).await["code"], "barred", "{tier:?}");
         let body = |id: &str| json!({"sku_id": "sku", "quantity": 1, "request_id": id});
-        let (status, repeat) = app.buy_json("sale", BUYER, body(&lapsed)).await;
-        assert_eq!((status, &repeat["order"]["state"]), (StatusCode::OK, &json!("timed_out")));
+        // The bucket learns of it after the ledger.
+        until("the order that lapsed", async || {
+            let (status, repeat) = app.buy_json("sale", BUYER, body(&lapsed)).await;
+            assert_eq!(status, StatusCode::OK, "{tier:?}: {repeat}");
+            (repeat["order"]["state"] == "timed_out").then_some(())
+        })
+        .await;
         let other = app.request_id("sale", 2).await;
         let (status, sold) = app.buy_json("sale", 2, body(&other)).await;
         assert!(status.is_success(), "{tier:?}: {sold}");
