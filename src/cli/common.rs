@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::exit::Exit;
 use super::output::Output;
-use crate::config::{self, ConfigSources, LoadedSettings, Settings, redact_url};
+use crate::config::{self, ConfigSources, LoadedSettings, Settings, is_secret_key, redact_url};
 
 /// Of `check-config`.
 pub const EXAMPLES: &str = "\
@@ -45,7 +45,9 @@ impl Common {
     /// What this command prints; its next steps have its flags, without secrets.
     pub fn output(&self) -> Output {
         let config = self.config.iter().map(|file| ("--config", file.display().to_string()));
-        let is_secret = |set: &str| set.contains("token=") || set.contains("secrets=");
+        // Without a key the text may be a secret.
+        let is_secret =
+            |set: &str| set.split_once('=').is_none_or(|(key, _)| is_secret_key(key.trim()));
         let is_shown = |set: &&String| !is_secret(set) && redact_url(set) == **set;
         let set = self.set.iter().filter(is_shown).map(|set| ("--set", set.clone()));
         let flags = config.chain(set).map(|(flag, value)| format!("{flag} {} ", quoted(&value)));

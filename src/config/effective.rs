@@ -55,11 +55,6 @@ impl SettingEntry {
         self.key.split_once('.').unwrap_or(("", &self.key))
     }
 
-    /// Whether the value must never be shown.
-    fn is_secret(&self) -> bool {
-        self.key == "admin.token" || self.is_secret_list()
-    }
-
     /// Whether each item of the value is a secret or the path of one.
     fn is_secret_list(&self) -> bool {
         self.key == "payment.webhook_secrets"
@@ -89,7 +84,7 @@ impl SettingEntry {
         }
         match self.value.as_str() {
             Some("") | None => {}
-            Some(_) if self.is_secret() => self.value = Json::from(HIDDEN),
+            Some(_) if is_secret_key(&self.key) => self.value = Json::from(HIDDEN),
             Some(url) if self.path().1 == "url" => self.value = Json::from(redact_url(url)),
             Some(_) => {}
         }
@@ -109,7 +104,8 @@ impl SettingEntry {
             _ if value.is_string() => "one of the known values",
             _ => "a string in quotes",
         };
-        let shown = if self.is_secret() { "the value".to_owned() } else { format!("`{value}`") };
+        let shown =
+            if is_secret_key(&self.key) { "the value".to_owned() } else { format!("`{value}`") };
         ConfigFault::new(
             &self.key,
             format!("{shown} is not {wanted} ({origin})"),
@@ -281,6 +277,11 @@ fn typed_text(text: &str, default: &Json) -> Json {
         }
         _ => Json::from(text),
     }
+}
+
+/// Whether the value of this key must never be shown.
+pub fn is_secret_key(key: &str) -> bool {
+    ["admin.token", "payment.webhook_secrets"].contains(&key)
 }
 
 /// A URL without its password and the values of its parameters, fit for logs. `sqlite://` paths are

@@ -33,7 +33,7 @@ mod webhook_secret;
 
 pub use crate::redis::transport::Durability;
 pub use access::{AdminScope, AuthMode, ChallengeKind, NamedToken};
-pub use effective::{Effective, redact_url};
+pub use effective::{Effective, is_secret_key, redact_url};
 pub use error::{ConfigFault, Error};
 pub use jwks::{JwtKeys, KeyMaterial, PublicJwk};
 pub use kinds::{LogFormat, OutboxKind, PaymentBackend, Role, Tier};

@@ -183,7 +183,9 @@ fn lock(path: &Path, running: bool) -> Check {
     let free = |check: Check, detail: &str| {
         check
             .when(running)
-            .warn(format!("{detail}: the server at internal.bind has another ledger"))
+            .warn(format!(
+                "{detail}: the server at internal.bind has another ledger, or the lock was deleted"
+            ))
             .remedy("give this command the configuration of that server")
             .ok(detail)
     };

@@ -212,7 +212,7 @@ fn next_steps_have_the_flags_of_the_command_without_secrets() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();
     std::fs::write(path.join("own shop.toml"), "[http]\nworkers = 1\n").unwrap();
-    let given = ["--config", "own shop.toml", "--set", "admin.token=s3cret", "--set", "role=all"];
+    let given = ["--config", "own shop.toml", "--set", "admin.token = s3cret", "--set", "role=all"];
     let shown = "floodgate --config 'own shop.toml' --set role=all";
     let api = scripted::ScriptedApi::always(200, serde_json::json!({}));
     let pause = ["sale", "pause", "spring", "--internal-url", &api.url];
