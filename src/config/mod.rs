@@ -45,5 +45,5 @@ pub use settings::{
     LogSettings, OutboxSettings, PaymentSettings, RedisSettings, RelaySettings, Settings,
     SupervisorSettings, TicketSettings,
 };
-pub use transport::{ListenerSettings, MysqlUrl, ServerLink};
+pub use transport::{ListenerSettings, MysqlUrl, ServerLink, broker_urls};
 pub use webhook_secret::{WebhookProfile, WebhookSecret};

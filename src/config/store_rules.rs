@@ -3,7 +3,7 @@
 use super::effective::redact_url;
 use super::kinds::Tier;
 use super::settings::Settings;
-use super::transport::MysqlUrl;
+use super::transport::{MysqlUrl, broker_urls, host_of};
 use super::validate::RuleCheck;
 use crate::redis::transport::RedisUrl;
 
@@ -74,7 +74,10 @@ fn redis_url(settings: &Settings) -> Problem {
 
 fn amqp_url(settings: &Settings) -> Problem {
     let url = &settings.amqp.url;
-    let (shown, remedy) = (redact_url(url), "use amqp://user:password@host:port/vhost");
+    let (shown, remedy) = (
+        redact_url(url),
+        "use amqp://user:password@host1:port1,host2:port2/vhost, a host for each node",
+    );
     match url.split_once("://") {
         _ if url.is_empty() => (settings.tier == Tier::Pipeline).then(|| {
             let problem = "is not set, and tier `pipeline` sends orders through RabbitMQ";
@@ -86,8 +89,15 @@ fn amqp_url(settings: &Settings) -> Problem {
                 let name = parameter.split_once('=').map_or(parameter, |(name, _)| name);
                 parameter.is_empty() || AMQP_PARAMETERS.contains(&name)
             };
+            let nodes = broker_urls(url);
+            let lacks_host = nodes.len() > 1 && nodes.iter().any(|node| host_of(node).is_empty());
             let is_odd = !parameters.split('&').all(is_known);
-            is_odd.then(|| (format!("{shown:?} has a parameter that is not known"), remedy))
+            let problem = match (is_odd, lacks_host) {
+                (true, _) => "has a parameter that is not known",
+                (false, true) => "has a node without a host",
+                (false, false) => return None,
+            };
+            Some((format!("{shown:?} {problem}"), remedy))
         }
         _ => Some((format!("{shown:?} is not a broker"), remedy)),
     }

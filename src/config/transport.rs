@@ -101,7 +101,7 @@ impl Settings {
             links.push(ServerLink { key: "redis.url", hosts, is_encrypted: url.tls });
         }
         if self.tier == Tier::Pipeline {
-            let hosts = vec![host_of(&self.amqp.url)];
+            let hosts = broker_urls(&self.amqp.url).iter().map(|url| host_of(url)).collect();
             let is_encrypted = self.amqp.url.starts_with("amqps://");
             links.push(ServerLink { key: "amqp.url", hosts, is_encrypted });
         }
@@ -109,8 +109,16 @@ impl Settings {
     }
 }
 
+/// The URL of each node of a broker: `amqp://user:password@host1:5672,host2:5672/vhost` names two.
+pub fn broker_urls(url: &str) -> Vec<String> {
+    let (scheme, rest) = url.split_once("://").unwrap_or_default();
+    let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+    let (user, nodes) = authority.split_at(authority.rfind('@').map_or(0, |at| at + 1));
+    nodes.split(',').map(|node| format!("{scheme}://{user}{node}{path}")).collect()
+}
+
 /// The host of `scheme://user:password@host:port/path`.
-fn host_of(url: &str) -> String {
+pub(super) fn host_of(url: &str) -> String {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let authority = rest.split(['/', '?']).next().unwrap_or_default();
     let address = authority.rsplit_once('@').map_or(authority, |(_, address)| address);
@@ -256,7 +264,7 @@ mod tests {
         assert_eq!(readable(&settings), ["ledger.url", "redis.url"]);
         settings.ledger.url.push_str("?ssl-mode=verify-full");
         settings.redis.url.insert("redis".len(), 's');
-        settings.amqp.url = "amqp://u:p@10.0.0.1/%2f".to_owned();
+        settings.amqp.url = "amqp://u:p@127.0.0.1:1,10.0.0.1/%2f".to_owned();
         assert_eq!(readable(&settings), ["amqp.url"]);
         settings.tier = Tier::Ledger;
         assert_eq!(readable(&settings), [""; 0]);

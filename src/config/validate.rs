@@ -251,6 +251,7 @@ pub(super) mod tests {
             s.redis.url = "redis://127.0.0.1:6379".into();
         }),
         ("amqp.url", |s| s.amqp.url = "http://127.0.0.1:5672".into()),
+        ("amqp.url", |s| s.amqp.url = "amqp://u:p@a:1,,b:2/v".into()),
         ("amqp.queues", |s| s.amqp.queues = 0),
         ("outbox.envelope_max", |s| s.outbox.envelope_max = 513),
         ("relay.workers", |s| s.relay.workers = 0),

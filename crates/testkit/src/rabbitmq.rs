@@ -2,12 +2,13 @@
 //! takes 100 MB.
 
 use std::fs::{self, Permissions};
+use std::mem;
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use tempfile::TempDir;
 
 use crate::data::{copy, copy_empty, folder, run};
@@ -18,7 +19,7 @@ use crate::server::{Launch, MissingProgram, Server};
 /// Where the package may have its programs; the wrappers on the `PATH` change the user.
 const FOLDERS: [&str; 3] =
     ["/usr/lib/rabbitmq/bin", "/usr/local/lib/rabbitmq/bin", "/opt/rabbitmq/sbin"];
-/// The same name for every node: each has its own `epmd`, and the data folder contains the name.
+/// The name of a single node, which has its own `epmd`: the data folder contains the name.
 const NODE: &str = "floodgate@localhost";
 /// Schedulers without busy waiting: spinning would take CPU time from the other processes.
 const RUNTIME: &str = "+sbwt none +sbwtdcpu none +sbwtdio none \
@@ -35,8 +36,13 @@ log.file.level = info
 /// advanced configuration. Its folder is created in `parent`; empty data is kept in `cache`.
 pub fn start(parent: &Path, cache: &Path, runtime: &str, advanced: &str) -> anyhow::Result<Server> {
     let program = program("rabbitmq-server")?;
-    let runtime = format!("{runtime} {RUNTIME}");
-    let start_in = |folder| start_in(folder, &program, &runtime, advanced);
+    let start_in = |folder: TempDir| {
+        let (mapper, epmd) = start_epmd(folder.path())?;
+        let (cookie, mapper_port) = (cookie(), mapper.number());
+        let node =
+            Node { program: &program, name: NODE, cookie: &cookie, mapper_port, runtime, advanced };
+        node.start(folder, (vec![mapper], Some(epmd)))
+    };
     let create = |fresh: &Path| {
         let server = start_in(folder(parent)?)?;
         ctl(&server, &["stop_app"])?;
@@ -50,59 +56,114 @@ pub fn start(parent: &Path, cache: &Path, runtime: &str, advanced: &str) -> anyh
     start_in(folder)
 }
 
-fn start_in(
-    folder: TempDir,
-    program: &str,
-    runtime: &str,
-    advanced: &str,
-) -> anyhow::Result<Server> {
-    let file = |name: &str| folder.path().join(name);
-    fs::create_dir(file("home"))?;
-    let cookie = file("home/.erlang.cookie");
-    fs::write(&cookie, format!("{:032x}", fastrand::u128(..)))?;
-    fs::set_permissions(&cookie, Permissions::from_mode(0o400))?;
-    fs::write(file("plugins"), "[].")?;
-    fs::write(file("rabbitmq.conf"), SETTINGS)?;
-    fs::write(file("advanced.config"), advanced)?;
-    let (port, node, mapper) = (Port::claim()?, Port::claim()?, Port::claim()?);
-    let mut epmd = command("epmd");
-    epmd.args(["-address", "127.0.0.1", "-port", &mapper.number().to_string()]);
-    let epmd = Process::spawn(epmd, folder.path())?;
-    let is_up = wait(|| Ok(TcpStream::connect(mapper.addr()).is_ok()))?;
-    ensure!(is_up, "epmd does not start: {}", epmd.output());
-    let launch = Launch {
-        program: program.to_owned(),
-        arguments: Vec::new(),
-        environment: environment(folder.path(), [&port, &node, &mapper], runtime),
-        log: format!("log/{NODE}.log").into(),
-        ready: "Server startup complete",
-    };
-    Server::start(folder, launch, port, (vec![node, mapper], Some(epmd)))
+/// Starts a cluster of empty nodes. The first one's folder has what they share.
+pub fn start_cluster(parent: &Path, count: usize, runtime: &str) -> anyhow::Result<Vec<Server>> {
+    let (program, cookie) = (program("rabbitmq-server")?, cookie());
+    let folders: Vec<TempDir> = (0..count).map(|_| folder(parent)).collect::<Result<_, _>>()?;
+    let (mapper, epmd) = start_epmd(folders.first().context("no node")?.path())?;
+    let mapper_port = mapper.number();
+    let (mut shared, mut servers) = ((vec![mapper], Some(epmd)), Vec::new());
+    for (number, folder) in folders.into_iter().enumerate() {
+        let name = format!("floodgate{number}@localhost");
+        let node = Node {
+            program: &program,
+            name: &name,
+            cookie: &cookie,
+            mapper_port,
+            runtime,
+            advanced: "[].",
+        };
+        let server = node.start(folder, mem::take(&mut shared))?;
+        if number > 0 {
+            ctl(&server, &["stop_app"])?;
+            ctl(&server, &["join_cluster", "floodgate0@localhost"])?;
+            ctl(&server, &["start_app"])?;
+        }
+        servers.push(server);
+    }
+    Ok(servers)
 }
 
-fn environment(folder: &Path, ports: [&Port; 3], runtime: &str) -> Vec<(&'static str, String)> {
-    let file = |name: &str| folder.join(name).display().to_string();
-    let [broker, node, mapper] = ports.map(|port| port.number().to_string());
-    vec![
-        ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned()),
-        ("HOME", file("home")),
-        ("TMPDIR", file("tmp")),
-        ("ERL_EPMD_PORT", mapper),
-        ("ERL_EPMD_ADDRESS", "127.0.0.1".to_owned()),
-        ("RABBITMQ_NODENAME", NODE.to_owned()),
-        ("RABBITMQ_NODE_IP_ADDRESS", "127.0.0.1".to_owned()),
-        ("RABBITMQ_NODE_PORT", broker),
-        ("RABBITMQ_DIST_PORT", node),
-        ("RABBITMQ_MNESIA_BASE", file("data")),
-        ("RABBITMQ_LOG_BASE", file("log")),
-        ("RABBITMQ_ENABLED_PLUGINS_FILE", file("plugins")),
-        ("RABBITMQ_CONFIG_FILE", file("rabbitmq.conf")),
-        ("RABBITMQ_ADVANCED_CONFIG_FILE", file("advanced.config")),
-        ("RABBITMQ_CONF_ENV_FILE", file("none")),
-        // The script replaces itself by the node instead of waiting for it.
-        ("RUNNING_UNDER_SYSTEMD", "1".to_owned()),
-        ("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", runtime.to_owned()),
-    ]
+fn cookie() -> String {
+    format!("{:032x}", fastrand::u128(..))
+}
+
+/// Starts the mapper from node names to ports.
+fn start_epmd(folder: &Path) -> anyhow::Result<(Port, Process)> {
+    let mapper = Port::claim()?;
+    let mut epmd = command("epmd");
+    epmd.args(["-address", "127.0.0.1", "-port", &mapper.number().to_string()]);
+    let epmd = Process::spawn(epmd, folder)?;
+    let is_up = wait(|| Ok(TcpStream::connect(mapper.addr()).is_ok()))?;
+    ensure!(is_up, "epmd does not start: {}", epmd.output());
+    Ok((mapper, epmd))
+}
+
+struct Node<'a> {
+    program: &'a str,
+    name: &'a str,
+    cookie: &'a str,
+    mapper_port: u16,
+    runtime: &'a str,
+    advanced: &'a str,
+}
+
+impl Node<'_> {
+    /// Starts the node; `shared` lives as long as its server.
+    fn start(
+        &self,
+        folder: TempDir,
+        shared: (Vec<Port>, Option<Process>),
+    ) -> anyhow::Result<Server> {
+        let file = |name: &str| folder.path().join(name);
+        fs::create_dir(file("home"))?;
+        let cookie = file("home/.erlang.cookie");
+        fs::write(&cookie, self.cookie)?;
+        fs::set_permissions(&cookie, Permissions::from_mode(0o400))?;
+        fs::write(file("plugins"), "[].")?;
+        fs::write(file("rabbitmq.conf"), SETTINGS)?;
+        fs::write(file("advanced.config"), self.advanced)?;
+        let (port, distribution) = (Port::claim()?, Port::claim()?);
+        let launch = Launch {
+            program: self.program.to_owned(),
+            arguments: Vec::new(),
+            environment: self.environment(folder.path(), &port, &distribution),
+            log: format!("log/{}.log", self.name).into(),
+            ready: "Server startup complete",
+        };
+        let (mut ports, epmd) = shared;
+        ports.push(distribution);
+        Server::start(folder, launch, port, (ports, epmd))
+    }
+
+    fn environment(
+        &self,
+        folder: &Path,
+        port: &Port,
+        distribution: &Port,
+    ) -> Vec<(&'static str, String)> {
+        let file = |name: &str| folder.join(name).display().to_string();
+        vec![
+            ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned()),
+            ("HOME", file("home")),
+            ("TMPDIR", file("tmp")),
+            ("ERL_EPMD_PORT", self.mapper_port.to_string()),
+            ("ERL_EPMD_ADDRESS", "127.0.0.1".to_owned()),
+            ("RABBITMQ_NODENAME", self.name.to_owned()),
+            ("RABBITMQ_NODE_IP_ADDRESS", "127.0.0.1".to_owned()),
+            ("RABBITMQ_NODE_PORT", port.number().to_string()),
+            ("RABBITMQ_DIST_PORT", distribution.number().to_string()),
+            ("RABBITMQ_MNESIA_BASE", file("data")),
+            ("RABBITMQ_LOG_BASE", file("log")),
+            ("RABBITMQ_ENABLED_PLUGINS_FILE", file("plugins")),
+            ("RABBITMQ_CONFIG_FILE", file("rabbitmq.conf")),
+            ("RABBITMQ_ADVANCED_CONFIG_FILE", file("advanced.config")),
+            ("RABBITMQ_CONF_ENV_FILE", file("none")),
+            // The script replaces itself by the node instead of waiting for it.
+            ("RUNNING_UNDER_SYSTEMD", "1".to_owned()),
+            ("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", format!("{} {RUNTIME}", self.runtime)),
+        ]
+    }
 }
 
 /// The URL of the virtual host `/`.
@@ -112,8 +173,9 @@ pub fn url(address: SocketAddr) -> String {
 
 /// The output of `rabbitmqctl` with these arguments.
 pub fn ctl(server: &Server, arguments: &[&str]) -> anyhow::Result<String> {
+    // The node's name is in the environment.
     let arguments: Vec<String> =
-        ["-q", "-n", NODE].iter().chain(arguments).map(|&argument| argument.to_owned()).collect();
+        ["-q"].iter().chain(arguments).map(|&argument| argument.to_owned()).collect();
     run(&mut server.command(Command::new(program("rabbitmqctl")?), &arguments))
 }
 

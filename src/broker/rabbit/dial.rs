@@ -17,6 +17,7 @@ use super::health::BrokerHealthError;
 use super::runtime::current;
 use super::{RabbitOptions, error_message};
 use crate::net::{MaybeTls, Trust, explain};
+use crate::runtime::clock::now_monotonic;
 
 /// Shuts the socket down when dropped.
 ///
@@ -59,9 +60,45 @@ pub(super) async fn dial(
     }
 }
 
-/// Connects within `limit`. `name` is the connection name that the broker lists. Must run on the
-/// runtime that drives the connection.
+/// Connects to one of the nodes within `limit`: to a random one, or to the next if that fails, with
+/// an equal part of the remaining time for each. `name` is the connection name that the broker
+/// lists. Must run on the runtime that drives the connection.
+///
+/// # Errors
+/// No node could be used: the reasons of all, and the first reply code.
 pub(super) async fn open(
+    options: &RabbitOptions,
+    name: &str,
+    limit: Duration,
+) -> Result<(Connection, ShutdownGuard), BrokerHealthError> {
+    let deadline = now_monotonic() + limit;
+    let mut nodes = options.uris.iter().cycle().skip(fastrand::usize(..options.uris.len()));
+    let (mut codes, mut reasons) = (Vec::new(), Vec::new());
+    for untried in (1..=options.uris.len()).rev() {
+        let Some(uri) = nodes.next() else { break };
+        let left = deadline.saturating_duration_since(now_monotonic());
+        let untried = u32::try_from(untried).unwrap_or(u32::MAX);
+        match open_node(uri, options, name, left / untried).await {
+            Ok(opened) => return Ok(opened),
+            Err(BrokerHealthError { code, reason }) => {
+                codes.extend(code);
+                reasons.push(match options.uris.len() {
+                    1 => reason,
+                    _ => format!("{}: {reason}", node_name(uri)),
+                });
+            }
+        }
+    }
+    Err(BrokerHealthError { code: codes.first().copied(), reason: reasons.join("; ") })
+}
+
+/// Host and port.
+pub(super) fn node_name(uri: &AMQPUri) -> String {
+    format!("{}:{}", uri.authority.host, uri.authority.port)
+}
+
+async fn open_node(
+    uri: &AMQPUri,
     options: &RabbitOptions,
     name: &str,
     limit: Duration,
@@ -76,7 +113,7 @@ pub(super) async fn open(
     };
     let guard = ShutdownGuard::default();
     let socket_cell = guard.0.clone();
-    let mut uri = options.uri.clone();
+    let mut uri = uri.clone();
     uri.query.heartbeat.get_or_insert(options.heartbeat_s);
     let trust = options.trust.clone();
     let properties = ConnectionProperties::default()

@@ -6,6 +6,7 @@
 //! Limits: `connect_timeout` for each step. On error: the failure is recorded as a fact, or
 //! returned if nothing could be read.
 
+use std::io;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use lapin::options::{
 use lapin::protocol::connection::AMQPMethod;
 use lapin::protocol::{AMQPClass, parse_class};
 use lapin::types::{AMQPValue, FieldTable};
+use lapin::uri::AMQPUri;
 use lapin::{BasicProperties, Channel, Confirmation, Connection, Event, ExchangeKind};
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -31,7 +33,7 @@ const PROTOCOL_HEADER: &[u8; 8] = b"AMQP\x00\x00\x09\x01";
 /// Type, channel, length.
 const FRAME_HEAD_BYTES: usize = 7;
 /// Sanity limit; the first frame, `connection.start`, has some hundred bytes.
-const START_BYTES_MAX: usize = 64 * 1024;
+const START_BYTES_MAX: u64 = 64 * 1024;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BrokerFacts {
@@ -39,6 +41,9 @@ pub struct BrokerFacts {
     /// Product and version, such as `RabbitMQ 3.10.8`; `None` if the broker does not report
     /// them.
     pub version: Option<String>,
+    pub num_nodes: usize,
+    /// Nodes that do not answer, as `host:port`, with the reason.
+    pub silent_nodes: Vec<String>,
     pub exchanges: Vec<TopologyPart>,
     pub queues: Vec<TopologyPart>,
     pub self_test: SelfTest,
@@ -90,7 +95,14 @@ pub async fn read(options: &RabbitOptions) -> Result<BrokerFacts, BrokerHealthEr
     let started_at = now_monotonic();
     let (connection, shutdown_guard) = dial::open(options, "floodgate-doctor", limit).await?;
     let connect_time = now_monotonic().duration_since(started_at);
-    let version = timeout(limit, server_version(options)).await.ok().flatten();
+    let (mut version, mut silent_nodes) = (None, Vec::new());
+    for uri in &options.uris {
+        let timed_out = |_elapsed| Err(io::ErrorKind::TimedOut.into());
+        match timeout(limit, server_version(uri, options)).await.unwrap_or_else(timed_out) {
+            Ok(reported) => version = version.or(reported),
+            Err(error) => silent_nodes.push(format!("{} ({error})", dial::node_name(uri))),
+        }
+    }
     let parts = timeout(limit, parts(&connection, &options.topology)).await;
     let (exchanges, queues) =
         parts.map_err(|_elapsed| unreadable(format!("no answer within {limit:?}")))??;
@@ -101,25 +113,26 @@ pub async fn read(options: &RabbitOptions) -> Result<BrokerFacts, BrokerHealthEr
         drop(timeout(limit, connection.close(200, "seen".into())).await);
     }
     shutdown_guard.shutdown();
-    Ok(BrokerFacts { connect_time, version, exchanges, queues, self_test })
+    let num_nodes = options.uris.len();
+    Ok(BrokerFacts { connect_time, version, num_nodes, silent_nodes, exchanges, queues, self_test })
 }
 
-/// Product and version from the broker's first frame, which the client library does not expose;
-/// `None` if the broker does not send them.
-async fn server_version(options: &RabbitOptions) -> Option<String> {
+/// Product and version from a node's first frame, which the client library does not expose; `None`
+/// if the node does not send them.
+async fn server_version(uri: &AMQPUri, options: &RabbitOptions) -> io::Result<Option<String>> {
     let socket_cell = Mutex::default();
-    let dialed = dial::dial(&options.uri, options.trust.as_ref(), &socket_cell).await;
-    let mut socket = dialed.ok()?;
-    socket.write_all(PROTOCOL_HEADER).await.ok()?;
+    let mut socket = dial::dial(uri, options.trust.as_ref(), &socket_cell).await?;
+    socket.write_all(PROTOCOL_HEADER).await?;
     let mut head = [0; FRAME_HEAD_BYTES];
-    socket.read_exact(&mut head).await.ok()?;
-    let length = u32::from_be_bytes(*head.last_chunk::<4>()?);
-    let length = usize::try_from(length).ok().filter(|length| *length <= START_BYTES_MAX)?;
-    let mut frame = vec![0; length];
-    socket.read_exact(&mut frame).await.ok()?;
-    let (_, AMQPClass::Connection(AMQPMethod::Start(start))) =
-        parse_class(frame.as_slice()).ok()?
-    else {
+    socket.read_exact(&mut head).await?;
+    let length = head.last_chunk::<4>().map_or(0, |length| u32::from_be_bytes(*length));
+    let mut frame = Vec::new();
+    socket.take(u64::from(length).min(START_BYTES_MAX)).read_to_end(&mut frame).await?;
+    Ok(product_and_version(&frame))
+}
+
+fn product_and_version(frame: &[u8]) -> Option<String> {
+    let (_, AMQPClass::Connection(AMQPMethod::Start(start))) = parse_class(frame).ok()? else {
         return None;
     };
     let property = |name: &str| match start.server_properties.inner().get(name) {

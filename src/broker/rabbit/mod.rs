@@ -25,6 +25,7 @@ use lapin::uri::AMQPUri;
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use super::{Error, Topology};
+use crate::config::broker_urls;
 use crate::net::Trust;
 use crate::runtime::backoff::Backoff;
 use crate::runtime::single_flight::SingleFlight;
@@ -47,11 +48,12 @@ use quarantine::Quarantine;
 /// Address, time limits and topology of the broker.
 #[derive(Clone)]
 pub struct RabbitOptions {
-    uri: AMQPUri,
+    /// Of each node.
+    uris: Vec<AMQPUri>,
     /// For TLS.
     pub trust: Option<Trust>,
     pub topology: Topology,
-    /// Time limit for connecting, and for declaring the topology.
+    /// Time limit for connecting, to all nodes together, and for declaring the topology.
     pub connect_timeout: Duration,
     /// AMQP heartbeat, in seconds, unless the URL sets one.
     pub heartbeat_s: u16,
@@ -68,9 +70,9 @@ impl RabbitOptions {
     /// # Errors
     /// The URL is invalid.
     pub fn new(url: &str, topology: Topology) -> Result<Self, String> {
-        let uri: AMQPUri = url.parse()?;
+        let uris = broker_urls(url).iter().map(|url| url.parse()).collect::<Result<_, String>>()?;
         Ok(Self {
-            uri,
+            uris,
             trust: None,
             topology,
             connect_timeout: Duration::from_secs(3),

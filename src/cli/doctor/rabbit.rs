@@ -78,6 +78,15 @@ fn checks(facts: &BrokerFacts, open: Option<&str>, running: bool) -> Vec<Check> 
             .remedy("upgrade it to 3.10 or later")
             .ok(shown),
     ];
+    if facts.num_nodes > 1 {
+        let (silent, total) = (facts.silent_nodes.len(), facts.num_nodes);
+        let nodes = check("broker nodes")
+            .when(silent > 0)
+            .warn(format!("{} of {total} do not answer: {}", silent, facts.silent_nodes.join(", ")))
+            .remedy("start them: a queue needs most of its nodes")
+            .ok(format!("{total} answer"));
+        checks.push(nodes);
+    }
     // A user who may not declare may not publish either: report one finding, not two.
     let is_wrong = checks.iter().chain([&topology]).any(Check::is_failed);
     let publishing = publishing(&facts.self_test);

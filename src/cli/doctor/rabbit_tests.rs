@@ -11,6 +11,8 @@ fn healthy() -> BrokerFacts {
     BrokerFacts {
         connect_time: Duration::from_millis(2),
         version: Some("RabbitMQ 3.10.8".to_owned()),
+        num_nodes: 1,
+        silent_nodes: Vec::new(),
         exchanges: vec![fits("intents")],
         queues: ["orders.0", "orders.1", "dead"].map(fits).to_vec(),
         self_test: SelfTest::Works(Duration::from_millis(1)),
@@ -27,6 +29,11 @@ fn each_problem_is_exactly_one_finding() {
     };
     let old = with(|facts| facts.version = Some("RabbitMQ 3.9.29".into()));
     assert_problem(old, "broker version", Fail, "3.9.29");
+    let silent = with(|facts| {
+        facts.num_nodes = 3;
+        facts.silent_nodes.push("b:5672 (refused)".into());
+    });
+    assert_problem(silent, "broker nodes", Warn, "1 of 3 do not answer: b:5672 (refused) ->");
     let refused = with(|facts| facts.self_test = SelfTest::Refused("no (403)".into()));
     assert_problem(refused, "broker publishing", Fail, "403");
     let slow = with(|facts| facts.self_test = SelfTest::Works(Duration::from_secs(1)));

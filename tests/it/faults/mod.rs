@@ -2,6 +2,7 @@
 
 mod audit_repairs;
 mod broker_blocked;
+mod broker_cluster;
 mod broker_kill;
 mod broker_queues;
 mod cancelling;

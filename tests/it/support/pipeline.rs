@@ -71,10 +71,14 @@ impl PipelineFixture {
     }
 
     pub fn on(outbox: &str, redis: Redis) -> Self {
+        Self::with_broker(outbox, redis, RabbitMq::start())
+    }
+
+    pub fn with_broker(outbox: &str, redis: Redis, rabbit: RabbitMq) -> Self {
         Self {
             folder: tempfile::tempdir().unwrap(),
             redis,
-            rabbit: RabbitMq::start(),
+            rabbit,
             mariadb: MariaDb::start(),
             overrides: vec![("outbox.kind".to_owned(), outbox.to_owned())],
         }

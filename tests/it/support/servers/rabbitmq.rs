@@ -58,6 +58,12 @@ impl RabbitMq {
         (Self(Server::of(started)), port)
     }
 
+    /// Starts a cluster of this many empty nodes.
+    pub fn start_cluster(count: usize) -> Vec<Self> {
+        let started = rabbitmq::start_cluster(&std::env::temp_dir(), count, RUNTIME).unwrap();
+        started.into_iter().map(|server| Self(Server::of(Ok(server)))).collect()
+    }
+
     /// The URL of its virtual host `/`.
     pub fn url(&self) -> String {
         Self::url_by(self.addr())
