@@ -13,6 +13,7 @@ const FILES: &[&str] = &[
     "deploy/Containerfile",
     "deploy/compose.yaml",
     "deploy/floodgate.service",
+    "deploy/kubernetes.yaml",
     "deploy/nginx.conf",
     "docs/operate/install.md",
     "scripts/dist.sh",
@@ -23,7 +24,7 @@ const FILES: &[&str] = &[
 const PREFIX: &str = "FLOODGATE__";
 
 /// What precedes a port of this program.
-const BEFORE_PORTS: &[&str] = &["127.0.0.1:", "0.0.0.0:", "EXPOSE ", "EXPOSE 8080 "];
+const BEFORE_PORTS: &[&str] = &["127.0.0.1:", "0.0.0.0:", "EXPOSE ", "EXPOSE 8080 ", "containerPort: "];
 
 /// What precedes the name of a feature.
 const BEFORE_FEATURES: &str = "--features";
