@@ -106,7 +106,7 @@ pub fn run(args: &DemoArgs, common: &Common) -> anyhow::Result<Exit> {
     // The crowd uses a few hundred connections; this limit fits every machine's open-file limit.
     settings.http.connections_max = 2_000;
     telemetry::init(&settings.log)?;
-    raise_open_files(settings.http.connections_max);
+    settings.http.connections_max = raise_open_files(settings.http.connections_max);
     let server = AppThread::start(settings.clone())?;
     settings.internal.bind = server.listening().internal;
     let public = server.listening().public.context("the demo has no public listener")?;

@@ -58,10 +58,10 @@ pub struct ServeArgs {
 
 /// Runs the server until it has stopped.
 pub fn run(args: &ServeArgs, common: &Common) -> anyhow::Result<Exit> {
-    let LoadedSettings { settings, exposed, .. } = settings(args, common)?;
+    let LoadedSettings { mut settings, exposed, .. } = settings(args, common)?;
     telemetry::init(&settings.log)?;
     if settings.role.sells() {
-        raise_open_files(settings.http.connections_max);
+        settings.http.connections_max = raise_open_files(settings.http.connections_max);
     }
     warn_of_unsafe_settings(&settings);
     for ExposedSecret { what, remedy } in &exposed {
@@ -185,24 +185,29 @@ pub(super) fn open_files_needed(connections_max: usize) -> u64 {
     u64::try_from(connections_max).unwrap_or(u64::MAX).saturating_add(BESIDES_CONNECTIONS)
 }
 
-/// Raises the soft limit to what `connections_max` connections need, at most to the hard limit;
-/// logs a warning when that is not enough.
-pub(super) fn raise_open_files(connections_max: usize) {
+/// Raises the soft limit to what `connections_max` connections need, at most to the hard limit.
+/// Returns how many connections it allows; logs a warning if these are fewer. Connections that took
+/// the last files would keep out probes and operators, and the ledger from its servers.
+pub(super) fn raise_open_files(connections_max: usize) -> usize {
     let needed = open_files_needed(connections_max);
     let limits = OpenFiles::of_this_process();
     if limits.soft >= needed {
-        return;
+        return connections_max;
     }
     let target = needed.min(limits.hard);
     let maximum = (limits.hard != u64::MAX).then_some(limits.hard);
     let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(target), maximum });
-    let reached = OpenFiles::of_this_process().soft;
-    if raised.is_err() || reached < needed {
-        tracing::warn!(
-            limit = reached,
-            needed,
-            "too few open files for http.connections_max: connections beyond the limit will wait; \
-             raise `ulimit -n` or lower http.connections_max"
-        );
+    let limit = if raised.is_ok() { target } else { limits.soft };
+    if limit == needed {
+        return connections_max;
     }
+    let allowed = limit - BESIDES_CONNECTIONS.min(limit / 2);
+    tracing::warn!(
+        limit,
+        needed,
+        allowed,
+        "too few open files for http.connections_max: more connections than are allowed wait; \
+         raise `ulimit -n` or lower http.connections_max"
+    );
+    usize::try_from(allowed).map_or(connections_max, |allowed| allowed.max(1))
 }

@@ -14,6 +14,7 @@ mod draining;
 mod due_hints;
 mod event_exchange;
 mod fault_injection;
+mod few_files;
 mod full_disk;
 mod gate_kill;
 mod gate_ledger;

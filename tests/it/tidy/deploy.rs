@@ -24,7 +24,8 @@ const FILES: &[&str] = &[
 const PREFIX: &str = "FLOODGATE__";
 
 /// What precedes a port of this program.
-const BEFORE_PORTS: &[&str] = &["127.0.0.1:", "0.0.0.0:", "EXPOSE ", "EXPOSE 8080 ", "containerPort: "];
+const BEFORE_PORTS: &[&str] =
+    &["127.0.0.1:", "0.0.0.0:", "EXPOSE ", "EXPOSE 8080 ", "containerPort: "];
 
 /// What precedes the name of a feature.
 const BEFORE_FEATURES: &str = "--features";
