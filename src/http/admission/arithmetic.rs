@@ -1,23 +1,19 @@
 //! A sum, a difference or a product, drawn as strokes. The picture has no text; a program that
 //! reads it must recognize the figures, which is no obstacle to a program made for it.
 
-use super::challenge::{Challenge, ChallengeTask, Posed};
+use super::challenge::ChallengeTask;
 use super::drawing::draw;
 
-/// The provider of arithmetic tasks.
-#[derive(Debug)]
-pub struct Arithmetic;
+/// The picture of a seed's exercise.
+pub fn task(seed: u64) -> ChallengeTask {
+    let (text, _) = exercise(seed);
+    ChallengeTask { svg: Some(draw(&text)), work: None }
+}
 
-impl Challenge for Arithmetic {
-    fn task(&self, posed: &Posed<'_>) -> ChallengeTask {
-        let (text, _) = exercise(posed.seed);
-        ChallengeTask { svg: Some(draw(&text)), work: None }
-    }
-
-    fn accepts(&self, posed: &Posed<'_>, answer: &str) -> bool {
-        let (_, value) = exercise(posed.seed);
-        answer == value.to_string()
-    }
+/// Whether the answer is the value of the seed's exercise.
+pub fn accepts(seed: u64, answer: &str) -> bool {
+    let (_, value) = exercise(seed);
+    answer == value.to_string()
 }
 
 /// The exercise of a seed, and its value: never negative.
@@ -44,10 +40,10 @@ mod tests {
         assert_eq!(exercise(5 + 90 * 3), ("15+13".to_owned(), 28));
         assert_eq!(exercise(5 + 90 * 30 + 8100), ("40-15".to_owned(), 25));
         assert_eq!(exercise(5 + 90 * 3 + 8100 * 2), ("15x7".to_owned(), 105));
-        let posed = Posed { challenge_id: "", seed: 5 + 90 * 3, bits: 0 };
-        assert!(Arithmetic.accepts(&posed, "28"));
+        let seed = 5 + 90 * 3;
+        assert!(accepts(seed, "28"));
         for wrong in ["", "27", "028", "+28", "28 ", "28.0"] {
-            assert!(!Arithmetic.accepts(&posed, wrong), "{wrong}");
+            assert!(!accepts(seed, wrong), "{wrong}");
         }
     }
 

@@ -9,9 +9,8 @@ use std::time::Duration;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::arithmetic::Arithmetic;
 use super::tickets::Ticket;
-use super::work::Work;
+use super::{arithmetic, work};
 use crate::config::{ChallengeKind, TicketSettings};
 use crate::domain::{BuyerId, Sale};
 use crate::http::signing::{Signer, UnverifiedToken};
@@ -26,25 +25,6 @@ const ID_BYTES: usize = 1 + 1 + 4 + 8;
 /// Answers to one challenge: few enough that guessing is no way, and more than one, so that an
 /// answer whose response was lost can be repeated.
 pub const ATTEMPTS_MAX: u32 = 3;
-
-/// A kind of challenge.
-pub trait Challenge: Send + Sync {
-    /// What the buyer has to solve.
-    fn task(&self, posed: &Posed<'_>) -> ChallengeTask;
-
-    /// Whether the answer solves it.
-    fn accepts(&self, posed: &Posed<'_>, answer: &str) -> bool;
-}
-
-/// One challenge of one buyer.
-#[derive(Debug, Clone, Copy)]
-pub struct Posed<'a> {
-    pub challenge_id: &'a str,
-    /// Only this installation can compute it from the id.
-    pub seed: u64,
-    /// Leading zero bits, for proof of work.
-    pub bits: u8,
-}
 
 /// What the buyer has to solve: one of the members.
 #[derive(Debug, Default, Serialize, ToSchema)]
@@ -70,7 +50,6 @@ pub struct WorkTask {
 /// A challenge as it was issued.
 pub struct IssuedChallenge {
     pub challenge_id: String,
-    pub kind: ChallengeKind,
     pub expires_at_ms: i64,
     pub task: ChallengeTask,
 }
@@ -79,6 +58,7 @@ pub struct IssuedChallenge {
 #[derive(Debug, Clone, Copy)]
 struct IdFields {
     kind: ChallengeKind,
+    /// Leading zero bits, for proof of work.
     bits: u8,
     expires_s: u32,
     nonce: u64,
@@ -143,8 +123,11 @@ impl Challenges {
         let (bits, nonce) = (self.settings.work_bits, fastrand::u64(..));
         let fields = IdFields { kind, bits, expires_s, nonce };
         let challenge_id = self.signer.seal(CHALLENGE, &sale.id, buyer, &fields.to_bytes());
-        let task = provider(kind).task(&self.posed(&challenge_id, &fields, sale, buyer));
-        IssuedChallenge { challenge_id, kind, expires_at_ms: i64::from(expires_s) * 1000, task }
+        let task = match kind {
+            ChallengeKind::Arithmetic => arithmetic::task(self.seed(sale, buyer, nonce)),
+            ChallengeKind::Work => work::task(&challenge_id, bits),
+        };
+        IssuedChallenge { challenge_id, expires_at_ms: i64::from(expires_s) * 1000, task }
     }
 
     /// The ticket for an answer; `None` if the challenge is not this buyer's, has expired, was
@@ -161,33 +144,22 @@ impl Challenges {
         let token = UnverifiedToken::<ID_BYTES>::read(challenge_id)?;
         let is_ours = self.signer.verify(CHALLENGE, &sale.id, buyer, &token);
         let fields = is_ours.then(|| IdFields::from_bytes(token.payload)).flatten()?;
-        let posed = self.posed(challenge_id, &fields, sale, buyer);
-        let is_solved = seconds(now_ms) < fields.expires_s
-            && may_answer(fields.nonce)
-            && provider(fields.kind).accepts(&posed, answer);
+        let IdFields { kind, bits, expires_s, nonce } = fields;
+        let accepts = || match kind {
+            ChallengeKind::Arithmetic => arithmetic::accepts(self.seed(sale, buyer, nonce), answer),
+            ChallengeKind::Work => work::accepts(challenge_id, bits, answer),
+        };
+        let is_solved = seconds(now_ms) < expires_s && may_answer(nonce) && accepts();
         is_solved.then(|| Ticket {
             sale_no: sale.no,
-            expires_s: fields.expires_s.saturating_add(self.settings.ticket_ttl_s),
-            number: fields.nonce,
+            expires_s: expires_s.saturating_add(self.settings.ticket_ttl_s),
+            number: nonce,
         })
     }
 
-    fn posed<'a>(
-        &self,
-        challenge_id: &'a str,
-        fields: &IdFields,
-        sale: &Sale,
-        buyer: BuyerId,
-    ) -> Posed<'a> {
-        let seed = self.signer.derive("challenge-task", &sale.id, buyer, fields.nonce);
-        Posed { challenge_id, seed, bits: fields.bits }
-    }
-}
-
-fn provider(kind: ChallengeKind) -> &'static dyn Challenge {
-    match kind {
-        ChallengeKind::Arithmetic => &Arithmetic,
-        ChallengeKind::Work => &Work,
+    /// Only this installation can compute it from a challenge id.
+    fn seed(&self, sale: &Sale, buyer: BuyerId, nonce: u64) -> u64 {
+        self.signer.derive("challenge-task", &sale.id, buyer, nonce)
     }
 }
 

@@ -3,27 +3,22 @@
 
 use sha2::{Digest, Sha256};
 
-use super::challenge::{Challenge, ChallengeTask, Posed, WorkTask};
+use super::challenge::{ChallengeTask, WorkTask};
 
 /// Most digits of an answer: those of 2^64.
 const DIGITS_MAX: usize = 20;
 
-/// The provider of proofs of work.
-#[derive(Debug)]
-pub struct Work;
+/// The search for a challenge.
+pub fn task(challenge_id: &str, bits: u8) -> ChallengeTask {
+    let work = WorkTask { algorithm: "SHA-256", prefix: format!("{challenge_id}."), bits };
+    ChallengeTask { work: Some(work), svg: None }
+}
 
-impl Challenge for Work {
-    fn task(&self, posed: &Posed<'_>) -> ChallengeTask {
-        let prefix = format!("{}.", posed.challenge_id);
-        let work = WorkTask { algorithm: "SHA-256", prefix, bits: posed.bits };
-        ChallengeTask { work: Some(work), svg: None }
-    }
-
-    fn accepts(&self, posed: &Posed<'_>, answer: &str) -> bool {
-        let is_number = (1..=DIGITS_MAX).contains(&answer.len())
-            && answer.bytes().all(|byte| byte.is_ascii_digit());
-        is_number && zero_bits(posed.challenge_id, answer) >= u32::from(posed.bits)
-    }
+/// Whether the answer is a number that the search was for.
+pub fn accepts(challenge_id: &str, bits: u8, answer: &str) -> bool {
+    let is_number = (1..=DIGITS_MAX).contains(&answer.len())
+        && answer.bytes().all(|byte| byte.is_ascii_digit());
+    is_number && zero_bits(challenge_id, answer) >= u32::from(bits)
 }
 
 /// The number of zero bits at the beginning of the digest.
@@ -45,17 +40,16 @@ mod tests {
 
     #[test]
     fn an_answer_needs_the_bits_and_only_digits() {
-        let posed = |bits| Posed { challenge_id: "id", seed: 0, bits };
         let solves = |n: &u64| zero_bits("id", &n.to_string()) >= 12;
         let answer = (0..u64::MAX).find(solves).unwrap().to_string();
-        assert!(Work.accepts(&posed(12), &answer));
+        assert!(accepts("id", 12, &answer));
         let found = u8::try_from(zero_bits("id", &answer)).unwrap();
-        assert!(!Work.accepts(&posed(found + 1), &answer), "one bit is missing");
-        assert!(!Work.accepts(&Posed { challenge_id: "ie", ..posed(12) }, &answer), "another id");
+        assert!(!accepts("id", found + 1, &answer), "one bit is missing");
+        assert!(!accepts("ie", 12, &answer), "another id");
         for text in ["", "-1", "1e3", "x", &"1".repeat(21)] {
-            assert!(!Work.accepts(&posed(0), text), "{text}");
+            assert!(!accepts("id", 0, text), "{text}");
         }
-        let task = Work.task(&posed(12)).work.unwrap();
+        let task = task("id", 12).work.unwrap();
         assert_eq!((task.prefix.as_str(), task.bits), ("id.", 12));
     }
 

@@ -89,7 +89,7 @@ pub async fn challenge(
     let issued = state.challenges.issue(kind, &listed.sale, buyer, now_ms);
     Ok(no_store_json(ChallengeView {
         challenge_id: issued.challenge_id,
-        kind: issued.kind,
+        kind,
         kinds: state.settings.tickets.challenges.clone(),
         task: issued.task,
         expires_at: rfc3339(issued.expires_at_ms),
