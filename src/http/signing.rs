@@ -15,6 +15,11 @@ pub struct Signer {
     keyed: HmacSha256,
 }
 
+/// The first 64 bits of a signature.
+pub fn first_64_bits(mac: HmacSha256) -> u64 {
+    mac.finalize().into_bytes().iter().take(8).fold(0, |bits, byte| bits << 8 | u64::from(*byte))
+}
+
 /// What a token says, and its signature, which is not verified yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnverifiedToken<const N: usize> {
@@ -42,10 +47,7 @@ impl Signer {
     /// 64 bits that depend on purpose, sale, buyer and number, and that only this key can compute.
     pub fn derive(&self, purpose: &str, sale: &SaleId, buyer: BuyerId, number: u64) -> u64 {
         let mac = self.begin(purpose, sale).chain_update(buyer.get().to_be_bytes());
-        let mac = mac.chain_update(number.to_be_bytes()).finalize().into_bytes();
-        let mut head = [0; 8];
-        head.iter_mut().zip(mac).for_each(|(to, from)| *to = from);
-        u64::from_be_bytes(head)
+        first_64_bits(mac.chain_update(number.to_be_bytes()))
     }
 
     /// The token of a payload: payload and signature in base64url.

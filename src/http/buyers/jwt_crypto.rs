@@ -1,7 +1,7 @@
 //! The crypto provider of `jsonwebtoken`, which verifies and never signs: HS256 with `hmac` and
 //! `sha2`, which are dependencies already; RS256, ES256 and Ed25519 with `ring`.
 
-use hmac::{Hmac, KeyInit, Mac};
+use hmac::Mac;
 use jsonwebtoken::crypto::{CryptoProvider, JwtSigner, JwtVerifier, KeyUtils};
 use jsonwebtoken::errors::{ErrorKind, Result};
 use jsonwebtoken::signature::{Error, Verifier};
@@ -10,7 +10,8 @@ use ring::signature::{
     ECDSA_P256_SHA256_FIXED, ED25519, RSA_PKCS1_2048_8192_SHA256, RsaPublicKeyComponents,
     UnparsedPublicKey, VerificationAlgorithm,
 };
-use sha2::Sha256;
+
+use crate::runtime::mac::{HmacSha256, keyed};
 
 static PROVIDER: CryptoProvider = CryptoProvider {
     signer_factory: new_signer,
@@ -40,10 +41,7 @@ fn new_verifier(algorithm: &Algorithm, key: &DecodingKey) -> Result<Box<dyn JwtV
         Ok(VerifierKind::Point(UnparsedPublicKey::new(verification, key)))
     };
     let kind = match algorithm {
-        Algorithm::HS256 => {
-            let keyed = Hmac::new_from_slice(key.try_get_as_bytes()?);
-            VerifierKind::Hmac(keyed.map_err(|_length| ErrorKind::InvalidKeyFormat)?)
-        }
+        Algorithm::HS256 => VerifierKind::Hmac(keyed(key.try_get_as_bytes()?)),
         Algorithm::RS256 => match key.kind() {
             DecodingKeyKind::RsaModulusExponent { n, e } => {
                 VerifierKind::Rsa(RsaPublicKeyComponents { n: n.clone(), e: e.clone() })
@@ -58,7 +56,7 @@ fn new_verifier(algorithm: &Algorithm, key: &DecodingKey) -> Result<Box<dyn JwtV
 }
 
 enum VerifierKind {
-    Hmac(Hmac<Sha256>),
+    Hmac(HmacSha256),
     Rsa(RsaPublicKeyComponents<Vec<u8>>),
     Point(UnparsedPublicKey<Vec<u8>>),
 }

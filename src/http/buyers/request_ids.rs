@@ -18,7 +18,7 @@ use hmac::Mac;
 
 use crate::domain::ids::ID_MAX;
 use crate::domain::{BuyerId, Refusal, RequestId, SaleId, Sku, SkuNo};
-use crate::http::signing::Signer;
+use crate::http::signing::{Signer, first_64_bits};
 use crate::runtime::mac::{HmacSha256, MAC_BYTES};
 
 /// 2025-01-01T00:00:00Z in epoch milliseconds: zero of the time in a number.
@@ -120,11 +120,9 @@ impl RequestIds {
         mut from: u64,
     ) -> RequestId {
         loop {
-            let mac = self.mac(purpose, sale, sku, buyer, from).finalize();
-            let mut head = [0; 8];
-            head.iter_mut().zip(mac.into_bytes()).for_each(|(to, from)| *to = from);
+            let bits = first_64_bits(self.mac(purpose, sale, sku, buyer, from));
             // One number in 2^63 is 0, which is not a valid id.
-            if let Some(id) = RequestId::new(u64::from_be_bytes(head) >> 1) {
+            if let Some(id) = RequestId::new(bits >> 1) {
                 return id;
             }
             from = from.wrapping_add(1);

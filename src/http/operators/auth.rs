@@ -10,14 +10,14 @@ use std::sync::Arc;
 use actix_web::dev::RequestHead;
 use actix_web::http::Method;
 use actix_web::http::header::{HOST, ORIGIN};
-use hmac::{Hmac, KeyInit, Mac};
+use hmac::Mac;
 use secrecy::{ExposeSecret, SecretString};
-use sha2::Sha256;
 
 use crate::config::{AdminScope, AdminSettings, InternalSettings};
 use crate::http::buyers::auth::{bearer, is_forwarded};
 use crate::http::middleware::problem::{Problem, ProblemCode};
 use crate::net;
+use crate::runtime::mac::{HmacSha256, keyed};
 
 const CHALLENGE: &str = "Bearer realm=\"floodgate internal\"";
 
@@ -33,7 +33,7 @@ const AUDITS: [&str; 2] = ["/admin/v1/audit", "/admin/v1/audits"];
 /// Access rule of the internal listener.
 pub enum AdminAuth {
     /// Requests with one of these tokens, which are stored as keyed hashes.
-    Tokens(Hmac<Sha256>, Vec<KnownToken>),
+    Tokens(HmacSha256, Vec<KnownToken>),
     /// Requests from this machine, except those of another site's page.
     Local,
     /// No requests: no token is set, and the listener is reachable from other machines.
@@ -74,9 +74,7 @@ pub struct KnownToken {
 
 impl AdminAuth {
     pub fn new(admin: &AdminSettings, internal: &InternalSettings) -> Self {
-        let Ok(keyed) = Hmac::<Sha256>::new_from_slice(b"floodgate admin token") else {
-            return Self::DenyAll;
-        };
+        let keyed = keyed(b"floodgate admin token");
         let known = |name: &str, scope: AdminScope, token: &SecretString| {
             let expected = keyed.clone().chain_update(token.expose_secret()).finalize();
             let operator = Operator { name: name.into(), scope };
