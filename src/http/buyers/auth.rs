@@ -2,7 +2,7 @@
 
 use actix_web::http::header::{AUTHORIZATION, AsHeaderName, HeaderMap, HeaderName};
 
-use super::jwt::{RequiredClaims, TokenReader};
+use super::jwt::TokenReader;
 use crate::config::{AuthMode, AuthSettings};
 use crate::domain::BuyerId;
 use crate::http::middleware::problem::{Problem, ProblemCode};
@@ -23,15 +23,7 @@ impl BuyerAuth {
     pub fn new(settings: &AuthSettings) -> Self {
         match settings.mode {
             AuthMode::Header => Self::Header,
-            AuthMode::Jwt => {
-                let required = RequiredClaims {
-                    exp: settings.jwt_require_exp,
-                    lifetime_max_s: settings.jwt_lifetime_max_s,
-                    audience: settings.jwt_audience.clone(),
-                    issuer: settings.jwt_issuer.clone(),
-                };
-                Self::Jwt(Box::new(TokenReader::new(&settings.jwt_keys, required)))
-            }
+            AuthMode::Jwt => Self::Jwt(Box::new(TokenReader::new(settings))),
         }
     }
 

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::jwt_crypto;
-use crate::config::{JwtKeys, KeyMaterial};
+use crate::config::{AuthSettings, KeyMaterial};
 use crate::domain::BuyerId;
 
 /// Tolerated difference between the clocks of issuer and server, seconds.
@@ -65,39 +65,30 @@ struct Claims {
     iss: Value,
 }
 
-/// What tokens must claim.
-#[derive(Debug, Clone, Default)]
-pub struct RequiredClaims {
-    pub exp: bool,
-    /// Most seconds from `iat`, or without it from now, to `exp`; 0: not limited.
-    pub lifetime_max_s: u32,
-    /// One of `aud`, unless empty.
-    pub audience: String,
-    /// `iss`, unless empty.
-    pub issuer: String,
-}
-
-impl RequiredClaims {
-    fn check(&self, claims: &Claims, now_s: f64) -> Result<(), TokenError> {
-        let is_audience = |value: &Value| value.as_str() == Some(&self.audience);
-        let is_ours = match &claims.aud {
+impl Claims {
+    /// Whether they have what the settings require.
+    fn check(&self, required: &AuthSettings, now_s: f64) -> Result<(), TokenError> {
+        let (audience, issuer) = (&required.jwt_audience, &required.jwt_issuer);
+        let is_audience = |value: &Value| value.as_str() == Some(audience);
+        let is_ours = match &self.aud {
             Value::Array(all) => all.iter().any(is_audience),
             one => is_audience(one),
         };
-        if !(self.audience.is_empty() || is_ours) {
+        if !(audience.is_empty() || is_ours) {
             return Err(TokenError::OtherService);
         }
-        if !(self.issuer.is_empty() || claims.iss.as_str() == Some(&self.issuer)) {
+        if !(issuer.is_empty() || self.iss.as_str() == Some(issuer)) {
             return Err(TokenError::OtherService);
         }
-        let is_limited = self.lifetime_max_s > 0;
-        let Some(exp) = claims.exp else {
-            return if self.exp || is_limited { Err(TokenError::NoExpiry) } else { Ok(()) };
+        let is_limited = required.jwt_lifetime_max_s > 0;
+        let Some(exp) = self.exp else {
+            let is_required = required.jwt_require_exp || is_limited;
+            return if is_required { Err(TokenError::NoExpiry) } else { Ok(()) };
         };
         // A token from the future counts from now.
         let now_s = now_s + LEEWAY_S;
-        let issued_s = claims.iat.as_f64().map_or(now_s, |iat| iat.min(now_s));
-        let is_too_long = is_limited && exp - issued_s > f64::from(self.lifetime_max_s);
+        let issued_s = self.iat.as_f64().map_or(now_s, |iat| iat.min(now_s));
+        let is_too_long = is_limited && exp - issued_s > f64::from(required.jwt_lifetime_max_s);
         if is_too_long { Err(TokenError::TooLong) } else { Ok(()) }
     }
 }
@@ -142,19 +133,21 @@ pub struct TokenReader {
     secrets: Vec<TokenKey>,
     /// By `kid`.
     public: HashMap<String, TokenKey>,
-    required: RequiredClaims,
+    /// What tokens must claim.
+    required: AuthSettings,
 }
 
 impl TokenReader {
-    pub fn new(keys: &JwtKeys, required: RequiredClaims) -> Self {
+    pub fn new(settings: &AuthSettings) -> Self {
         jwt_crypto::install();
+        let keys = &settings.jwt_keys;
         let secret =
             |text: &str| TokenKey::new(Algorithm::HS256, DecodingKey::from_secret(text.as_bytes()));
         let public = keys.public.iter();
         Self {
             secrets: keys.secrets.iter().map(|text| secret(text.expose_secret())).collect(),
             public: public.map(|jwk| (jwk.kid.clone(), TokenKey::public(&jwk.material))).collect(),
-            required,
+            required: settings.clone(),
         }
     }
 
@@ -180,7 +173,7 @@ impl TokenReader {
             return Err(TokenError::OtherService);
         }
         let now_s = now_ms as f64 / 1000.0;
-        self.required.check(&claims, now_s)?;
+        claims.check(&self.required, now_s)?;
         if claims.exp.is_some_and(|exp| exp + LEEWAY_S <= now_s) {
             return Err(TokenError::Expired);
         }

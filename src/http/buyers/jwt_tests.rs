@@ -7,7 +7,7 @@ use serde_json::json;
 use sha2::Sha256;
 
 use super::*;
-use crate::config::PublicJwk;
+use crate::config::{JwtKeys, PublicJwk, Settings};
 use crate::domain::ids::ID_MAX;
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
@@ -33,12 +33,17 @@ fn signed(header: &Value, claims: &Value, sign: impl Fn(&str) -> Vec<u8>) -> Str
     format!("{text}.{}", URL_SAFE_NO_PAD.encode(sign(&text)))
 }
 
-fn reader(keys: &JwtKeys) -> TokenReader {
-    TokenReader::new(keys, RequiredClaims::default())
+/// The defaults with these keys: no claim is required.
+fn settings(jwt_keys: JwtKeys) -> AuthSettings {
+    AuthSettings { jwt_keys, ..Settings::with_ledger("sqlite://./x.db").auth }
+}
+
+fn reader(keys: JwtKeys) -> TokenReader {
+    TokenReader::new(&settings(keys))
 }
 
 fn read(token: &str) -> Result<u64, TokenError> {
-    reader(&JwtKeys::of_secret(SECRET)).buyer(token, NOW_MS).map(BuyerId::get)
+    reader(JwtKeys::of_secret(SECRET)).buyer(token, NOW_MS).map(BuyerId::get)
 }
 
 /// The payload of the examples of RFC 7515.
@@ -128,7 +133,7 @@ fn the_kid_chooses_the_key_and_the_key_the_algorithm() {
     let claims = json!({"sub": "7"});
     let eddsa = |header: Value| signed(&header, &claims, ed25519_sign);
     let header = |kid: &str| json!({"alg": "EdDSA", "kid": kid});
-    let both = reader(&JwtKeys { secrets: secrets.clone(), public: public.clone() });
+    let both = reader(JwtKeys { secrets: secrets.clone(), public: public.clone() });
     let read = |token: &str| both.buyer(token, NOW_MS).map(BuyerId::get);
     assert_eq!(read(&eddsa(header("a"))), Ok(7));
     assert_eq!(read(&eddsa(header("b"))), Err(TokenError::NotOurs), "another key");
@@ -155,7 +160,7 @@ fn the_kid_chooses_the_key_and_the_key_the_algorithm() {
             assert_eq!(read(&token), Err(TokenError::NotOurs), "{algorithm}");
         }
     }
-    let public_only = reader(&JwtKeys { secrets: Vec::new(), public });
+    let public_only = reader(JwtKeys { secrets: Vec::new(), public });
     assert_eq!(public_only.buyer(&token(&claims), NOW_MS), Err(TokenError::NotOurs));
     assert!(public_only.buyer(&eddsa(header("a")), NOW_MS).is_ok());
 }
@@ -187,7 +192,7 @@ fn the_example_of_rfc_7515_verifies() {
         "b290Ijp0cnVlfQ.dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk",
     );
     // The secret is no text: only keys of a file are.
-    let mut reader = reader(&JwtKeys::default());
+    let mut reader = reader(JwtKeys::default());
     reader.secrets = vec![TokenKey::new(Algorithm::HS256, DecodingKey::from_secret(&secret))];
     assert_eq!(reader.buyer(token, 1_300_819_380_000), Err(TokenError::NoBuyer));
     assert_eq!(reader.buyer(token, NOW_MS), Err(TokenError::Expired));
@@ -223,13 +228,12 @@ fn critical_extensions_are_refused() {
 
 #[test]
 fn required_claims_must_be_there_and_match() {
-    let required = RequiredClaims {
-        exp: true,
-        audience: "shop".to_owned(),
-        issuer: "login".to_owned(),
-        ..RequiredClaims::default()
-    };
-    let reader = TokenReader::new(&JwtKeys::of_secret(SECRET), required);
+    let reader = TokenReader::new(&AuthSettings {
+        jwt_require_exp: true,
+        jwt_audience: "shop".to_owned(),
+        jwt_issuer: "login".to_owned(),
+        ..settings(JwtKeys::of_secret(SECRET))
+    });
     let good = json!({"sub": "1", "exp": NOW_S + 60, "aud": "shop", "iss": "login"});
     let read = |changed: Value| {
         let mut claims = good.clone();
@@ -253,8 +257,8 @@ fn required_claims_must_be_there_and_match() {
 /// From `iat`, but at most from 30 seconds after now, to `exp`.
 #[test]
 fn a_token_that_is_valid_for_too_long_is_refused() {
-    let required = RequiredClaims { lifetime_max_s: 3_600, ..RequiredClaims::default() };
-    let reader = TokenReader::new(&JwtKeys::of_secret(SECRET), required);
+    let keys = JwtKeys::of_secret(SECRET);
+    let reader = TokenReader::new(&AuthSettings { jwt_lifetime_max_s: 3_600, ..settings(keys) });
     let cases = [
         (json!({"iat": NOW_S - 1_800, "exp": NOW_S + 1_800}), Ok(1)),
         (json!({"iat": NOW_S - 1_800, "exp": NOW_S + 1_801}), Err(TokenError::TooLong)),
