@@ -22,7 +22,7 @@ use crate::stock;
 const FAILED_MAX: u32 = 32;
 
 /// What a buyer has of a SKU.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Default, Serialize, ToSchema)]
 pub struct MySkuView {
     pub sku_id: String,
     /// Units that count for a quota, or of the live request of `one_per_buyer`; else absent.
@@ -68,8 +68,7 @@ async fn of_sku(
     sku: &Arc<Sku>,
     buyer: BuyerId,
 ) -> Result<MySkuView, stock::Error> {
-    let sku_id = sku.id.to_string();
-    let none = MySkuView { sku_id, owned: None, limit: None, request_id: None, state: None };
+    let none = MySkuView { sku_id: sku.id.to_string(), ..MySkuView::default() };
     if let Some(limit) = sku.policy.quota() {
         let owned = state.deps.gates.owned(sku, buyer).await?;
         return Ok(MySkuView { owned: Some(owned), limit: Some(limit), ..none });

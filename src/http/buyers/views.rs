@@ -306,7 +306,7 @@ pub struct OrdersView {
 }
 
 /// Status of a request.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Default, Serialize, ToSchema)]
 pub struct RequestView {
     pub request_id: String,
     /// `queued`, `success` or `failed`; in the answer to a purchase also `unknown`.
@@ -341,16 +341,7 @@ pub struct QuotaView {
 impl RequestView {
     /// A request without a final state: `queued` or `unknown`.
     pub fn pending(request_id: String, state: &'static str) -> Self {
-        let poll_after_ms = POLL_AFTER_MS;
-        Self {
-            request_id,
-            state,
-            reason: None,
-            again: None,
-            order: None,
-            quota: None,
-            poll_after_ms,
-        }
+        Self { request_id, state, poll_after_ms: POLL_AFTER_MS, ..Self::default() }
     }
 
     /// A request with this status.

@@ -58,7 +58,7 @@ fn listed_states() -> Object {
 }
 
 /// A payment, or a report of a payment that is not known.
-#[derive(Serialize, ToSchema)]
+#[derive(Default, Serialize, ToSchema)]
 pub struct FollowedPaymentView {
     /// `<sku>-<buyer>-<request>-<attempt>`; of a report `event:<provider>:<event>`.
     id: String,
@@ -274,7 +274,7 @@ fn of_payment(state: &HttpState, listed: ListedPayment) -> FollowedPaymentView {
         refund_attempts: Some(refund_attempts),
         refund_at: refund_due_ms.map(rfc3339),
         reason,
-        recorded_at: None,
+        ..FollowedPaymentView::default()
     }
 }
 
@@ -298,14 +298,11 @@ fn of_event(
         request_id: attempt.map(|attempt| attempt.order.request.to_string()),
         sale_id: attempt.and_then(|attempt| sale_of(state, attempt.order)),
         buyer_id: attempt.map(|attempt| attempt.order.buyer.to_string()),
-        order_state: None,
         amount: received.map(|money| money.amount),
         currency: received.map(|money| money.currency.to_string()),
         refunded_total,
-        refund_attempts: None,
-        refund_at: None,
-        reason: None,
         recorded_at: Some(rfc3339(at_ms)),
+        ..FollowedPaymentView::default()
     }
 }
 
