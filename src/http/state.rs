@@ -1,7 +1,7 @@
 //! Shared state of the handlers.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use actix_web::HttpRequest;
@@ -19,6 +19,7 @@ use crate::http::buyers::auth::BuyerAuth;
 use crate::http::buyers::buy::BuyMeter;
 use crate::http::buyers::request_ids::RequestIds;
 use crate::http::buyers::sales::SalePages;
+use crate::http::middleware::embedded::Text;
 use crate::http::middleware::problem::{Problem, ProblemCode};
 use crate::http::operators::auth::AdminAuth;
 use crate::http::operators::health::StorePings;
@@ -81,6 +82,8 @@ pub struct HttpState {
     pub buy_meter: BuyMeter,
     pub store_pings: StorePings,
     pub sale_pages: SalePages,
+    /// The page of the storefront, once it was asked for.
+    pub storefront: OnceLock<Text>,
     pub started_at: Instant,
     ready: AtomicBool,
 }
@@ -130,6 +133,7 @@ impl HttpState {
             buy_meter: BuyMeter::new(&deps.metrics),
             store_pings: StorePings::default(),
             sale_pages: SalePages::new(settings.http.sales_refresh_ms),
+            storefront: OnceLock::new(),
             started_at: deps.clock.now(),
             settings: settings.clone(),
             ready: AtomicBool::new(true),
