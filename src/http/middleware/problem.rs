@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 
 use actix_web::http::StatusCode;
 use actix_web::http::header::{
-    ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
+    CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
     X_CONTENT_TYPE_OPTIONS,
 };
 use actix_web::{HttpResponse, ResponseError};
@@ -79,11 +79,6 @@ impl Problem {
         let mut problem = Self::from(ProblemCode::Unauthenticated).with_detail(detail);
         problem.headers.push((WWW_AUTHENTICATE, HeaderValue::from_static(challenge)));
         problem
-    }
-
-    /// `method-not-allowed`. `allow` becomes the header of that name.
-    pub fn method_not_allowed(allow: &str) -> Self {
-        Self::from(ProblemCode::MethodNotAllowed).with_header(ALLOW, allow)
     }
 
     /// Replaces the default detail of the code.

@@ -1,5 +1,6 @@
 //! Completes a document: refusals, security, and the headers and answers of every route.
 
+use actix_web::http::Method;
 use serde_json::Value;
 use utoipa::openapi::header::HeaderBuilder;
 use utoipa::openapi::path::Operation;
@@ -19,12 +20,6 @@ use crate::http::buyers::buy::BUY;
 use crate::http::middleware::problem::ProblemCode;
 use crate::http::routes::{RouteAccess, RouteEntry};
 
-/// What the two documents do not share.
-pub struct Listener {
-    pub title: &'static str,
-    pub description: &'static str,
-}
-
 /// Of both documents.
 const CONVENTIONS: &str = "Ids are strings, times are RFC 3339 in UTC, money is in the \
     currency's smallest unit. Errors are RFC 9457 problem documents; `code` is for programs. Only \
@@ -39,12 +34,17 @@ const EVERYWHERE: [(&str, u16, &str); 4] = [
 ];
 
 /// The document of a listener: `described` by its handlers, and completed from its routes.
-pub fn completed(mut described: OpenApi, listener: &Listener, table: &[RouteEntry]) -> Value {
+pub fn completed(
+    mut described: OpenApi,
+    title: &str,
+    description: &str,
+    table: &[RouteEntry],
+) -> Value {
     let licence = LicenseBuilder::new().name("MIT OR Apache-2.0");
     described.info = InfoBuilder::new()
-        .title(listener.title)
+        .title(title)
         .version(env!("CARGO_PKG_VERSION"))
-        .description(Some(format!("{} {CONVENTIONS}", listener.description)))
+        .description(Some(format!("{description} {CONVENTIONS}")))
         .license(Some(licence.identifier(Some("MIT OR Apache-2.0")).build()))
         .build();
     described.servers = Some(vec![ServerBuilder::new().url("/").build()]);
@@ -67,9 +67,9 @@ fn operation<'d>(document: &'d mut OpenApi, entry: &RouteEntry) -> Option<&'d mu
     // Without the regular expressions of actix-web patterns.
     let item = document.paths.paths.get_mut(&entry.path.replace(":.*}", "}"))?;
     match entry.method {
-        "GET" => item.get.as_mut(),
-        "DELETE" => item.delete.as_mut(),
-        "PATCH" => item.patch.as_mut(),
+        Method::GET => item.get.as_mut(),
+        Method::DELETE => item.delete.as_mut(),
+        Method::PATCH => item.patch.as_mut(),
         _ => item.post.as_mut(),
     }
 }

@@ -20,7 +20,7 @@ use serde_json::Value;
 use utoipa::OpenApi;
 use utoipa_swagger_ui::Config;
 
-use self::completion::{Listener, completed};
+use self::completion::completed;
 use super::routes::{INTERNAL, InternalPaths, PUBLIC, PublicPaths};
 use crate::http::middleware::embedded::{JSON, Text};
 use crate::http::middleware::problem::{Handled, ProblemCode};
@@ -44,22 +44,16 @@ const PAGE_POLICY: HeaderValue = HeaderValue::from_static(
 
 /// The document of the public listener.
 fn public() -> Value {
-    let listener = Listener {
-        title: "Floodgate",
-        description: "Sells a limited stock to a crowd: the interface for buyers, on the listener \
-            `http.bind`.",
-    };
-    completed(PublicPaths::openapi(), &listener, PUBLIC)
+    let description = "Sells a limited stock to a crowd: the interface for buyers, on the \
+        listener `http.bind`.";
+    completed(PublicPaths::openapi(), "Floodgate", description, PUBLIC)
 }
 
 /// The document of the internal listener.
 fn internal() -> Value {
-    let listener = Listener {
-        title: "Floodgate, internal",
-        description: "The interface for operators, probes and collectors, on the listener \
-            `internal.bind`.",
-    };
-    completed(InternalPaths::openapi(), &listener, INTERNAL)
+    let description = "The interface for operators, probes and collectors, on the listener \
+        `internal.bind`.";
+    completed(InternalPaths::openapi(), "Floodgate, internal", description, INTERNAL)
 }
 
 /// The OpenAPI document of the public listener.

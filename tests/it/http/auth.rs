@@ -116,7 +116,7 @@ async fn operators_routes_need_the_token_where_one_is_set() {
     let mut num_refused = 0;
     for entry in INTERNAL {
         let path = entry.path.replace("{sale_id}", "sale").replace("{request_id}", "1");
-        let method = Method::from_bytes(entry.method.as_bytes()).unwrap();
+        let method = Method::from_bytes(entry.method.as_str().as_bytes()).unwrap();
         let url = format!("http://{}{path}", app.internal);
         let call = || app.client.request(method.clone(), &url);
         let without = call().send().await.unwrap();

@@ -15,7 +15,7 @@ async fn each_listener_describes_its_routes_with_their_refusals() {
         let document: Json = app.client.get(url).send().await.unwrap().json().await.unwrap();
         for entry in table {
             let path = entry.path.replace(":.*}", "}");
-            let operation = &document["paths"][&path][entry.method.to_lowercase()];
+            let operation = &document["paths"][&path][entry.method.as_str().to_lowercase()];
             let responses = operation["responses"].as_object().unwrap_or_else(|| panic!("{path}"));
             assert!(responses.keys().any(|status| status < &"400".to_owned()), "{path}");
             for code in entry.refusals {

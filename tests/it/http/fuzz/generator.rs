@@ -229,7 +229,7 @@ fn sound(rng: &mut Rng, known: &Known, is_public: bool) -> Sound {
     let table = if is_public { PUBLIC } else { INTERNAL };
     let entry = &table[rng.usize(..table.len())];
     let fits = rng.u8(..3) > 0;
-    let method = if fits { entry.method } else { *pick(rng, &METHODS) };
+    let method = if fits { entry.method.as_str() } else { *pick(rng, &METHODS) };
     let target = target(rng, known, entry);
     let is_old = rng.u8(..32) == 0;
     let version = if is_old { "HTTP/1.0" } else { "HTTP/1.1" };
