@@ -95,10 +95,7 @@ impl<T> GuardedStream<T> {
 
     /// The first end of the clocks that run.
     fn deadline(&self) -> Option<Instant> {
-        match (self.read_until, self.write_until) {
-            (Some(read), Some(write)) => Some(read.min(write)),
-            (read, write) => read.or(write),
-        }
+        self.read_until.into_iter().chain(self.write_until).min()
     }
 
     /// Sets the timer if a clock runs and none is set.

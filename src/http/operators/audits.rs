@@ -8,12 +8,12 @@ use utoipa::openapi::schema::Object;
 
 use crate::domain::named::schema_of;
 use crate::domain::{AuditVerdict, Repair, RepairAction, RepairOutcome, SaleId};
-use crate::http::buyers::views::{no_store, no_store_json, page_limit, rfc3339};
+use crate::http::buyers::views::{no_store_json, page_limit, rfc3339};
 use crate::http::middleware::body;
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
 use crate::http::operators::auth::Operator;
 use crate::http::operators::verbs::by_operator;
-use crate::http::state::State;
+use crate::http::state::{HttpState, State};
 use crate::services::audit::{self, AuditJob, AuditReport, AuditRequest, RepairMode};
 
 const LIMIT_DEFAULT: u32 = 100;
@@ -36,19 +36,24 @@ pub struct AuditBody {
     reason: Option<String>,
 }
 
-impl AuditBody {
-    fn into_request(self, request: &HttpRequest) -> Result<AuditRequest, Problem> {
-        let mode = match (self.dry_run, self.repair) {
-            (true, _) => RepairMode::DryRun,
-            (false, true) => RepairMode::Repair,
-            (false, false) => RepairMode::Report,
-        };
-        if mode == RepairMode::Repair {
-            let operator = request.extensions().get::<Operator>().cloned();
-            operator.ok_or(ProblemCode::Forbidden)?.check_operate()?;
-        }
-        Ok(AuditRequest { sale: self.sale_id, mode, by: by_operator(request, self.reason)? })
+/// The audit that a body asks for.
+async fn asked_for(
+    request: &HttpRequest,
+    payload: web::Payload,
+    state: &HttpState,
+) -> Result<AuditRequest, Problem> {
+    let max = state.settings.http.body_max_bytes;
+    let sent: AuditBody = body::optional(request, payload, max).await?;
+    let mode = match (sent.dry_run, sent.repair) {
+        (true, _) => RepairMode::DryRun,
+        (false, true) => RepairMode::Repair,
+        (false, false) => RepairMode::Report,
+    };
+    if mode == RepairMode::Repair {
+        let operator = request.extensions().get::<Operator>().cloned();
+        operator.ok_or(ProblemCode::Forbidden)?.check_operate()?;
     }
+    Ok(AuditRequest { sale: sent.sale_id, mode, by: by_operator(request, sent.reason)? })
 }
 
 fn audit_states() -> Object {
@@ -141,9 +146,7 @@ pub struct RepairsQuery {
         body = Object)),
 )]
 pub async fn check(request: HttpRequest, payload: web::Payload, state: State) -> Handled {
-    let max = state.settings.http.body_max_bytes;
-    let audit_body: AuditBody = body::optional(&request, payload, max).await?;
-    let audit = audit_body.into_request(&request)?;
+    let audit = asked_for(&request, payload, &state).await?;
     Ok(HttpResponse::Ok().json(state.audits.run(&audit).await?))
 }
 
@@ -155,19 +158,14 @@ pub async fn check(request: HttpRequest, payload: web::Payload, state: State) ->
         headers(("Location" = String)))),
 )]
 pub async fn start(request: HttpRequest, payload: web::Payload, state: State) -> Handled {
-    let max = state.settings.http.body_max_bytes;
-    let audit_body: AuditBody = body::optional(&request, payload, max).await?;
-    let audit = audit_body.into_request(&request)?;
+    let audit = asked_for(&request, payload, &state).await?;
     if let Some(sale) = &audit.sale
         && !state.deps.ledger.sales().await?.iter().any(|stored| stored.id == *sale)
     {
         return Err(ProblemCode::UnknownSku.into());
     }
-    let Some(job) = state.audits.begin() else {
-        return Err(audit::Error::Running.into());
-    };
-    let task = state.audits.clone().run_job(job.no, audit);
-    state.deps.shutdown.spawn_here(task);
+    let job = state.audits.begin().ok_or(audit::Error::Running)?;
+    state.deps.shutdown.spawn_here(state.audits.clone().run_job(job.no, audit));
     Ok(HttpResponse::Accepted()
         .insert_header((LOCATION, format!("/admin/v1/audits/{}", job.no)))
         .json(AuditView::from(&job)))
@@ -182,7 +180,7 @@ pub async fn start(request: HttpRequest, payload: web::Payload, state: State) ->
 pub async fn show(audit_id: web::Path<String>, state: State) -> Handled {
     let job = audit_id.parse().ok().and_then(|no| state.audits.job(no));
     let job = job.ok_or(ProblemCode::NotFound)?;
-    Ok(HttpResponse::Ok().insert_header(no_store()).json(AuditView::from(&job)))
+    Ok(no_store_json(AuditView::from(&job)))
 }
 
 /// What audits and the reconciler repaired, or could not repair; newest first.

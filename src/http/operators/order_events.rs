@@ -53,14 +53,10 @@ pub async fn list(state: State, query: web::Query<OrderEventsQuery>) -> Handled 
     }
     let (wait, goes_on) = (Duration::from_millis(wait_ms), || state.is_ready());
     let events = state.deps.order_feed.page(after, limit, wait, goes_on).await?;
-    let body = serde_json::to_vec(&events).map_err(|error| {
-        tracing::error!(%error, "order events: not written");
-        ProblemCode::Internal
-    })?;
     Ok(HttpResponse::Ok()
         .insert_header((CONTENT_TYPE, HeaderValue::from_static(BATCH_TYPE)))
         .insert_header(no_store())
-        .body(body))
+        .json(events))
 }
 
 impl From<FeedError> for Problem {

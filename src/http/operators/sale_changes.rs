@@ -10,7 +10,7 @@ use crate::domain::{SaleChange, SkuChange, SkuId};
 use crate::http::buyers::views::no_store_json;
 use crate::http::middleware::body::{self, JsonObject, SentTime};
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
-use crate::http::operators::verbs::by_operator;
+use crate::http::operators::verbs::{by_operator, check_length};
 use crate::http::state::State;
 use crate::runtime::shutdown::run_to_end;
 use crate::services::sales::{StockChanged, StockOrder};
@@ -136,11 +136,4 @@ pub async fn stock(
         changed: change.units,
         initial_stock: sku.initial,
     }))
-}
-
-fn check_length(reason: Option<&str>, max: usize) -> Result<(), Problem> {
-    if reason.is_some_and(|reason| reason.chars().count() > max) {
-        return Err(Problem::invalid(format!("reason must have at most {max} characters")));
-    }
-    Ok(())
 }

@@ -15,12 +15,6 @@ use crate::http::middleware::problem::Problem;
 use crate::http::state::HttpState;
 use crate::services::sales::{FunnelStage, SkuBucketsReport};
 
-/// Default of `payment_window_s`, seconds.
-const PAYMENT_WINDOW_S: i32 = 900;
-
-/// Default of `ends_max`.
-const ENDS_MAX: u16 = 3;
-
 /// Body of a new sale.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -108,16 +102,19 @@ pub struct PolicyBody {
     max_quantity: Option<u32>,
 }
 
+/// Default of `buckets`.
 fn one() -> u16 {
     1
 }
 
+/// Default of `ends_max`.
 fn ends_max() -> u16 {
-    ENDS_MAX
+    3
 }
 
+/// Default of `payment_window_s`.
 fn payment_window_s() -> i32 {
-    PAYMENT_WINDOW_S
+    900
 }
 
 /// Operators' view of a sale.

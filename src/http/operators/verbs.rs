@@ -29,14 +29,20 @@ pub(super) fn by_operator(
         if reason.trim().is_empty() {
             return Err(Problem::invalid("reason must not be empty"));
         }
-        if reason.chars().count() > REASON_CHARS_MAX {
-            let detail = format!("reason must have at most {REASON_CHARS_MAX} characters");
-            return Err(Problem::invalid(detail));
-        }
     }
+    check_length(reason.as_deref(), REASON_CHARS_MAX)?;
     give_reason(request, reason.as_deref());
     let operator = request.extensions().get::<Operator>().map(|operator| operator.name.to_string());
     Ok(operator.map(|name| ByOperator { name, reason }))
+}
+
+/// # Errors
+/// `invalid-request`: the reason has more than `max` characters.
+pub(super) fn check_length(reason: Option<&str>, max: usize) -> Result<(), Problem> {
+    if reason.is_some_and(|reason| reason.chars().count() > max) {
+        return Err(Problem::invalid(format!("reason must have at most {max} characters")));
+    }
+    Ok(())
 }
 
 /// Who calls, with the reason of a body that has nothing else.
