@@ -17,7 +17,8 @@ pub struct OpenConnections {
 #[derive(Debug)]
 pub struct OpenConnection {
     open: Arc<AtomicUsize>,
-    is_crowded: bool,
+    /// Whether the listener was crowded when the connection was accepted.
+    pub is_crowded: bool,
 }
 
 impl OpenConnections {
@@ -31,13 +32,6 @@ impl OpenConnections {
     pub fn enter(&self) -> OpenConnection {
         let earlier = self.open.fetch_add(1, Ordering::Relaxed);
         OpenConnection { open: Arc::clone(&self.open), is_crowded: earlier >= self.crowded_from }
-    }
-}
-
-impl OpenConnection {
-    /// Whether the listener was crowded when the connection was accepted.
-    pub fn is_crowded(&self) -> bool {
-        self.is_crowded
     }
 }
 
@@ -55,10 +49,10 @@ mod tests {
     fn the_last_tenth_is_crowded_until_others_leave() {
         let crowd = OpenConnections::new(20);
         let mut seats: Vec<OpenConnection> = (0..18).map(|_| crowd.enter()).collect();
-        assert!(seats.iter().all(|seat| !seat.is_crowded()));
-        assert!(crowd.enter().is_crowded());
+        assert!(seats.iter().all(|seat| !seat.is_crowded));
+        assert!(crowd.enter().is_crowded);
         seats.pop();
-        assert!(!crowd.enter().is_crowded());
-        assert!(!OpenConnections::new(1).enter().is_crowded(), "one connection is no crowd");
+        assert!(!crowd.enter().is_crowded);
+        assert!(!OpenConnections::new(1).enter().is_crowded, "one connection is no crowd");
     }
 }

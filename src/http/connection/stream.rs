@@ -160,7 +160,7 @@ impl<T> GuardedStream<T> {
 /// How long a connection may be idle: while the listener is crowded, a moment; else as long as
 /// actix-http allows.
 fn idle_until(seat: &OpenConnection) -> Option<Instant> {
-    seat.is_crowded().then(|| now_of_timers() + CROWDED_MAX)
+    seat.is_crowded.then(|| now_of_timers() + CROWDED_MAX)
 }
 
 impl<T: AsyncRead + Unpin> GuardedStream<T> {
