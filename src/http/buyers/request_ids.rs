@@ -30,9 +30,6 @@ const PROCESS_BITS: u32 = 16;
 /// 41 bits: the numbers last until the year 2094.
 const NUMBER_MS_MAX: u64 = (1 << 41) - 1;
 
-/// [`MAC_BYTES`] in base64url.
-const MAC_CHARS: usize = 16;
-
 /// A request id as it was sent, not verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnverifiedRequestId {
@@ -142,16 +139,13 @@ impl RequestIds {
         let mut parts = text.splitn(3, '-');
         let (number, sku, mac) = (parts.next()?, parts.next()?, parts.next()?);
         let plain_sku = !sku.starts_with('0') && sku.bytes().all(|b| b.is_ascii_digit());
-        if !plain_sku || mac.len() != MAC_CHARS {
+        if !plain_sku {
             return None;
         }
-        let mut bytes = [0; MAC_BYTES];
-        let length = URL_SAFE_NO_PAD.decode_slice(mac, &mut bytes).ok()?;
-        (length == MAC_BYTES).then_some(())?;
         Some(UnverifiedRequestId {
             number: number.parse().ok()?,
             sku_no: SkuNo(sku.parse().ok()?),
-            mac: bytes,
+            mac: URL_SAFE_NO_PAD.decode(mac).ok()?.try_into().ok()?,
         })
     }
 
