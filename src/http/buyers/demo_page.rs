@@ -2,7 +2,6 @@
 
 use actix_web::http::header::{
     CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, LOCATION, REFERRER_POLICY,
-    X_CONTENT_TYPE_OPTIONS,
 };
 use actix_web::{FromRequest, HttpRequest, HttpResponse, web};
 use serde::Deserialize;
@@ -10,6 +9,7 @@ use utoipa::ToSchema;
 
 use super::views::no_store;
 use crate::http::middleware::body;
+use crate::http::middleware::embedded::HTML;
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
 use crate::http::state::State;
 use crate::payment::demo::{DemoAction, DemoPress, PAGE};
@@ -36,10 +36,9 @@ pub async fn show(payment_id: web::Path<String>, state: State) -> Handled {
     let page = demo.and_then(|demo| demo.page(&payment_id)).ok_or(ProblemCode::NotFound)?;
     Ok(HttpResponse::Ok()
         .insert_header(no_store())
-        .insert_header((CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8")))
+        .insert_header((CONTENT_TYPE, HeaderValue::from_static(HTML)))
         .insert_header((CONTENT_SECURITY_POLICY, POLICY))
         .insert_header((REFERRER_POLICY, HeaderValue::from_static("no-referrer")))
-        .insert_header((X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")))
         .body(page))
 }
 

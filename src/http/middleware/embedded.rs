@@ -114,7 +114,7 @@ pub struct Text {
     kind: &'static str,
     plain: Bytes,
     gzip: Bytes,
-    tag: HeaderValue,
+    tag: String,
 }
 
 impl Text {
@@ -123,31 +123,29 @@ impl Text {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
         // Writing into memory does not fail; without a compressed form the plain one is sent.
         let written = encoder.write_all(&plain).and_then(|()| encoder.finish());
-        let tag = HeaderValue::try_from(format!("W/\"{:016x}\"", xxh3_64(&plain)));
         Self {
             kind,
             gzip: written.map(Bytes::from).unwrap_or_default(),
-            tag: tag.unwrap_or(HeaderValue::from_static("\"\"")),
+            tag: format!("W/\"{:016x}\"", xxh3_64(&plain)),
             plain,
         }
     }
 
     /// The text in a form that the client accepts, or 304 if the client has it.
     pub fn respond(&self, request: &HttpRequest, cache: HeaderValue) -> HttpResponse {
-        let is_known = is_known(request, self.tag.to_str().unwrap_or_default());
+        let is_known = is_known(request, &self.tag);
         let mut answer = if is_known { HttpResponse::NotModified() } else { HttpResponse::Ok() };
-        answer.insert_header((CACHE_CONTROL, cache)).insert_header((ETAG, self.tag.clone()));
-        answer.insert_header((VARY, HeaderValue::from_static("accept-encoding")));
-        for (name, value) in PAGE_HEADERS {
-            let name = HeaderName::from_static(name);
-            answer.insert_header((name, HeaderValue::from_static(value)));
+        answer.insert_header((CACHE_CONTROL, cache)).insert_header((ETAG, self.tag.as_str()));
+        answer.insert_header((VARY, "accept-encoding"));
+        for header in PAGE_HEADERS {
+            answer.insert_header(header);
         }
         if is_known {
             return answer.finish();
         }
-        answer.insert_header((CONTENT_TYPE, HeaderValue::from_static(self.kind)));
+        answer.insert_header((CONTENT_TYPE, self.kind));
         if !self.gzip.is_empty() && accepts_gzip(sent(request, ACCEPT_ENCODING)) {
-            answer.insert_header((CONTENT_ENCODING, HeaderValue::from_static("gzip")));
+            answer.insert_header((CONTENT_ENCODING, "gzip"));
             return answer.body(self.gzip.clone());
         }
         answer.body(self.plain.clone())

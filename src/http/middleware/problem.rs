@@ -76,9 +76,8 @@ impl Problem {
 
     /// `unauthenticated`. `challenge` becomes `WWW-Authenticate`.
     pub fn unauthenticated(detail: impl Into<Cow<'static, str>>, challenge: &'static str) -> Self {
-        let mut problem = Self::from(ProblemCode::Unauthenticated).with_detail(detail);
-        problem.headers.push((WWW_AUTHENTICATE, HeaderValue::from_static(challenge)));
-        problem
+        let problem = Self::from(ProblemCode::Unauthenticated).with_detail(detail);
+        problem.with_header(WWW_AUTHENTICATE, challenge)
     }
 
     /// Replaces the default detail of the code.

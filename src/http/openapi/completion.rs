@@ -11,8 +11,7 @@ use utoipa::openapi::security::{
 };
 use utoipa::openapi::server::ServerBuilder;
 use utoipa::openapi::{
-    Components, ContentBuilder, Header, InfoBuilder, LicenseBuilder, OpenApi, Ref, RefOr,
-    ResponseBuilder,
+    Components, ContentBuilder, InfoBuilder, LicenseBuilder, OpenApi, Ref, RefOr, ResponseBuilder,
 };
 
 use super::formats::add_formats;
@@ -140,12 +139,9 @@ fn problem(description: &str, status: u16) -> Response {
 }
 
 fn add_header(answer: &mut Response, name: &str, description: &str) {
-    answer.headers.insert(name.to_owned(), RefOr::T(header(description)));
-}
-
-fn header(description: &str) -> Header {
     let text = ObjectBuilder::new().schema_type(Type::String).build();
-    HeaderBuilder::new().schema(Some(text)).description(Some(description)).build()
+    let header = HeaderBuilder::new().schema(Some(text)).description(Some(description)).build();
+    answer.headers.insert(name.to_owned(), RefOr::T(header));
 }
 
 fn add_components(components: &mut Components, table: &[RouteEntry]) {

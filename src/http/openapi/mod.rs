@@ -13,7 +13,7 @@ use std::sync::{Arc, LazyLock};
 
 use actix_web::http::header::{
     CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName,
-    HeaderValue, LOCATION, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+    HeaderValue, LOCATION, REFERRER_POLICY,
 };
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde_json::Value;
@@ -111,8 +111,7 @@ pub async fn page(file: web::Path<String>) -> Handled {
         .insert_header((CONTENT_TYPE, file.content_type))
         .insert_header((CACHE_CONTROL, HeaderValue::from_static("public, max-age=3600")))
         .insert_header((CONTENT_SECURITY_POLICY, PAGE_POLICY))
-        .insert_header((REFERRER_POLICY, HeaderValue::from_static("no-referrer")))
-        .insert_header((X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")));
+        .insert_header((REFERRER_POLICY, HeaderValue::from_static("no-referrer")));
     if file.gzpipped {
         answer.insert_header((CONTENT_ENCODING, HeaderValue::from_static("gzip")));
     }
