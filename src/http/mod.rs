@@ -59,7 +59,7 @@ mod operators {
     pub(super) mod sales;
     pub(super) mod series;
     pub(super) mod trace;
-    pub(super) mod trace_stages;
+    mod trace_stages;
     pub(super) mod verbs;
 }
 

@@ -17,7 +17,7 @@ use crate::http::middleware::problem::{Problem, ProblemCode};
 use crate::http::middleware::watch::{trace_of, watch};
 use crate::http::operators::{
     audits, bulk, dead_letters, health, ops, order_events, page, payments as admin_payments,
-    retention, sale_changes, sales as admin_sales, series, verbs,
+    retention, sale_changes, sales as admin_sales, series, trace, verbs,
 };
 
 /// Access control of a route.
@@ -169,7 +169,7 @@ tables! {
         POST "/admin/v1/audits", Admin => audits::start, [InvalidRequest UnknownSku Busy];
         GET "/admin/v1/audits/{audit_id}", Admin => audits::show, [NotFound];
         GET "/admin/v1/repairs", Admin => audits::repairs, [InvalidRequest Busy];
-        GET "/admin/v1/requests/{request_id}/trace", Admin => ops::trace, [
+        GET "/admin/v1/requests/{request_id}/trace", Admin => trace::trace, [
             InvalidRequest NotFound Busy
         ];
         GET "/admin/v1/verbs", Admin => verbs::list, [InvalidRequest Busy];

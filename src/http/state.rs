@@ -12,7 +12,7 @@ use secrecy::ExposeSecret;
 use crate::actors::{ActorSystem, GateHandle};
 use crate::config::Settings;
 use crate::db::{self, Ledger};
-use crate::domain::{BuyerId, Sku};
+use crate::domain::{BuyerId, Sku, SkuNo};
 use crate::http::admission::challenge::Challenges;
 use crate::http::admission::{Admission, LimitedCall};
 use crate::http::buyers::auth::BuyerAuth;
@@ -64,6 +64,14 @@ pub struct HttpDeps {
     pub shutdown: Shutdown,
     pub metrics: Arc<Metrics>,
     pub clock: SharedClock,
+}
+
+impl HttpDeps {
+    /// The ids of a SKU's sale and of the SKU, if this process knows it.
+    pub fn names_of(&self, sku: SkuNo) -> Option<(String, String)> {
+        let (listed, sku) = self.catalog.of_sku(sku)?;
+        Some((listed.sale.id.to_string(), sku.id.to_string()))
+    }
 }
 
 /// State of the HTTP interface, as handlers receive it.

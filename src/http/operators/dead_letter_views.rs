@@ -151,9 +151,7 @@ pub(super) fn view_of(state: &HttpState, content: DeadLetterContent) -> DeadLett
 }
 
 fn view_of_intent(state: &HttpState, intent: &OrderIntent) -> IntentView {
-    let listed_sku = state.deps.catalog.of_sku(intent.sku);
-    let ids = listed_sku.map(|(listed, sku)| (listed.sale.id.to_string(), sku.id.to_string()));
-    let (sale_id, sku_id) = ids.unzip();
+    let (sale_id, sku_id) = state.deps.names_of(intent.sku).unzip();
     IntentView {
         request: intent.request.to_string(),
         sku_no: intent.sku.to_string(),

@@ -1,18 +1,15 @@
-//! Operators' routes for metrics, actors, statistics, and the trace of one request.
+//! Operators' routes for metrics, actors and statistics.
 
+use actix_web::HttpResponse;
 use actix_web::http::header::{CONTENT_TYPE, HeaderValue};
 use actix_web::web::ReqData;
-use actix_web::{HttpResponse, web};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::config::AdminScope;
 use crate::domain::Phase;
 use crate::http::buyers::views::{rfc3339, stock_left};
-use crate::http::middleware::problem::Handled;
 use crate::http::operators::auth::Operator;
-use crate::http::operators::trace;
-use crate::http::operators::trace_stages::TraceView;
 use crate::http::state::State;
 use crate::observe::metrics::{EXPOSITION_TYPE, SaleSku};
 use crate::runtime::progress::ChildReport;
@@ -134,15 +131,4 @@ pub async fn stats(operator: ReqData<Operator>, state: State) -> HttpResponse {
         inside_consumer: deps.actors.ledger_writer.permits.num_taken(),
         skus,
     })
-}
-
-/// Every stage that has a record of one request.
-#[utoipa::path(
-    get, path = "/admin/v1/requests/{request_id}/trace",
-    operation_id = "adminTraceRequest", tag = "operators",
-    params(("request_id" = String, Path, description = "as the buyer has it, or its number")),
-    responses((status = 200, description = "in the order of the flow", body = TraceView)),
-)]
-pub async fn trace(request_id: web::Path<String>, state: State) -> Handled {
-    Ok(HttpResponse::Ok().json(trace::trace(&state.deps, &request_id).await?))
 }

@@ -8,7 +8,7 @@ use utoipa::openapi::schema::Object;
 use crate::db::EventCursor;
 use crate::domain::named::schema_of;
 use crate::domain::{
-    AttemptKey, ListedPayment, OrderKey, OrderState, PaymentEvent, PaymentRecorded, PaymentReport,
+    AttemptKey, ListedPayment, OrderState, PaymentEvent, PaymentRecorded, PaymentReport,
     PaymentState, UnmatchedEvent, VerbSubject,
 };
 use crate::http::buyers::views::{page_cursor, page_cut, page_limit, rfc3339};
@@ -265,7 +265,7 @@ fn of_payment(state: &HttpState, listed: ListedPayment) -> FollowedPaymentView {
         provider: payment.provider,
         payment_id: payment.started.map(|started| started.payment_id),
         request_id: Some(payment.key.order.request.to_string()),
-        sale_id: sale_of(state, payment.key.order),
+        sale_id: state.deps.names_of(payment.key.order.sku).map(|(sale, _)| sale),
         buyer_id: Some(payment.key.order.buyer.to_string()),
         order_state,
         amount: payment.received.map(|money| money.amount),
@@ -290,13 +290,14 @@ fn of_event(
         PaymentReport::Succeeded(money) => (Some(money), 0),
         PaymentReport::Refunded { received, total } => (Some(received), total),
     };
+    let names = attempt.and_then(|attempt| state.deps.names_of(attempt.order.sku));
     FollowedPaymentView {
         id: format!("event:{provider}:{event_id}"),
         state: state_name,
         provider,
         payment_id: Some(payment_id),
         request_id: attempt.map(|attempt| attempt.order.request.to_string()),
-        sale_id: attempt.and_then(|attempt| sale_of(state, attempt.order)),
+        sale_id: names.map(|(sale, _)| sale),
         buyer_id: attempt.map(|attempt| attempt.order.buyer.to_string()),
         amount: received.map(|money| money.amount),
         currency: received.map(|money| money.currency.to_string()),
@@ -304,10 +305,4 @@ fn of_event(
         recorded_at: Some(rfc3339(at_ms)),
         ..FollowedPaymentView::default()
     }
-}
-
-/// The sale of an order, if this process knows it.
-fn sale_of(state: &HttpState, order: OrderKey) -> Option<String> {
-    let (listed, _) = state.deps.catalog.of_sku(order.sku)?;
-    Some(listed.sale.id.to_string())
 }

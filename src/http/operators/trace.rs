@@ -3,6 +3,7 @@
 use std::pin::pin;
 use std::time::Duration;
 
+use actix_web::{HttpResponse, web};
 use futures_util::{FutureExt, StreamExt, stream};
 
 use super::dead_letter_filter::request_number;
@@ -10,8 +11,8 @@ use super::trace_stages::{StageView, TraceFindings, TraceView};
 use crate::db;
 use crate::domain::{BucketKey, DeadLetterFilter, DeadLetterNo, RecordState, RequestId, TraceId};
 use crate::http::buyers::request_ids::RequestIds;
-use crate::http::middleware::problem::{Problem, ProblemCode};
-use crate::http::state::HttpDeps;
+use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
+use crate::http::state::{HttpDeps, State};
 use crate::messages::envelope;
 use crate::outbox::{self, EntryLocation};
 use crate::stock;
@@ -26,14 +27,17 @@ const BUCKETS_AT_ONCE: usize = 16;
 /// Most unsettled requests of a SKU among which the trace of one is looked up.
 const UNSETTLED_MAX: u64 = 10_000;
 
-/// Finds a request by its request id or by its number. The signature is not verified: operators may
-/// read every request. A store that cannot be read becomes a stage with state `unknown`.
-///
-/// # Errors
-/// `invalid-request` if `id` is malformed, `not-found` if every store was read and has no record.
-pub async fn trace(deps: &HttpDeps, id: &str) -> Result<TraceView, Problem> {
-    let sent = RequestIds::read(id);
-    let request = request_number(id)?;
+/// Every stage that has a record of one request.
+#[utoipa::path(
+    get, path = "/admin/v1/requests/{request_id}/trace",
+    operation_id = "adminTraceRequest", tag = "operators",
+    params(("request_id" = String, Path, description = "as the buyer has it, or its number")),
+    responses((status = 200, description = "in the order of the flow", body = TraceView)),
+)]
+pub async fn trace(request_id: web::Path<String>, state: State) -> Handled {
+    // The signature is not verified: operators may read every request.
+    let (deps, sent) = (&state.deps, RequestIds::read(&request_id));
+    let request = request_number(&request_id)?;
     let mut findings = TraceFindings { sku: sent.map(|id| id.sku_no), ..TraceFindings::default() };
     let query = read_ledger(deps, request, &mut findings);
     let ledger = db::with_timeout("a trace", query).await;
@@ -50,16 +54,15 @@ pub async fn trace(deps: &HttpDeps, id: &str) -> Result<TraceView, Problem> {
         }
         failed => failed,
     };
-    // A result of the ledger is final: unavailable gates are then irrelevant.
+    // A store that cannot be read becomes a stage, so that it is no proof of absence. A result of
+    // the ledger is final: unavailable gates are then irrelevant.
     if let (Err(error), None) = (&gates, &findings.ledger) {
         findings.unavailable.push(StageView::unavailable("gate", error));
     }
     if let Err(error) = &ledger {
         findings.unavailable.push(StageView::unavailable("ledger", error));
     }
-    let listed_sku = findings.sku.and_then(|sku| deps.catalog.of_sku(sku));
-    let ids = listed_sku.map(|(listed, sku)| (listed.sale.id.to_string(), sku.id.to_string()));
-    let (sale_id, sku_id) = ids.unzip();
+    let (sale_id, sku_id) = findings.sku.and_then(|sku| deps.names_of(sku)).unzip();
     let view = TraceView {
         request: request.to_string(),
         sale_id,
@@ -74,7 +77,7 @@ pub async fn trace(deps: &HttpDeps, id: &str) -> Result<TraceView, Problem> {
         let problem = Problem::from(ProblemCode::NotFound).with_detail(detail);
         return Err(problem.with("request_id", view.request));
     }
-    Ok(view)
+    Ok(HttpResponse::Ok().json(view))
 }
 
 /// Limits a search of the gates to [`GATES_DEADLINE`].

@@ -1,6 +1,6 @@
 //! Who did what, and why: the operator of a verb, its record in the ledger, and the list of them.
 
-use actix_web::{HttpMessage, HttpRequest, HttpResponse, web};
+use actix_web::{HttpMessage, HttpRequest, web};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -8,7 +8,7 @@ use super::auth::Operator;
 use crate::db;
 use crate::domain::operator_verb::REASON_CHARS_MAX;
 use crate::domain::{ByOperator, OperatorVerb, VerbSubject};
-use crate::http::buyers::views::{no_store, page_cursor, page_cut, page_limit, rfc3339};
+use crate::http::buyers::views::{no_store_json, page_cursor, page_cut, page_limit, rfc3339};
 use crate::http::middleware::body::{self, VerbBody};
 use crate::http::middleware::problem::{Handled, Problem};
 use crate::http::middleware::watch::give_reason;
@@ -148,5 +148,5 @@ pub async fn list(state: State, query: web::Query<VerbsQuery>) -> Handled {
     let mut rows = db::with_timeout("a list of verbs", reading).await?;
     let next_cursor = page_cut(&mut rows, limit, |(no, _)| no.to_string());
     let verbs = rows.into_iter().map(VerbView::from).collect();
-    Ok(HttpResponse::Ok().insert_header(no_store()).json(VerbsView { verbs, next_cursor }))
+    Ok(no_store_json(VerbsView { verbs, next_cursor }))
 }
