@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use super::admin;
 use crate::actors::supervisor::ComponentDown;
 use crate::observe::telemetry;
-use crate::{app, config, db, http, tier};
+use crate::{app, config, db, tier};
 
 /// How a command ended; the discriminant is the process's exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl Exit {
         match error {
             app::Error::Backends(tier::Error::Setting { .. }) => Self::Configuration,
             app::Error::Backends(tier::Error::Ledger(_)) | app::Error::Rebuild(_) => Self::Ledger,
-            app::Error::Http(http::server::Error::Bind { .. }) => Self::Address,
+            app::Error::Http(_) => Self::Address,
             app::Error::ComponentDown(_) => Self::GaveUp,
             app::Error::Backends(tier::Error::Broker(_))
             | app::Error::System { .. }

@@ -27,18 +27,14 @@ use crate::runtime::shutdown::spawn_server;
 /// Enough for probes, metrics collectors and operators.
 const INTERNAL_CONNECTIONS_MAX: usize = 256;
 
-/// Why the listeners did not start.
+/// Why the listeners did not start: an address could not be bound.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// An address could not be bound.
-    #[error("cannot listen on {address} ({key}): {source}; {}", remedy(source, key))]
-    Bind {
-        address: SocketAddr,
-        /// The configuration key of the address.
-        key: &'static str,
-        #[source]
-        source: io::Error,
-    },
+#[error("cannot listen on {address} ({key}): {source}; {}", remedy(source, key))]
+pub struct Error {
+    address: SocketAddr,
+    /// The configuration key of the address.
+    key: &'static str,
+    source: io::Error,
 }
 
 fn remedy(error: &io::Error, key: &str) -> String {
@@ -103,7 +99,7 @@ impl BoundListeners {
     pub fn bind(settings: &Settings) -> Result<Self, Error> {
         let bind = |key, address| {
             let socket = connection::listen(address, settings.http.backlog);
-            let socket = socket.map_err(|source| Error::Bind { address, key, source })?;
+            let socket = socket.map_err(|source| Error { address, key, source })?;
             let address = socket.local_addr().unwrap_or(address);
             Ok::<_, Error>(BoundListener { key, address, socket })
         };
@@ -194,7 +190,7 @@ fn serve(
         keep_alive: Duration::from_millis(settings.http.keep_alive_ms),
         shutdown_timeout_s: settings.shutdown.deadline_ms.div_ceil(1000),
     };
-    connection::serve(socket, options, app).map_err(|source| Error::Bind { address, key, source })
+    connection::serve(socket, options, app).map_err(|source| Error { address, key, source })
 }
 
 #[cfg(test)]
@@ -203,7 +199,7 @@ mod tests {
 
     #[test]
     fn an_address_in_use_is_reported_with_the_remedy() {
-        let error = Error::Bind {
+        let error = Error {
             address: "127.0.0.1:8080".parse().unwrap(),
             key: "http.bind",
             source: io::Error::from(io::ErrorKind::AddrInUse),

@@ -73,14 +73,6 @@ fn is_malformed(error: &DispatchError) -> bool {
     }
 }
 
-/// The error, counted if it is malformed.
-fn counted(error: DispatchError, malformed: &Counter) -> DispatchError {
-    if is_malformed(&error) {
-        malformed.inc();
-    }
-    error
-}
-
 /// A listening socket.
 ///
 /// # Errors
@@ -164,7 +156,12 @@ where
             }
         })
         .and_then(http.h1(map_config(application, |()| AppConfig::default())))
-        .map_err(move |error| counted(error, &malformed))
+        .map_err(move |error| {
+            if is_malformed(&error) {
+                malformed.inc();
+            }
+            error
+        })
     })?;
     Ok(builder.run())
 }
