@@ -107,7 +107,7 @@ async fn decide(
     let buyer = state.admit(request, LimitedCall::Buy)?;
     let path_id = request.match_info().query("path_id");
     let (listed, ticket) = sale_of_path(path_id, buyer, state).await?;
-    let bytes = body::read(payload, state.settings.http.body_max_bytes).await?;
+    let bytes = body::read(payload.into_inner(), state.settings.http.body_max_bytes).await?;
     let purchase: PurchaseRequest<'_> = body::parse(request.headers(), &bytes)?;
     let sku = Arc::clone(listed.sku(&purchase.sku_id).ok_or(ProblemCode::UnknownSku)?);
     let sent_id = sent_request_id(request.headers(), purchase.request_id.as_deref())?;

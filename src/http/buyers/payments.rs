@@ -102,6 +102,7 @@ pub async fn cancel(request: HttpRequest, request_id: web::Path<String>, state: 
     responses((status = 200, description = "committed", body = PaymentEventView)),
 )]
 pub async fn event(request: HttpRequest, payload: web::Payload, state: State) -> Handled {
+    let payload = payload.into_inner();
     let bytes = body::read_or(ProblemCode::BodyTooLarge, payload, BODY_BYTES_MAX).await?;
     let payments = state.deps.payments.as_ref().ok_or(SignatureError::Signature);
     let header = |name: &str| single(request.headers(), name);

@@ -56,7 +56,7 @@ pub async fn create(
     if listed.sale.retention.is_purged() {
         return Err(ProblemCode::UnknownSku.into());
     }
-    let bytes = body::read(payload, state.settings.http.body_max_bytes).await?;
+    let bytes = body::read(payload.into_inner(), state.settings.http.body_max_bytes).await?;
     let query: RequestIdQuery<'_> = body::parse(request.headers(), &bytes)?;
     let sku = listed.sku(&query.sku_id).ok_or(ProblemCode::UnknownSku)?;
     if listed.sale.is_over(now_ms) {

@@ -81,7 +81,7 @@ pub async fn challenge(
     let buyer = state.admit(&request, LimitedCall::Challenge)?;
     let listed = state.sale(|catalog| catalog.announced(&sale_id)).await?;
     let body_max = state.settings.http.body_max_bytes;
-    let wanted: ChallengeRequest = body::optional(&request, payload, body_max).await?;
+    let wanted: ChallengeRequest = body::optional(&request, payload.into_inner(), body_max).await?;
     let kind = state.challenges.kind(wanted.kind).ok_or_else(|| {
         Problem::invalid("kind is none of those that the server offers (tickets.challenges)")
     })?;
@@ -112,7 +112,7 @@ pub async fn ticket(
     let now_ms = state.deps.clock.wall_ms();
     let buyer = state.admit(&request, LimitedCall::Ticket)?;
     let listed = state.sale(|catalog| catalog.announced(&sale_id)).await?;
-    let bytes = body::read(payload, state.settings.http.body_max_bytes).await?;
+    let bytes = body::read(payload.into_inner(), state.settings.http.body_max_bytes).await?;
     let sent: TicketRequest<'_> = body::parse(request.headers(), &bytes)?;
     state.admit_shared(&request, LimitedCall::Ticket, buyer, &listed.skus).await?;
     let answer = match sent.answer {

@@ -7,9 +7,10 @@ use std::pin::pin;
 use std::time::Duration;
 
 use actix_web::HttpRequest;
+use actix_web::dev::Payload;
 use actix_web::error::PayloadError;
 use actix_web::http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
-use actix_web::web::{Bytes, BytesMut, Payload};
+use actix_web::web::{Bytes, BytesMut};
 use chrono::{DateTime, Datelike};
 use futures_util::{FutureExt, StreamExt};
 use serde::de::value::MapAccessDeserializer;

@@ -1,7 +1,7 @@
 //! Operators' routes for audits and repairs.
 
 use actix_web::http::header::LOCATION;
-use actix_web::{HttpMessage, HttpRequest, HttpResponse, web};
+use actix_web::{HttpMessage, HttpResponse, web};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa::openapi::schema::Object;
@@ -9,10 +9,9 @@ use utoipa::openapi::schema::Object;
 use crate::domain::named::schema_of;
 use crate::domain::{AuditVerdict, Repair, RepairAction, RepairOutcome, SaleId};
 use crate::http::buyers::views::{no_store_json, page_limit, rfc3339};
-use crate::http::middleware::body;
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
 use crate::http::operators::auth::Operator;
-use crate::http::operators::verbs::by_operator;
+use crate::http::operators::verbs::VerbCall;
 use crate::http::state::{HttpState, State};
 use crate::services::audit::{self, AuditJob, AuditReport, AuditRequest, RepairMode};
 
@@ -37,23 +36,18 @@ pub struct AuditBody {
 }
 
 /// The audit that a body asks for.
-async fn asked_for(
-    request: &HttpRequest,
-    payload: web::Payload,
-    state: &HttpState,
-) -> Result<AuditRequest, Problem> {
-    let max = state.settings.http.body_max_bytes;
-    let sent: AuditBody = body::optional(request, payload, max).await?;
+async fn asked_for(mut call: VerbCall, state: &HttpState) -> Result<AuditRequest, Problem> {
+    let sent: AuditBody = call.optional_body(state.settings.http.body_max_bytes).await?;
     let mode = match (sent.dry_run, sent.repair) {
         (true, _) => RepairMode::DryRun,
         (false, true) => RepairMode::Repair,
         (false, false) => RepairMode::Report,
     };
     if mode == RepairMode::Repair {
-        let operator = request.extensions().get::<Operator>().cloned();
+        let operator = call.request.extensions().get::<Operator>().cloned();
         operator.ok_or(ProblemCode::Forbidden)?.check_operate()?;
     }
-    Ok(AuditRequest { sale: sent.sale_id, mode, by: by_operator(request, sent.reason)? })
+    Ok(AuditRequest { sale: sent.sale_id, mode, by: call.by(sent.reason)? })
 }
 
 fn audit_states() -> Object {
@@ -145,8 +139,8 @@ pub struct RepairsQuery {
     responses((status = 200, description = "`holds`, `could_tell`, every violation and repair",
         body = Object)),
 )]
-pub async fn check(request: HttpRequest, payload: web::Payload, state: State) -> Handled {
-    let audit = asked_for(&request, payload, &state).await?;
+pub async fn check(call: VerbCall, state: State) -> Handled {
+    let audit = asked_for(call, &state).await?;
     Ok(HttpResponse::Ok().json(state.audits.run(&audit).await?))
 }
 
@@ -157,8 +151,8 @@ pub async fn check(request: HttpRequest, payload: web::Payload, state: State) ->
     responses((status = 202, description = "its report is at `Location`", body = AuditView<'_>,
         headers(("Location" = String)))),
 )]
-pub async fn start(request: HttpRequest, payload: web::Payload, state: State) -> Handled {
-    let audit = asked_for(&request, payload, &state).await?;
+pub async fn start(call: VerbCall, state: State) -> Handled {
+    let audit = asked_for(call, &state).await?;
     if let Some(sale) = &audit.sale
         && !state.deps.ledger.sales().await?.iter().any(|stored| stored.id == *sale)
     {

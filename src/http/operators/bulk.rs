@@ -5,15 +5,15 @@
 //! step. May repeat: each verb is idempotent per dead letter, and those that a step has changed do
 //! not match its filter any more.
 
-use actix_web::{HttpRequest, HttpResponse, web};
+use actix_web::HttpResponse;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::dead_letter_filter::{DeadLettersQuery, LIMIT_MAX};
 use super::dead_letters::Verb;
-use super::verbs::{by_operator, record_all};
+use super::verbs::{VerbCall, record_all};
 use crate::domain::{ByOperator, DeadLetterNo, DeadLetterState, VerbSubject};
-use crate::http::middleware::body::{self, JsonObject};
+use crate::http::middleware::body::JsonObject;
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
 use crate::http::middleware::watch::give_result;
 use crate::http::state::{HttpState, State};
@@ -79,24 +79,19 @@ macro_rules! bulk_handlers {
             request_body = BulkBody,
             responses((status = 200, description = "what this step did", body = BulkView)),
         )]
-        pub async fn $handler(
-            request: HttpRequest,
-            payload: web::Payload,
-            state: State,
-        ) -> Handled {
-            let bytes = body::read(payload, state.settings.http.body_max_bytes).await?;
-            let mut body: BulkBody = body::parse(request.headers(), &bytes)?;
+        pub async fn $handler(mut call: VerbCall, state: State) -> Handled {
+            let mut body: BulkBody = call.body(state.settings.http.body_max_bytes).await?;
             if body.max.is_some_and(|max| !(1..=LIMIT_MAX).contains(&max)) {
                 return Err(Problem::invalid(format!("max must be from 1 to {LIMIT_MAX}")));
             }
             body.filter.0.limit = body.max.or(body.filter.0.limit);
             body.filter.0.state.get_or_insert(DeadLetterState::Open);
-            let by = by_operator(&request, body.reason.clone())?;
+            let by = call.by(body.reason.clone())?;
             let filter = body.filter.0.text();
             // An operator who goes away does not end the step between two dead letters.
             let step = async move { step(&state, Verb::$verb, &body, by).await };
             let done: BulkView = run_to_end(step).await.ok_or(ProblemCode::Internal)??;
-            give_result(&request, format!("{filter}: {}", done.summary()));
+            give_result(&call.request, format!("{filter}: {}", done.summary()));
             Ok(HttpResponse::Ok().json(done))
         }
     )+};

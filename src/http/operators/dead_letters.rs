@@ -1,15 +1,15 @@
 //! Operators' routes for dead letters: list, show, replay, park, discard.
 
-use actix_web::{HttpRequest, HttpResponse, web};
+use actix_web::{HttpResponse, web};
 
 use super::dead_letter_filter::{DeadLettersQuery, parse_number};
 use super::dead_letter_views::{
     DeadLetterContentView, DeadLetterView, DeadLettersView, DoneView, ParkBody, view_of,
 };
-use super::verbs::{by_operator, record};
+use super::verbs::{VerbCall, record};
 use crate::domain::{DeadLetterNo, VerbSubject};
 use crate::http::buyers::views::page_cut;
-use crate::http::middleware::body::{self, VerbBody};
+use crate::http::middleware::body::VerbBody;
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
 use crate::http::state::{HttpState, State};
 use crate::services::dead_letters::{DeadLetterError, DeadLetterOutcome, DeadLetterResult};
@@ -91,14 +91,13 @@ macro_rules! handlers {
             responses((status = 200, description = "what was done", body = DoneView)),
         )]
         pub async fn $handler(
-            request: HttpRequest,
+            mut call: VerbCall,
             dead_letter_id: web::Path<String>,
-            payload: web::Payload,
             state: State,
         ) -> Handled {
             let max = state.settings.http.body_max_bytes;
-            let $body { reason } = body::optional(&request, payload, max).await?;
-            let by = by_operator(&request, reason.clone())?;
+            let $body { reason } = call.optional_body(max).await?;
+            let by = call.by(reason.clone())?;
             let (no, verb) = (parse_id(&dead_letter_id)?, Verb::$verb);
             let (done, dead_letter) = verb.run(&state, no, reason.as_deref()).await?;
             if done != DeadLetterOutcome::Already {

@@ -1,6 +1,6 @@
 //! Operators' routes for payments: those that wait for an operator, and their next try.
 
-use actix_web::{HttpRequest, HttpResponse, web};
+use actix_web::{HttpResponse, web};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa::openapi::schema::Object;
@@ -14,7 +14,7 @@ use crate::domain::{
 use crate::http::buyers::views::{page_cursor, page_cut, page_limit, rfc3339};
 use crate::http::middleware::body::VerbBody;
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
-use crate::http::operators::verbs::{by_operator_in, record};
+use crate::http::operators::verbs::{VerbCall, record};
 use crate::http::state::{HttpState, State};
 use crate::services::orders::OrderError;
 
@@ -158,13 +158,8 @@ pub async fn list(state: State, query: web::Query<PaymentsQuery>) -> Handled {
     request_body = Option<VerbBody>,
     responses((status = 200, description = "what was done", body = RetriedView)),
 )]
-pub async fn retry(
-    request: HttpRequest,
-    payment: web::Path<String>,
-    payload: web::Payload,
-    state: State,
-) -> Handled {
-    let by = by_operator_in(&request, payload, state.settings.http.body_max_bytes).await?;
+pub async fn retry(mut call: VerbCall, payment: web::Path<String>, state: State) -> Handled {
+    let by = call.by_body(state.settings.http.body_max_bytes).await?;
     let unknown = || {
         let problem = Problem::from(ProblemCode::NotFound).with_detail("No payment has this id.");
         problem.with("payment", payment.as_str())
@@ -195,14 +190,9 @@ pub async fn retry(
     request_body = VerbBody,
     responses((status = 200, description = "`resolved` or `already`", body = RetriedView)),
 )]
-pub async fn resolve(
-    request: HttpRequest,
-    payment: web::Path<String>,
-    payload: web::Payload,
-    state: State,
-) -> Handled {
-    let max = state.settings.http.body_max_bytes;
-    let by = by_operator_in(&request, payload, max).await?.ok_or(ProblemCode::Internal)?;
+pub async fn resolve(mut call: VerbCall, payment: web::Path<String>, state: State) -> Handled {
+    let by =
+        call.by_body(state.settings.http.body_max_bytes).await?.ok_or(ProblemCode::Internal)?;
     if by.reason.as_deref().is_none_or(|reason| reason.trim().is_empty()) {
         return Err(Problem::invalid("reason must say how the money was settled"));
     }

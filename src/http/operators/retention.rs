@@ -1,17 +1,16 @@
 //! Operators' routes for the archive and the purge of a finished sale.
 
-use actix_web::{HttpRequest, web};
+use actix_web::web;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::sale_views::AdminSaleView;
 use super::sales::{VERB_BYTES_MAX, parse_sale_id};
-use super::verbs::by_operator;
+use super::verbs::VerbCall;
 use crate::domain::{
     ArchiveCursor, ArchiveDigest, ArchiveTable, OpenEnd, RetentionState, TableContents,
 };
 use crate::http::buyers::views::{no_store_json, page_limit};
-use crate::http::middleware::body;
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
 use crate::http::state::State;
 use crate::runtime::shutdown::run_to_end;
@@ -143,13 +142,8 @@ pub async fn rows(
     request_body = ArchiveBody,
     responses((status = 200, description = "the sale, archived", body = AdminSaleView)),
 )]
-pub async fn archive(
-    sale_id: web::Path<String>,
-    request: HttpRequest,
-    payload: web::Payload,
-    state: State,
-) -> Handled {
-    let (id, archive) = (parse_sale_id(&sale_id)?, archive_in(&request, payload).await?);
+pub async fn archive(call: VerbCall, sale_id: web::Path<String>, state: State) -> Handled {
+    let (id, archive) = (parse_sale_id(&sale_id)?, archive_in(call).await?);
     let sale = state.deps.sales.record_archive(&id, &archive).await?;
     Ok(no_store_json(AdminSaleView::new(&sale, &state)))
 }
@@ -162,13 +156,8 @@ pub async fn archive(
     request_body = ArchiveBody,
     responses((status = 200, description = "how far the purge is", body = PurgeView)),
 )]
-pub async fn purge(
-    sale_id: web::Path<String>,
-    request: HttpRequest,
-    payload: web::Payload,
-    state: State,
-) -> Handled {
-    let (id, archive) = (parse_sale_id(&sale_id)?, archive_in(&request, payload).await?);
+pub async fn purge(call: VerbCall, sale_id: web::Path<String>, state: State) -> Handled {
+    let (id, archive) = (parse_sale_id(&sale_id)?, archive_in(call).await?);
     let sales = state.deps.sales.clone();
     let purging = async move { sales.purge(&id, &archive).await };
     let progress = run_to_end(purging).await.ok_or(ProblemCode::Internal)??;
@@ -177,8 +166,7 @@ pub async fn purge(
     Ok(no_store_json(PurgeView { sale_id, state, num_rows, longest_ms }))
 }
 
-async fn archive_in(request: &HttpRequest, payload: web::Payload) -> Result<SaleArchive, Problem> {
-    let bytes = body::read(payload, VERB_BYTES_MAX).await?;
-    let ArchiveBody { digest, tables, reason } = body::parse(request.headers(), &bytes)?;
-    Ok(SaleArchive { digest, tables, by: by_operator(request, reason)? })
+async fn archive_in(mut call: VerbCall) -> Result<SaleArchive, Problem> {
+    let ArchiveBody { digest, tables, reason } = call.body(VERB_BYTES_MAX).await?;
+    Ok(SaleArchive { digest, tables, by: call.by(reason)? })
 }

@@ -1,6 +1,6 @@
 //! Operators' routes that change a sale while it runs: title, end, terms, and stock.
 
-use actix_web::{HttpRequest, web};
+use actix_web::web;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -8,9 +8,9 @@ use super::sale_views::AdminSaleView;
 use super::sales::parse_sale_id;
 use crate::domain::{SaleChange, SkuChange, SkuId};
 use crate::http::buyers::views::no_store_json;
-use crate::http::middleware::body::{self, JsonObject, SentTime};
+use crate::http::middleware::body::{JsonObject, SentTime};
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
-use crate::http::operators::verbs::{by_operator, check_length};
+use crate::http::operators::verbs::{VerbCall, check_length};
 use crate::http::state::State;
 use crate::runtime::shutdown::run_to_end;
 use crate::services::sales::{StockChanged, StockOrder};
@@ -68,17 +68,11 @@ pub struct StockChangeView {
     operation_id = "adminChangeSale", tag = "operators", request_body = SaleChangeBody,
     responses((status = 200, description = "the sale afterwards", body = AdminSaleView)),
 )]
-pub async fn change(
-    sale_id: web::Path<String>,
-    request: HttpRequest,
-    payload: web::Payload,
-    state: State,
-) -> Handled {
+pub async fn change(mut call: VerbCall, sale_id: web::Path<String>, state: State) -> Handled {
     let id = parse_sale_id(&sale_id)?;
-    let bytes = body::read(payload, CHANGE_BYTES_MAX).await?;
-    let body: SaleChangeBody = body::parse(request.headers(), &bytes)?;
+    let body: SaleChangeBody = call.body(CHANGE_BYTES_MAX).await?;
     let change = SaleChange {
-        by: by_operator(&request, body.reason)?,
+        by: call.by(body.reason)?,
         title: body.title,
         ends_at_ms: body.ends_at.map(|at| at.0),
         skus: body.skus.into_iter().map(|sku| sku.0).collect(),
@@ -97,15 +91,9 @@ pub async fn change(
     request_body = StockChangeBody,
     responses((status = 200, description = "the change, as recorded", body = StockChangeView)),
 )]
-pub async fn stock(
-    path: web::Path<(String, String)>,
-    request: HttpRequest,
-    payload: web::Payload,
-    state: State,
-) -> Handled {
+pub async fn stock(mut call: VerbCall, path: web::Path<(String, String)>, state: State) -> Handled {
     let (sale_id, sku_id) = path.into_inner();
-    let bytes = body::read(payload, CHANGE_BYTES_MAX).await?;
-    let body: StockChangeBody = body::parse(request.headers(), &bytes)?;
+    let body: StockChangeBody = call.body(CHANGE_BYTES_MAX).await?;
     check_length(body.reason.as_deref(), REASON_CHARS_MAX)?;
     if body.delta == 0 {
         return Err(Problem::invalid("delta must not be 0"));
@@ -121,7 +109,7 @@ pub async fn stock(
         sku: sku_id.parse().map_err(|_invalid| ProblemCode::UnknownSku)?,
         change_id: body.change_id.clone(),
         delta: body.delta,
-        operator: by_operator(&request, body.reason.clone())?.map(|by| by.name),
+        operator: call.by(body.reason.clone())?.map(|by| by.name),
         reason: body.reason,
     };
     let sales = state.deps.sales.clone();

@@ -1,7 +1,7 @@
 //! Operators' routes for sales: list, show, create, open, pause, close, funnel, rebuild.
 
 use actix_web::http::header::LOCATION;
-use actix_web::{HttpRequest, HttpResponse, web};
+use actix_web::{HttpResponse, web};
 use serde_json::json;
 
 use super::retention::OpenEndView;
@@ -11,9 +11,9 @@ use super::sale_views::{
 use crate::domain::{ByOperator, Phase, SaleId, VerbSubject};
 use crate::http::buyers::sales::SalesQuery;
 use crate::http::buyers::views::{no_store, no_store_json, rfc3339};
-use crate::http::middleware::body::{self, VerbBody};
+use crate::http::middleware::body::VerbBody;
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
-use crate::http::operators::verbs::{by_operator, by_operator_in, record};
+use crate::http::operators::verbs::{VerbCall, record};
 use crate::http::state::{HttpState, State};
 use crate::runtime::shutdown::run_to_end;
 use crate::services::sales::SalesError;
@@ -90,10 +90,9 @@ pub async fn show(sale_id: web::Path<String>, state: State) -> Handled {
     responses((status = 201, description = "created, in phase draft", body = AdminSaleView,
         headers(("Location" = String, description = "the sale")))),
 )]
-pub async fn create(request: HttpRequest, payload: web::Payload, state: State) -> Handled {
-    let bytes = body::read(payload, SALE_BYTES_MAX).await?;
-    let mut body = body::parse::<SaleBody>(request.headers(), &bytes)?;
-    let by = by_operator(&request, body.reason.take())?;
+pub async fn create(mut call: VerbCall, state: State) -> Handled {
+    let mut body: SaleBody = call.body(SALE_BYTES_MAX).await?;
+    let by = call.by(body.reason.take())?;
     let (sales, draft) = (state.deps.sales.clone(), body.into_draft()?);
     let creating = async move { sales.create(draft).await };
     let sale = run_to_end(creating).await.ok_or(ProblemCode::Internal)??;
@@ -113,12 +112,11 @@ macro_rules! phase_handlers {
             responses((status = 200, description = "the sale afterwards", body = AdminSaleView)),
         )]
         pub async fn $verb(
-            request: HttpRequest,
+            mut call: VerbCall,
             sale_id: web::Path<String>,
-            payload: web::Payload,
             state: State,
         ) -> Handled {
-            let by = by_operator_in(&request, payload, VERB_BYTES_MAX).await?;
+            let by = call.by_body(VERB_BYTES_MAX).await?;
             set_phase(&sale_id, Phase::$phase, by, &state).await
         }
     )+};
@@ -176,15 +174,10 @@ pub async fn buckets(sale_id: web::Path<String>, state: State) -> Handled {
     request_body = Option<RebuildBody>,
     responses((status = 200, description = "the buckets are loaded and open", body = RebuiltView)),
 )]
-pub async fn rebuild(
-    sale_id: web::Path<String>,
-    request: HttpRequest,
-    payload: web::Payload,
-    state: State,
-) -> Handled {
+pub async fn rebuild(mut call: VerbCall, sale_id: web::Path<String>, state: State) -> Handled {
     let id = parse_sale_id(&sale_id)?;
-    let scope: RebuildBody = body::optional(&request, payload, VERB_BYTES_MAX).await?;
-    let by = by_operator(&request, scope.reason)?;
+    let scope: RebuildBody = call.optional_body(VERB_BYTES_MAX).await?;
+    let by = call.by(scope.reason)?;
     let rebuilt = state.deps.sales.rebuild(&id, scope.sku_id.as_ref(), scope.bucket).await;
     // Maintenance processes finish one that ended early.
     if !matches!(rebuilt, Err(SalesError::Unknown | SalesError::NoBuckets)) {

@@ -1,6 +1,11 @@
 //! Who did what, and why: the operator of a verb, its record in the ledger, and the list of them.
 
-use actix_web::{HttpMessage, HttpRequest, web};
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+
+use actix_web::dev::Payload;
+use actix_web::{FromRequest, HttpMessage, HttpRequest, web};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -17,23 +22,65 @@ use crate::http::state::{HttpState, State};
 const LIMIT_DEFAULT: u32 = 50;
 const LIMIT_MAX: u32 = 500;
 
-/// Who calls, with the reason that the body gives; `None`: the route is not an operator's.
-///
-/// # Errors
-/// `invalid-request`: the reason is empty or too long.
-pub(super) fn by_operator(
-    request: &HttpRequest,
-    reason: Option<String>,
-) -> Result<Option<ByOperator>, Problem> {
-    if let Some(reason) = reason.as_deref() {
-        if reason.trim().is_empty() {
+/// A verb of an operator: its request, and its body, which is not read yet.
+pub struct VerbCall {
+    pub(super) request: HttpRequest,
+    payload: Payload,
+}
+
+impl FromRequest for VerbCall {
+    type Error = Infallible;
+    type Future = Ready<Result<Self, Infallible>>;
+
+    fn from_request(request: &HttpRequest, payload: &mut Payload) -> Self::Future {
+        ready(Ok(Self { request: request.clone(), payload: payload.take() }))
+    }
+}
+
+impl VerbCall {
+    /// The body.
+    ///
+    /// # Errors
+    /// `invalid-request`: it cannot be read.
+    pub(super) async fn body<T: DeserializeOwned>(&mut self, max: usize) -> Result<T, Problem> {
+        let bytes = body::read(self.payload.take(), max).await?;
+        body::parse(self.request.headers(), &bytes)
+    }
+
+    /// The body, or the default for an empty one.
+    ///
+    /// # Errors
+    /// `invalid-request`: it cannot be read.
+    pub(super) async fn optional_body<T: DeserializeOwned + Default>(
+        &mut self,
+        max: usize,
+    ) -> Result<T, Problem> {
+        body::optional(&self.request, self.payload.take(), max).await
+    }
+
+    /// Who calls, with the reason that the body gives; `None`: the route is not an operator's.
+    ///
+    /// # Errors
+    /// `invalid-request`: the reason is empty or too long.
+    pub(super) fn by(&self, reason: Option<String>) -> Result<Option<ByOperator>, Problem> {
+        if reason.as_deref().is_some_and(|reason| reason.trim().is_empty()) {
             return Err(Problem::invalid("reason must not be empty"));
         }
+        check_length(reason.as_deref(), REASON_CHARS_MAX)?;
+        give_reason(&self.request, reason.as_deref());
+        let extensions = self.request.extensions();
+        let name = extensions.get::<Operator>().map(|operator| operator.name.to_string());
+        Ok(name.map(|name| ByOperator { name, reason }))
     }
-    check_length(reason.as_deref(), REASON_CHARS_MAX)?;
-    give_reason(request, reason.as_deref());
-    let operator = request.extensions().get::<Operator>().map(|operator| operator.name.to_string());
-    Ok(operator.map(|name| ByOperator { name, reason }))
+
+    /// Who calls, with the reason of a body that has nothing else.
+    ///
+    /// # Errors
+    /// `invalid-request`: the body cannot be read, or the reason is empty or too long.
+    pub(super) async fn by_body(&mut self, max: usize) -> Result<Option<ByOperator>, Problem> {
+        let body: VerbBody = self.optional_body(max).await?;
+        self.by(body.reason)
+    }
 }
 
 /// # Errors
@@ -43,19 +90,6 @@ pub(super) fn check_length(reason: Option<&str>, max: usize) -> Result<(), Probl
         return Err(Problem::invalid(format!("reason must have at most {max} characters")));
     }
     Ok(())
-}
-
-/// Who calls, with the reason of a body that has nothing else.
-///
-/// # Errors
-/// `invalid-request`: the body cannot be read, or the reason is empty or too long.
-pub(super) async fn by_operator_in(
-    request: &HttpRequest,
-    payload: web::Payload,
-    max: usize,
-) -> Result<Option<ByOperator>, Problem> {
-    let body: VerbBody = body::optional(request, payload, max).await?;
-    by_operator(request, body.reason)
 }
 
 /// Records a verb after its effect. The effect stands also if the record fails; the log has both.
