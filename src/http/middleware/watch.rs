@@ -1,8 +1,6 @@
 //! Middleware of every route except the purchase: trace context, request metrics, operator
 //! authentication, and problem documents for all errors.
 
-use std::net::SocketAddr;
-
 use actix_web::body::{BoxBody, MessageBody};
 use actix_web::dev::{ServiceRequest, ServiceResponse};
 use actix_web::http::Method;
@@ -62,7 +60,7 @@ pub async fn watch(
         return Ok(request.into_response(Problem::from(ProblemCode::Internal).respond(&trace)));
     };
     let started = state.deps.clock.now();
-    let call = (access == RouteAccess::Admin).then(|| AdminCall::of(&request));
+    let is_admin = access == RouteAccess::Admin;
     let allowed = match access {
         RouteAccess::Admin => state.admin_auth.load().check(request.head()).and_then(|operator| {
             let allowed = operator.check(request.method(), route);
@@ -77,12 +75,12 @@ pub async fn watch(
     };
     let problem = answer.response().error().and_then(|error| error.as_error::<Problem>());
     // A handler may refuse, too: what an audit needs depends on its body.
-    if let (Some(call), Some(problem), 401 | 403) = (&call, problem, answer.status().as_u16()) {
-        call.log_refused(&state, problem);
+    if let (true, Some(problem), 401 | 403) = (is_admin, problem, answer.status().as_u16()) {
+        log_refused(&state, answer.request(), problem);
     }
     let mut answer = as_problem(answer, &trace);
-    if let Some(call) = call {
-        call.log(&answer, &trace);
+    if is_admin {
+        log_verb(&answer, &trace);
     }
     protect(answer.headers_mut(), access);
     answer.headers_mut().insert(TRACEPARENT, trace.header());
@@ -108,44 +106,31 @@ fn protect(headers: &mut HeaderMap, access: RouteAccess) {
     }
 }
 
-/// What the log says of a call of an operator.
-struct AdminCall {
-    method: Method,
-    path: String,
-    peer: Option<SocketAddr>,
+/// One line per verb of an operator: who did what, why, with which result.
+fn log_verb(answer: &ServiceResponse, trace: &TraceContext) {
+    let (request, extensions) = (answer.request(), answer.request().extensions());
+    let (method, path) = (request.method(), request.path());
+    if !matches!(*method, Method::GET | Method::HEAD)
+        && let Some(operator) = extensions.get::<Operator>()
+    {
+        let (operator, trace_id) = (&*operator.name, trace.trace);
+        let peer = request.peer_addr().map(tracing::field::display);
+        let status = answer.status().as_u16();
+        let reason = extensions.get::<Reason>().map(|reason| reason.0.as_str());
+        let result = extensions.get::<VerbResult>().map(|result| result.0.as_str());
+        tracing::info!(
+            operator, %method, %path, peer, status, reason, result, %trace_id, "operator: verb"
+        );
+    }
 }
 
-impl AdminCall {
-    fn of(request: &ServiceRequest) -> Self {
-        let (method, path) = (request.method().clone(), request.path().to_owned());
-        Self { method, path, peer: request.peer_addr() }
-    }
-
-    /// One line per verb: who did what, why, with which result.
-    fn log(&self, answer: &ServiceResponse, trace: &TraceContext) {
-        let Self { method, path, peer } = self;
-        let extensions = answer.request().extensions();
-        if !matches!(*method, Method::GET | Method::HEAD)
-            && let Some(operator) = extensions.get::<Operator>()
-        {
-            let (operator, trace_id) = (&*operator.name, trace.trace);
-            let (status, peer) = (answer.status().as_u16(), peer.map(tracing::field::display));
-            let reason = extensions.get::<Reason>().map(|reason| reason.0.as_str());
-            let result = extensions.get::<VerbResult>().map(|result| result.0.as_str());
-            tracing::info!(
-                operator, %method, %path, peer, status, reason, result, %trace_id, "operator: verb"
-            );
-        }
-    }
-
-    /// Counts a refused call; logs at most one line a second.
-    fn log_refused(&self, state: &HttpState, problem: &Problem) {
-        let Self { method, path, peer } = self;
-        state.deps.metrics.admin_refused.inc();
-        if state.admission.may_log_refusal(state.deps.clock.now()) {
-            let peer = peer.map(tracing::field::display);
-            tracing::warn!(%method, %path, peer, %problem, "operator: refused");
-        }
+/// Counts a refused call of an operator; logs at most one line a second.
+fn log_refused(state: &HttpState, request: &HttpRequest, problem: &Problem) {
+    state.deps.metrics.admin_refused.inc();
+    if state.admission.may_log_refusal(state.deps.clock.now()) {
+        let (method, path) = (request.method(), request.path());
+        let peer = request.peer_addr().map(tracing::field::display);
+        tracing::warn!(%method, %path, peer, %problem, "operator: refused");
     }
 }
 
