@@ -9,6 +9,7 @@
 //! repeat: everything; a request that was accepted before gets its first answer again.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -355,10 +356,8 @@ impl BuyMeter {
             (status, metrics.http_requests.get_or_create_owned(&label))
         };
         let codes = ProblemCode::ALL.iter().map(|code| code.as_str());
-        let mut statuses: Vec<u16> = ProblemCode::ALL.iter().map(|code| code.status()).collect();
-        statuses.extend([200, 202]);
-        statuses.sort_unstable();
-        statuses.dedup();
+        let statuses = ProblemCode::ALL.iter().map(|code| code.status()).chain([200, 202]);
+        let statuses: BTreeSet<u16> = statuses.collect();
         Self {
             outcomes: OUTCOMES.into_iter().chain(codes).map(with_outcome).collect(),
             statuses: statuses.into_iter().map(with_status).collect(),

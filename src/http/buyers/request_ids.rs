@@ -181,11 +181,8 @@ impl RequestIds {
         buyer: BuyerId,
         number: u64,
     ) -> HmacSha256 {
-        let mut mac = self.signer.begin(purpose, sale);
-        mac.update(&sku.0.to_be_bytes());
-        mac.update(&buyer.get().to_be_bytes());
-        mac.update(&number.to_be_bytes());
-        mac
+        let mac = self.signer.begin(purpose, sale).chain_update(sku.0.to_be_bytes());
+        mac.chain_update(buyer.get().to_be_bytes()).chain_update(number.to_be_bytes())
     }
 }
 

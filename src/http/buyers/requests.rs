@@ -2,7 +2,6 @@
 //! their requests. Read from the stock, never from the ledger. Only a cancellation asks the ledger,
 //! which decides it.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use actix_web::{HttpRequest, HttpResponse, web};
@@ -31,16 +30,14 @@ pub struct RequestIdView {
 /// The SKU that the request id is for.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct RequestIdQuery<'b> {
-    #[serde(borrow)]
-    #[schema(value_type = String)]
-    sku_id: Cow<'b, str>,
+pub struct RequestIdQuery {
+    sku_id: String,
 }
 
 /// Issues a request id, until the sale ends. For `one_per_buyer` it is the same at every call.
 #[utoipa::path(
     post, path = "/v1/sales/{sale_id}/request-ids", operation_id = "issueRequestId", tag = "buyers",
-    request_body = RequestIdQuery<'_>,
+    request_body = RequestIdQuery,
     responses((status = 200, description = "for one purchase", body = RequestIdView)),
 )]
 pub async fn create(
@@ -57,7 +54,7 @@ pub async fn create(
         return Err(ProblemCode::UnknownSku.into());
     }
     let bytes = body::read(payload.into_inner(), state.settings.http.body_max_bytes).await?;
-    let query: RequestIdQuery<'_> = body::parse(request.headers(), &bytes)?;
+    let query: RequestIdQuery = body::parse(request.headers(), &bytes)?;
     let sku = listed.sku(&query.sku_id).ok_or(ProblemCode::UnknownSku)?;
     if listed.sale.is_over(now_ms) {
         return Err(ProblemCode::Ended.into());

@@ -1,7 +1,5 @@
 //! Challenges, and the tickets that their answers yield.
 
-use std::borrow::Cow;
-
 use actix_web::{HttpRequest, web};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -38,22 +36,17 @@ pub struct ChallengeView {
 /// The answer to a challenge.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct TicketRequest<'b> {
-    #[serde(borrow)]
-    #[schema(value_type = String)]
-    challenge_id: Cow<'b, str>,
-    #[serde(borrow)]
-    answer: Answer<'b>,
+pub struct TicketRequest {
+    challenge_id: String,
+    answer: Answer,
 }
 
 /// A decimal number, as string or number.
 #[derive(Deserialize, ToSchema)]
 #[serde(untagged, expecting = "answer must be a decimal number, as string or number")]
-enum Answer<'b> {
+enum Answer {
     Number(u64),
-    #[serde(borrow)]
-    #[schema(value_type = String)]
-    Text(Cow<'b, str>),
+    Text(String),
 }
 
 /// A ticket.
@@ -100,7 +93,7 @@ pub async fn challenge(
 /// three times.
 #[utoipa::path(
     post, path = "/v1/sales/{sale_id}/tickets", operation_id = "issueTicket", tag = "buyers",
-    request_body = TicketRequest<'_>,
+    request_body = TicketRequest,
     responses((status = 200, description = "the path of one purchase", body = TicketView)),
 )]
 pub async fn ticket(
@@ -113,10 +106,10 @@ pub async fn ticket(
     let buyer = state.admit(&request, LimitedCall::Ticket)?;
     let listed = state.sale(|catalog| catalog.announced(&sale_id)).await?;
     let bytes = body::read(payload.into_inner(), state.settings.http.body_max_bytes).await?;
-    let sent: TicketRequest<'_> = body::parse(request.headers(), &bytes)?;
+    let sent: TicketRequest = body::parse(request.headers(), &bytes)?;
     state.admit_shared(&request, LimitedCall::Ticket, buyer, &listed.skus).await?;
     let answer = match sent.answer {
-        Answer::Number(number) => Cow::Owned(number.to_string()),
+        Answer::Number(number) => number.to_string(),
         Answer::Text(text) => text,
     };
     let now = state.deps.clock.now();
