@@ -15,6 +15,7 @@ const EXAMPLES: &str = "\
 Examples:
   floodgate trace 7212345678901234567-0-AbCdEf...   as the buyer has it
   floodgate trace 7212345678901234567               or its number
+  floodgate trace 7212345678901234567-1             or its message, as in `dlq list`
 ";
 
 /// Show every stage of one request, and the next step: 0 = found, 1 = not found, 2 = not every
@@ -22,7 +23,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(before_help = EXAMPLES)]
 pub struct TraceArgs {
-    /// The request's id, or its number
+    /// The request's id, its number, or the id of the message that it is the first of
     request_id: String,
     #[command(flatten)]
     server: ServerArgs,
@@ -44,7 +45,9 @@ fn with_remedy(error: Error) -> CommandFailure {
              cannot be traced: wait until the order queues are empty (`floodgate sale show`) and \
              trace again; if it is still not found, the buyer may buy again"
         }
-        Error::Refused { .. } => "give the id that the buyer has, or the number in front of it",
+        Error::Refused { .. } => {
+            "give the id that the buyer has, the number in front of it, or MESSAGE of `dlq list`"
+        }
         Error::Unknown { .. } => "repeat it: a trace changes nothing",
         _ => return error.into_failure(),
     };

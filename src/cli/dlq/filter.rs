@@ -25,7 +25,7 @@ pub(super) struct FilterArgs {
     /// With a request for this SKU
     #[arg(long, value_name = "SKU", requires = "sale")]
     sku: Option<String>,
-    /// With this request: its id or its number
+    /// With this request: its id, its number, or the id of the message that it is the first of
     #[arg(long, value_name = "REQUEST")]
     request: Option<String>,
     /// With a request of this buyer

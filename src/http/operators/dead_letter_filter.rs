@@ -31,7 +31,7 @@ pub struct DeadLettersQuery {
     sale_id: Option<String>,
     /// With a request for this SKU; requires `sale_id`.
     sku_id: Option<String>,
-    /// With this request: its id or its number.
+    /// With this request: its id, its number, or the id of the message that it is the first of.
     request_id: Option<String>,
     /// With a request of this buyer.
     buyer_id: Option<String>,
@@ -122,12 +122,18 @@ impl DeadLettersQuery {
     }
 }
 
-/// The number of a request, of its id or alone.
+/// The number of a request: of its id, alone, or of the first request of a message, whose id ends
+/// with the number of its requests.
 ///
 /// # Errors
 /// `invalid-request`.
 pub(super) fn request_number(id: &str) -> Result<RequestId, Problem> {
-    let number = RequestIds::read(id).map_or_else(|| id.parse().ok(), |id| Some(id.number));
+    let is_count = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let alone = || match id.split_once('-') {
+        Some((first, count)) if is_count(count) => first.parse().ok(),
+        _ => id.parse().ok(),
+    };
+    let number = RequestIds::read(id).map_or_else(alone, |id| Some(id.number));
     number.ok_or_else(|| Problem::invalid("request_id must be a request id or its number"))
 }
 

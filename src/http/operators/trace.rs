@@ -31,7 +31,8 @@ const UNSETTLED_MAX: u64 = 10_000;
 #[utoipa::path(
     get, path = "/admin/v1/requests/{request_id}/trace",
     operation_id = "adminTraceRequest", tag = "operators",
-    params(("request_id" = String, Path, description = "as the buyer has it, or its number")),
+    params(("request_id" = String, Path,
+        description = "as the buyer has it, its number, or `message_id` of a dead letter")),
     responses((status = 200, description = "in the order of the flow", body = TraceView)),
 )]
 pub async fn trace(request_id: web::Path<String>, state: State) -> Handled {

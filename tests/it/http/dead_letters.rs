@@ -277,7 +277,22 @@ async fn a_trace_and_an_audit_show_dead_letters() {
     assert_eq!((&stage["holder"], &stage["reason"]), (&json!("dead letter 1"), &json!("reason 1")));
     let audited = app.admin("/audit", Some(json!({}))).await;
     assert_eq!((&audited["num_dead_letters"], &audited["holds"]), (&json!(1), &json!(true)));
-    let unknown = app.client.get(format!("http://{}/admin/v1/requests/7/trace", app.internal));
-    let unknown = problem(unknown.send().await.unwrap(), 404, "not-found").await;
-    assert_eq!(unknown["request_id"], "7");
+    // By the ids of messages of one and of several requests, too.
+    for message in ["100-1", "100-3"] {
+        let of_message = app.admin(&format!("/requests/{message}/trace"), None).await;
+        assert_eq!((&of_message["request"], &of_message["stages"][0]), (&json!("100"), stage));
+        let page: Json = get(&app, &format!("?request_id={message}")).await.json().await.unwrap();
+        assert_eq!(ids(&page), ["1"]);
+    }
+    for (id, status, code) in [
+        ("7", 404, "not-found"),
+        ("100-", 400, "invalid-request"),
+        ("100-x", 400, "invalid-request"),
+        ("nameless-1", 400, "invalid-request"),
+    ] {
+        let path = format!("http://{}/admin/v1/requests/{id}/trace", app.internal);
+        let refused = app.client.get(path).send().await.unwrap();
+        let refused = problem(refused, status, code).await;
+        assert!(status == 400 || refused["request_id"] == "7", "{refused}");
+    }
 }
