@@ -59,10 +59,10 @@ pub async fn run(args: &RebuildArgs, common: &Common) -> anyhow::Result<Exit> {
 }
 
 fn with_remedy(error: Error, sale: &str) -> CommandFailure {
-    let later_opening =
-        format!("`floodgate sale open {sale}` takes a later opening and loads the buckets");
+    let later_epoch =
+        format!("`floodgate sale open {sale}` takes a later epoch and loads the buckets");
     let remedy = match &error {
-        Error::Refused { code, .. } if code == "ledger-behind" => later_opening.as_str(),
+        Error::Refused { code, .. } if code == "ledger-behind" => later_epoch.as_str(),
         Error::Refused { status: 409, .. } => {
             "there is nothing to rebuild: the sale is a draft, not prepared yet or long over, or \
              its tier keeps its counts inside the process (restart that process)"

@@ -269,7 +269,7 @@ impl TryFrom<PhaseRow> for PhaseChange {
     type Error = Error;
 
     fn try_from(row: PhaseRow) -> Result<Self, Error> {
-        let name = || format!("phase of opening {}", row.epoch);
+        let name = || format!("phase of epoch {}", row.epoch);
         Ok(Self {
             epoch: Epoch(row.epoch),
             phase: readable(Phase::from_db(row.phase), name, "phase", row.phase)?,

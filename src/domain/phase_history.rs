@@ -38,18 +38,18 @@ impl PhaseHistory {
         &self.0
     }
 
-    /// Why a request that arrived at this time cannot have been accepted under this opening;
+    /// Why a request that arrived at this time cannot have been accepted under this epoch;
     /// `None`: it can.
     ///
     /// No process knows an epoch before its opening: a time before it is that of a clock that
     /// stepped, or of a request whose intent was lost and which was sent again under the next one.
     pub fn fault(&self, epoch: Epoch, placed_at_ms: i64) -> Option<String> {
         let Some(last_ms) = self.sold_until(epoch) else {
-            return Some(format!("accepted under opening {}, which the sale never had", epoch.0));
+            return Some(format!("accepted under epoch {}, which the sale never had", epoch.0));
         };
         (placed_at_ms > last_ms.saturating_add(TOLERANCE_MS)).then(|| {
             format!(
-                "accepted at {placed_at_ms} under opening {}, which sold until {last_ms}",
+                "accepted at {placed_at_ms} under epoch {}, which sold until {last_ms}",
                 epoch.0
             )
         })
@@ -108,6 +108,7 @@ mod tests {
         ] {
             let fault = history.fault(Epoch(epoch), at_ms);
             assert_eq!(fault.is_none(), is_accepted, "{epoch} {at_ms}: {fault:?}");
+            assert!(fault.is_none_or(|fault| fault.contains(&format!("under epoch {epoch}, "))));
         }
     }
 

@@ -118,7 +118,7 @@ pub const EVIDENCE: [(InvariantId, &str); 11] = [
     (InvariantId::Drains, "age of the oldest unsettled request that is no dead letter"),
     (
         InvariantId::Fenced,
-        "opening and time of every order against the sale's window and its changes of phase",
+        "epoch and time of every order against the sale's window and its changes of phase",
     ),
     (
         InvariantId::TermsHeld,

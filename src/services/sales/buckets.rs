@@ -75,7 +75,7 @@ fn describe(health: &BucketHealth) -> (&'static str, Option<String>) {
     match health {
         BucketHealth::Ready => ("ready", None),
         BucketHealth::OtherPhase { latest: (epoch, phase) } => {
-            let why = format!("a bucket is {} in opening {}", phase.name(), epoch.0);
+            let why = format!("a bucket is {} in epoch {}", phase.name(), epoch.0);
             ("other_phase", Some(why))
         }
         BucketHealth::OtherStock { change_no } => {

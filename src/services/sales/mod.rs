@@ -61,10 +61,10 @@ pub enum SalesError {
     /// The rebuild timed out: the buckets are held and not loaded yet.
     #[error("the buckets of sku {sku} are held, and no process has loaded them yet")]
     NotRebuilt { sku: SkuId },
-    /// The buckets are in a later opening or phase than the ledger, which is read after them and
+    /// The buckets are in a later epoch or phase than the ledger, which is read after them and
     /// written before them: the ledger was restored from an older backup, or replaced.
     #[error(
-        "the buckets of sale {sale} are in opening {buckets}, the ledger in {ledger}: it was \
+        "the buckets of sale {sale} are in epoch {buckets}, the ledger in {ledger}: it was \
          restored from an older backup; `floodgate sale open {sale}` continues above both"
     )]
     LedgerBehind { sale: SaleId, buckets: i64, ledger: i64 },

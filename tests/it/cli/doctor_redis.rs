@@ -298,8 +298,8 @@ fn buckets_ahead_of_the_ledger_are_reported() {
     redis.cmd(&["HSET", "fg:{1:0}:bucket", "epoch", &format!("{installation}.9")]);
     let diagnosis = stack.examine();
     let finding = diagnosis.only_problem("redis", "fail");
-    assert_eq!(finding.check, "redis openings");
-    assert!(finding.detail.contains("sale spring"), "{finding:#?}");
+    assert_eq!(finding.check, "redis epochs");
+    assert!(finding.detail.contains("sale spring are in epoch 9"), "{finding:#?}");
     assert!(finding.remedy.contains("floodgate sale open spring"), "{finding:#?}");
 }
 

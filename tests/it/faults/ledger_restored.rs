@@ -1,5 +1,5 @@
 //! A ledger that was restored from an older backup while the buckets in Redis stayed: the buckets
-//! are in a later opening than the ledger.
+//! are in a later epoch than the ledger.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -52,9 +52,9 @@ pub(super) fn buckets(facts: &ServerFacts, expected: &Expected<'_>, cli: &str) -
         .ok(format!("{total} under our namespace{unknown_owner}{stale}{partial}"))
 }
 
-/// Fails when buckets of ours are in a later opening than the ledger, which refuses all buyers.
-pub(super) fn openings(facts: &ServerFacts, expected: &Expected<'_>) -> Check {
-    let check = check("redis openings");
+/// Fails when buckets of ours are in a later epoch than the ledger, which refuses all buyers.
+pub(super) fn epochs(facts: &ServerFacts, expected: &Expected<'_>) -> Check {
+    let check = check("redis epochs");
     let (Ok(found), Ok(Some(ledger))) = (&facts.buckets, &expected.ledger) else { return check };
     let Some(ours) = found.by_installation.get(&ledger.installation) else { return check };
     let latest = |sku: i32| {
@@ -65,7 +65,7 @@ pub(super) fn openings(facts: &ServerFacts, expected: &Expected<'_>) -> Check {
     let (id, epoch, ours) = (&sale.id, epoch.0, sale.epoch.0);
     check
         .fail(format!(
-            "buckets of sale {id} are in opening {epoch}, the ledger in {ours}: it was restored \
+            "buckets of sale {id} are in epoch {epoch}, the ledger in {ours}: it was restored \
              from an older backup, and their buyers read `busy`"
         ))
         .remedy(format!("`floodgate sale open {id}` continues above both"))

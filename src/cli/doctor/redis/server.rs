@@ -26,7 +26,7 @@ pub(super) fn checks(
     checks.extend(settings(facts, cli));
     if part == ServerRole::Master {
         checks.push(buckets::buckets(facts, expected, cli));
-        checks.push(buckets::openings(facts, expected));
+        checks.push(buckets::epochs(facts, expected));
     }
     checks.push(durability(facts, expected.settings.durability, cli));
     checks.extend(files(facts, cli));
