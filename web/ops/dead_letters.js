@@ -115,6 +115,9 @@ function List({ values, sales }) {
           ${`${count(answer.num_matching)} ${cursor ? "from here on" : "match"}; `}
           ${`of all: ${counts.join(", ")}`}
         </p>
+        ${answer.unreadable.map(
+          ({ id, reason }) => html`<p key=${id}>${`Dead letter ${id}: ${reason}`}</p>`,
+        )}
         <${Bulk}
           query=${answer.query}
           matching=${answer.num_matching}

@@ -4,8 +4,8 @@ use clap::Args;
 use serde_json::{Value as Json, json};
 
 use super::filter::FilterArgs;
-use super::render::{render_list, render_results};
-use super::{dead_letters, note_next_cursor, operation_failure};
+use super::render::render_results;
+use super::{dead_letters, note_next_cursor, operation_failure, show_page};
 use crate::cli::admin::{AdminClient, CALL_TIMEOUT, Error};
 use crate::cli::exit::{CommandFailure, Exit};
 use crate::cli::output::{Output, field, next_cursor};
@@ -96,11 +96,11 @@ impl Selection {
         query.extend(self.cursor.as_deref().map(|cursor| ("cursor", cursor)));
         let page = client.ask(&["dead-letters"], &query, CALL_TIMEOUT).await;
         let page = page.map_err(operation_failure)?;
-        output.data(&page, || render_list(&page))?;
+        let exit = show_page(&output, &page)?;
         let num = field(&page, "num_matching");
         output
             .note(&format!("{num} match, nothing was changed: --expected {num} --reason WHY does"));
-        Ok(Exit::Done)
+        Ok(exit)
     }
 }
 

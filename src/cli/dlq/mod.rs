@@ -28,7 +28,8 @@ Examples:
   floodgate dlq discard 20 --reason 'the shop cancelled the event'
 ";
 
-/// See, replay, park, discard dead letters: 0 = done, 1 = some were refused, 2 = no answer
+/// See, replay, park, discard dead letters: 0 = done, 1 = some were refused, 2 = no answer, or some
+/// cannot be read
 #[derive(Debug, Args)]
 #[command(before_help = EXAMPLES)]
 pub struct DlqArgs {
@@ -98,9 +99,9 @@ pub async fn run(args: &DlqArgs, common: &Common) -> anyhow::Result<Exit> {
             query.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
             let page = client.ask(&["dead-letters"], &query, CALL_TIMEOUT).await;
             let page = page.map_err(operation_failure)?;
-            output.data(&page, || render_list(&page))?;
+            let exit = show_page(&output, &page)?;
             note_next_cursor(output, next_cursor(&page));
-            return Ok(Exit::Done);
+            return Ok(exit);
         }
         Verb::Show { id } => {
             let answer = client.get(&["dead-letters", id], CALL_TIMEOUT).await;
@@ -114,6 +115,19 @@ pub async fn run(args: &DlqArgs, common: &Common) -> anyhow::Result<Exit> {
     };
     let action = Action { verb, reason: reason.as_deref() };
     selection.run(&client, output, &action).await
+}
+
+/// Prints a page; the exit is [`Exit::Unclear`] if a dead letter of it cannot be read.
+fn show_page(output: &Output, page: &Json) -> anyhow::Result<Exit> {
+    output.data(page, || render_list(page))?;
+    if list(page, "unreadable").is_empty() {
+        return Ok(Exit::Done);
+    }
+    output.note(
+        "back the ledger up, then correct the named columns in its table dead_letters; if a newer \
+         version wrote them, run that one",
+    );
+    Ok(Exit::Unclear)
 }
 
 fn note_next_cursor(output: Output, next: Option<&str>) {

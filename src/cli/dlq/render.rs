@@ -17,10 +17,15 @@ pub(super) fn render_list(page: &Json) -> String {
     let counts = page.get("counts").cloned().unwrap_or_default();
     let states = ["open", "replayed", "parked", "discarded"];
     let total = states.map(|state| format!("{} {state}", field(&counts, state))).join(", ");
-    let dead_letters = dead_letters(page);
-    if dead_letters.is_empty() {
+    let (dead_letters, unreadable) = (dead_letters(page), list(page, "unreadable"));
+    if dead_letters.is_empty() && unreadable.is_empty() {
         return format!("none of these ({total})");
     }
+    let unreadable = unreadable.iter().map(|one| {
+        let [id, reason] = ["id", "reason"].map(|name| on_one_line(&field(one, name), LINE_CHARS));
+        format!("dead letter {id} cannot be read: {reason}\n")
+    });
+    let unreadable: String = unreadable.collect();
     let names = ["id", "state", "origin", "attempts", "dead_at", "message_id", "reason"];
     let row = |dead_letter| {
         let cells = cells(dead_letter, &names);
@@ -29,7 +34,8 @@ pub(super) fn render_list(page: &Json) -> String {
     let heading = ["ID", "STATE", "ORIGIN", "ATTEMPTS", "DEAD AT", "MESSAGE", "REASON"];
     let matching = page.get("num_matching").and_then(Json::as_u64);
     let matching = matching.map_or_else(String::new, |num| format!("{num} match; "));
-    format!("{}\n{matching}{total}\n", table(&heading, dead_letters.iter().map(row)))
+    let shown = table(&heading, dead_letters.iter().map(row));
+    format!("{shown}{unreadable}\n{matching}{total}\n")
 }
 
 /// A cell; one that is too long loses its middle, because a reason ends with the cause.

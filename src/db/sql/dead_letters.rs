@@ -8,8 +8,7 @@ use super::dead_letter_queries::DeadLetterRow;
 use super::statements::IN_LIST_MAX;
 use super::tokens::INCREMENT;
 use super::{
-    Database, SqlLedger, TransactionEnd, convert_rows, in_transaction, inserted, readable_rows,
-    retry_concurrent,
+    Database, SqlLedger, TransactionEnd, in_transaction, inserted, readable_rows, retry_concurrent,
 };
 use crate::db::{DeadLetterStore, Error};
 use crate::domain::{
@@ -42,13 +41,15 @@ impl<D: Database> DeadLetterStore for SqlLedger<D> {
         .await
     }
 
-    async fn dead_letters(
+    async fn dead_letter_page(
         &self,
         filter: DeadLetterFilter,
         limit: u32,
-    ) -> Result<Vec<DeadLetter>, Error> {
+    ) -> Result<Vec<(DeadLetterNo, Result<DeadLetter, Error>)>, Error> {
         self.read("reading dead letters", move |conn| {
-            convert_rows(conn.dead_letter_page(&filter, limit)?)
+            let rows = conn.dead_letter_page(&filter, limit)?;
+            let read = |row: DeadLetterRow| (DeadLetterNo(row.letter_no), row.try_into());
+            Ok(rows.into_iter().map(read).collect())
         })
         .await
     }

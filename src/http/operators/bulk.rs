@@ -119,7 +119,7 @@ async fn step(
     let (limit, filter) = (query.limit()?, query.filter(state)?);
     let ledger = &state.deps.ledger;
     // Before the count: a dead letter that is stored between the two refuses the step.
-    let page = ledger.dead_letters(filter.clone(), limit).await?;
+    let page = ledger.dead_letter_page(filter.clone(), limit).await?;
     let actual = ledger.num_dead_letters(filter).await?;
     let expected = body.expected_count;
     if actual != expected {
@@ -127,8 +127,8 @@ async fn step(
         let problem = Problem::from(ProblemCode::OtherCount).with_detail(detail);
         return Err(problem.with("actual", actual));
     }
-    let last = page.last().map(|last| last.no.to_string());
-    let mut numbers: Vec<DeadLetterNo> = page.iter().map(|dead_letter| dead_letter.no).collect();
+    let last = page.last().map(|(no, _)| no.to_string());
+    let mut numbers: Vec<DeadLetterNo> = page.into_iter().map(|(no, _)| no).collect();
     numbers.sort_unstable();
     let (dead_letters, stopped) = run_each(state, verb, &numbers, reason).await?;
     let done = dead_letters.iter().filter(|item| item.is_done());

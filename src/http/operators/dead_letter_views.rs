@@ -6,9 +6,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::db;
 use crate::domain::{
-    DeadLetter, DeadLetterContent, DeadLetterCounts, DeadLetterOrigin, DeadLetterState,
-    OrderIntent, RequestId,
+    DeadLetter, DeadLetterContent, DeadLetterCounts, DeadLetterNo, DeadLetterOrigin,
+    DeadLetterState, OrderIntent, RequestId,
 };
 use crate::http::buyers::views::rfc3339;
 use crate::http::state::HttpState;
@@ -59,6 +60,20 @@ impl From<DeadLetter> for DeadLetterView {
     }
 }
 
+/// A dead letter whose row in the ledger has a value that this version does not write.
+#[derive(Serialize, ToSchema)]
+pub struct UnreadableDeadLetterView {
+    id: String,
+    /// Names column and value.
+    reason: String,
+}
+
+impl UnreadableDeadLetterView {
+    pub(super) fn new(no: DeadLetterNo, error: &db::Error) -> Self {
+        Self { id: no.to_string(), reason: error.to_string() }
+    }
+}
+
 /// A page of dead letters.
 #[derive(Serialize, ToSchema)]
 pub struct DeadLettersView {
@@ -68,6 +83,8 @@ pub struct DeadLettersView {
     pub(super) num_matching: u64,
     /// In the order of the query.
     pub(super) dead_letters: Vec<DeadLetterView>,
+    /// Those of the page that cannot be read.
+    pub(super) unreadable: Vec<UnreadableDeadLetterView>,
     /// Cursor of the next page; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) next_cursor: Option<String>,

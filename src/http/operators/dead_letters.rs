@@ -4,7 +4,8 @@ use actix_web::{HttpResponse, web};
 
 use super::dead_letter_filter::{DeadLettersQuery, parse_number};
 use super::dead_letter_views::{
-    DeadLetterContentView, DeadLetterView, DeadLettersView, DoneView, ParkBody, view_of,
+    DeadLetterContentView, DeadLetterView, DeadLettersView, DoneView, ParkBody,
+    UnreadableDeadLetterView, view_of,
 };
 use super::verbs::{VerbCall, record};
 use crate::domain::{DeadLetterNo, VerbSubject};
@@ -25,14 +26,17 @@ pub async fn list(state: State, query: web::Query<DeadLettersQuery>) -> Handled 
     let ledger = &state.deps.ledger;
     let counts = ledger.count_dead_letters().await?;
     let num_matching = ledger.num_dead_letters(filter.clone()).await?;
-    let mut rows = ledger.dead_letters(filter, limit + 1).await?;
-    let next_cursor = page_cut(&mut rows, limit, |last| last.no.to_string());
-    Ok(HttpResponse::Ok().json(DeadLettersView {
-        counts,
-        num_matching,
-        dead_letters: rows.into_iter().map(DeadLetterView::from).collect(),
-        next_cursor,
-    }))
+    let mut rows = ledger.dead_letter_page(filter, limit + 1).await?;
+    let next_cursor = page_cut(&mut rows, limit, |(no, _)| no.to_string());
+    let (mut dead_letters, mut unreadable) = (Vec::with_capacity(rows.len()), Vec::new());
+    for (no, row) in rows {
+        match row {
+            Ok(dead_letter) => dead_letters.push(DeadLetterView::from(dead_letter)),
+            Err(error) => unreadable.push(UnreadableDeadLetterView::new(no, &error)),
+        }
+    }
+    let view = DeadLettersView { counts, num_matching, dead_letters, unreadable, next_cursor };
+    Ok(HttpResponse::Ok().json(view))
 }
 
 /// One dead letter.

@@ -223,6 +223,21 @@ fn a_list_is_a_table_with_its_counts() {
 }
 
 #[test]
+fn a_list_names_what_cannot_be_read_beside_the_others() {
+    let (status, mut page) = page_of(["9", "7"], None);
+    page["unreadable"] = json!([{ "id": "8", "reason": "dead letter 8: origin is whim\u{1b}[2J" }]);
+    let api = ScriptedApi::always(status, page);
+    let output = api.run(&["dlq", "list"]);
+    assert_eq!(code(&output), 2, "{output:?}");
+    assert!(stderr(&output).contains("correct the named columns"), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let named = "dead letter 8 cannot be read: dead letter 8: origin is whim.[2J\n";
+    assert!(text.contains("\n9 ") && text.contains("\n7 ") && text.contains(named), "{text}");
+    let shown = parsed(&api.run(&["dlq", "list", "--json"]));
+    assert_eq!(shown["unreadable"][0]["id"], "8");
+}
+
+#[test]
 fn a_dead_letter_shows_the_next_step() {
     let mut dead_letter = json!({
         "id": "17", "state": "open", "reason": "no such SKU", "message_id": CONTROL_CHARS,

@@ -225,6 +225,32 @@ async fn an_unreadable_row_is_named_and_stops_no_other_dead_letter() {
 }
 
 #[tokio::test]
+async fn an_unreadable_dead_letter_is_named_in_its_page_and_refuses_the_verb_alone() {
+    let app = selling(unlimited(), 5).await;
+    let all: Vec<_> = (1..=4).map(|no| (no, 0, "consumer", "00", 1)).collect();
+    store(&app, &all);
+    let damage = "UPDATE dead_letters SET origin = 'whim' WHERE letter_no IN (2, 3)";
+    connect(&app).batch_execute(damage).unwrap();
+    let unreadable = |page: &Json| {
+        let one = |one: &Json| (one["id"].clone(), one["reason"].as_str().unwrap().to_owned());
+        page["unreadable"].as_array().unwrap().iter().map(one).collect::<Vec<_>>()
+    };
+    let page = found(&app, "?limit=2").await;
+    assert_eq!((ids(&page), &page["next_cursor"]), (vec!["4"], &json!("3")));
+    let named = unreadable(&page);
+    assert_eq!((named.len(), &named[0].0), (1, &json!("3")));
+    assert!(named[0].1.contains("dead letter 3") && named[0].1.contains("whim"), "{named:?}");
+    let rest = found(&app, "?limit=2&cursor=3").await;
+    assert_eq!((ids(&rest), unreadable(&rest).len()), (vec!["1"], 1));
+    let step = stepped(&app, "/park", &json!({"state": "open"}), 4).await;
+    let outcomes = outcomes(&step);
+    assert_eq!((outcomes[0], outcomes[3]), (("1", "parked"), ("4", "parked")));
+    for (id, refused) in &outcomes[1..3] {
+        assert!(refused.contains("whim"), "{id}: {refused}");
+    }
+}
+
+#[tokio::test]
 async fn a_step_that_the_ledger_stopped_is_repeated_and_skips_no_dead_letter() {
     let app = selling(unlimited(), 5).await;
     store(&app, &(1..=4).map(|no| (no, 0, "consumer", "00", 1)).collect::<Vec<_>>());

@@ -179,12 +179,13 @@ impl DeadLetterStore for DefectiveLedger {
         Ok(dead_letters.into_iter().map(|dead_letter| rows.store(dead_letter, now_ms)).collect())
     }
 
-    async fn dead_letters(
+    async fn dead_letter_page(
         &self,
         filter: DeadLetterFilter,
         limit: u32,
-    ) -> Result<Vec<DeadLetter>, Error> {
-        Ok(self.rows.lock().dead_letters.page(&filter, limit))
+    ) -> Result<Vec<(DeadLetterNo, Result<DeadLetter, Error>)>, Error> {
+        let page = self.rows.lock().dead_letters.page(&filter, limit);
+        Ok(page.into_iter().map(|dead_letter| (dead_letter.no, Ok(dead_letter))).collect())
     }
 
     async fn num_dead_letters(&self, filter: DeadLetterFilter) -> Result<u64, Error> {

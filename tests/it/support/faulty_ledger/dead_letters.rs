@@ -26,13 +26,13 @@ impl DeadLetterStore for FaultyLedger {
         self.end("store dead letters").map(|()| outcomes)
     }
 
-    async fn dead_letters(
+    async fn dead_letter_page(
         &self,
         filter: DeadLetterFilter,
         limit: u32,
-    ) -> Result<Vec<DeadLetter>, Error> {
+    ) -> Result<Vec<(DeadLetterNo, Result<DeadLetter, Error>)>, Error> {
         self.begin().await?;
-        self.inner.dead_letters(filter, limit).await
+        self.inner.dead_letter_page(filter, limit).await
     }
 
     async fn num_dead_letters(&self, filter: DeadLetterFilter) -> Result<u64, Error> {
