@@ -28,6 +28,9 @@ const VERBS_SHOWN: &str = "10";
 /// Limit of a reason, in characters.
 const REASON_CHARS: usize = 80;
 
+/// Limit of why a number is not known, in characters.
+const WHY_CHARS: usize = 200;
+
 const CREATE_EXAMPLES: &str = r#"Examples:
   floodgate sale create sale.json
   generate-sale | floodgate sale create -
@@ -142,6 +145,8 @@ pub async fn run(args: &SaleArgs, common: &Common) -> anyhow::Result<Exit> {
             let query = [("subject", subject.as_str()), ("limit", VERBS_SHOWN)];
             // The rest is shown also while the ledger does not answer.
             let verbs = client.ask(&["verbs"], &query, CALL_TIMEOUT).await.unwrap_or_default();
+            let buckets = client.get(&["sales", sale_id, "buckets"], CALL_TIMEOUT).await;
+            mark_unknown_stock(&mut sale, &buckets.unwrap_or_default(), &rfc3339(wall_ms()));
             if let Some(sale) = sale.as_object_mut() {
                 let part = |of: &Json, name: &str| of.get(name).cloned().unwrap_or_default();
                 sale.insert("funnel".to_owned(), part(&funnel, "stages"));
@@ -177,6 +182,32 @@ fn outside_window(sale: &Json, now: &str) -> Option<String> {
         return Some(format!("its window ended at {ends_at}: buyers read `ended`"));
     }
     (starts_at.as_str() > now).then(|| format!("it sells from {starts_at} on"))
+}
+
+/// Sets `stock_left` of the SKUs whose buckets cannot be read now to null, and says why in
+/// `stock_unknown`: the server's number is of the time when it last read them. Before the sale
+/// begins, it is that of the ledger. The times are in one format.
+fn mark_unknown_stock(sale: &mut Json, buckets: &Json, now: &str) {
+    if field(sale, "phase") == "draft" || now < field(sale, "starts_at").as_str() {
+        return;
+    }
+    let is_over = field(sale, "ends_at").as_str() <= now;
+    let Some(skus) = sale.get_mut("skus").and_then(Json::as_array_mut) else { return };
+    for sku in skus.iter_mut().filter_map(Json::as_object_mut) {
+        let id = sku.get("sku_id").cloned();
+        let report = list(buckets, "skus").iter().find(|it| it.get("sku_id") == id.as_ref());
+        let Some(report) = report else { continue };
+        let is_unknown = match field(report, "health").as_str() {
+            "distrusted" | "unavailable" => true,
+            // The buckets of a sale that is over are deleted.
+            "missing" => !is_over,
+            _ => false,
+        };
+        if is_unknown {
+            sku.insert("stock_left".to_owned(), Json::Null);
+            sku.insert("stock_unknown".to_owned(), json!(field(report, "why")));
+        }
+    }
 }
 
 /// A description, and its text with the reason at the end. The text is sent, because the server
@@ -240,21 +271,27 @@ fn render_sale(sale: &Json) -> String {
                 None => field(policy, "kind"),
             },
         );
-        let mut row = cells(sku, &["sku_id", "stock_left", "price"]);
-        row.extend([policy, field(sku, "title")]);
-        row
+        let stock_left = sku.get("stock_left").and_then(Json::as_u64);
+        let stock_left = stock_left.map_or_else(|| "?".to_owned(), |units| units.to_string());
+        vec![field(sku, "sku_id"), stock_left, field(sku, "price"), policy, field(sku, "title")]
     };
+    let skus = list(sale, "skus");
+    let unknown = skus.iter().filter(|sku| sku.get("stock_unknown").is_some()).map(|sku| {
+        let [id, why] = ["sku_id", "stock_unknown"].map(|name| field(sku, name));
+        format!("FREE of {id} is not known: {}\n", on_one_line(&why, WHY_CHARS))
+    });
+    let unknown: String = unknown.collect();
     // In the gates; the funnel's `left` is of the ledger.
     let heading = ["SKU", "FREE", "PRICE", "POLICY", "TITLE"];
     format!(
-        "sale {}: {} ({})\nsells from {} to {}\n{}\n{}",
+        "sale {}: {} ({})\nsells from {} to {}\n{}\n{}{unknown}",
         field(sale, "sale_id"),
         on_one_line(&field(sale, "title"), usize::MAX),
         field(sale, "phase"),
         field(sale, "starts_at"),
         field(sale, "ends_at"),
         render_retention(sale),
-        table(&heading, list(sale, "skus").iter().map(row)),
+        table(&heading, skus.iter().map(row)),
     )
 }
 

@@ -1,10 +1,10 @@
-//! `floodgate sale create`, `set`, `restock` and `close`, against a server whose answers the test
-//! writes.
+//! `floodgate sale create`, `set`, `restock`, `close` and `show`, against a server whose answers the
+//! test writes.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use serde_json::json;
+use serde_json::{Value as Json, json};
 
 use super::code;
 use super::scripted::{ScriptedApi, stderr};
@@ -97,4 +97,39 @@ fn closing_a_sale_asks_on_a_terminal_and_only_there() {
     assert_eq!(on_terminal("", "yes\n"), (0, 1));
     assert_eq!(on_terminal("--yes", ""), (0, 1));
     assert_eq!(code(&api.run(&["sale", "close", "spring"])), 0, "a script is not asked");
+}
+
+/// The server's number of a SKU whose bucket is fenced is of an earlier time.
+#[test]
+fn free_units_of_buckets_that_cannot_be_read_are_unknown() {
+    let sku = |id: &str| json!({ "sku_id": id, "title": "T", "stock_left": 3, "price": 10 });
+    let shown = |starts_at: &str, health: [&str; 2]| {
+        let sale = json!({
+            "sale_id": "spring", "title": "Spring", "phase": "open", "starts_at": starts_at,
+            "ends_at": "2090-01-01T00:00:00.000Z", "skus": [sku("phone"), sku("case")],
+        });
+        let why = "the server was restarted\u{1b}[2J";
+        let buckets = json!({ "skus": [
+            { "sku_id": "case", "health": health[1], "why": why },
+            { "sku_id": "phone", "health": health[0], "why": why },
+        ] });
+        ScriptedApi::start(move |line| {
+            let is_of_buckets = line == "GET /sales/spring/buckets";
+            Some((200, if is_of_buckets { buckets.clone() } else { sale.clone() }))
+        })
+    };
+    let (begun, early) = ("2020-01-01T00:00:00.000Z", "2080-01-01T00:00:00.000Z");
+    for health in ["distrusted", "unavailable", "missing"] {
+        let text = shown(begun, [health, "ready"]).text(&["sale", "show", "spring"], 0);
+        assert!(text.contains("\nphone  ?     10") && text.contains("\ncase   3     10"), "{text}");
+        let why = "\nFREE of phone is not known: the server was restarted.[2J\n";
+        assert!(text.contains(why), "{text}");
+    }
+    let output =
+        shown(begun, ["distrusted", "other_phase"]).run(&["sale", "show", "spring", "--json"]);
+    let sale: Json = serde_json::from_slice(&output.stdout).unwrap();
+    let left = [0, 1].map(|at| sale["skus"][at]["stock_left"].clone());
+    assert_eq!(left, [Json::Null, json!(3)]);
+    let text = shown(early, ["missing", "ready"]).text(&["sale", "show", "spring"], 0);
+    assert!(text.contains("\nphone  3     10") && !text.contains("FREE of"), "{text}");
 }
