@@ -60,20 +60,13 @@ impl Common {
         ConfigSources::process(self.config.clone(), self.set.clone())
     }
 
-    /// The settings; fails when any key has a fault.
-    pub fn settings(&self) -> Result<Settings, config::Error> {
-        Settings::load(&self.sources())
-    }
-
     /// The settings; fails only for faults of keys in `sections`: an operator who pauses a sale
     /// need not be able to read the server's other secrets.
     pub fn settings_for(&self, sections: &[&str]) -> Result<Settings, config::Error> {
-        let LoadedSettings { settings, faults, .. } = LoadedSettings::read(&self.sources())?;
-        let relevant: Vec<_> = faults
-            .into_iter()
-            .filter(|fault| sections.iter().any(|section| fault.key.starts_with(section)))
-            .collect();
-        if relevant.is_empty() { Ok(settings) } else { Err(config::Error(relevant)) }
+        let mut loaded = LoadedSettings::read(&self.sources())?;
+        let is_relevant = |key: &str| sections.iter().any(|section| key.starts_with(section));
+        loaded.faults.retain(|fault| is_relevant(&fault.key));
+        Ok(loaded.without_faults()?.settings)
     }
 
     /// `floodgate check-config`: prints the effective configuration, the origin of each key, and
@@ -92,11 +85,8 @@ impl Common {
             fields.insert("faults".to_owned(), json!(loaded.faults));
         }
         output.data(&data, || loaded.effective.to_toml())?;
-        if loaded.faults.is_empty() {
-            output.note("the configuration is valid");
-            Ok(Exit::Done)
-        } else {
-            Err(config::Error(loaded.faults).into())
-        }
+        loaded.without_faults()?;
+        output.note("the configuration is valid");
+        Ok(Exit::Done)
     }
 }

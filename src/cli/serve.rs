@@ -107,8 +107,7 @@ fn settings(args: &ServeArgs, common: &Common) -> Result<LoadedSettings, crate::
         sources.set.insert(0, "log.format=json".to_owned());
     }
     sources.set.extend(args.role.iter().map(|role| format!("role={role}")));
-    let loaded = LoadedSettings::read(&sources)?;
-    if loaded.faults.is_empty() { Ok(loaded) } else { Err(crate::config::Error(loaded.faults)) }
+    LoadedSettings::read(&sources)?.without_faults()
 }
 
 fn warn_of_unsafe_settings(settings: &Settings) {

@@ -145,16 +145,18 @@ impl Effective {
         Ok((Self { entries }, settings))
     }
 
-    /// Sets a key and returns the settings with it. Setting key by key finds every wrong type in
-    /// one run; deserializing all keys together stops at the first.
+    /// Sets a key and returns the settings with it; without an origin, to the text of a file of its
+    /// own. Setting key by key finds every wrong type in one run; deserializing all keys together
+    /// stops at the first.
     pub(super) fn set(
         &mut self,
         key: &str,
         given: GivenValue,
-        origin: String,
+        origin: Option<String>,
     ) -> Result<Settings, ConfigFault> {
+        let shown = origin.as_deref().unwrap_or_default();
         let Some(entry) = self.entries.iter().find(|entry| entry.key == key) else {
-            return Err(self.unknown_key(key, &origin));
+            return Err(self.unknown_key(key, shown));
         };
         let value = match given {
             GivenValue::Typed(value) => value,
@@ -162,19 +164,10 @@ impl Effective {
         };
         let values = self.entries.iter().map(SettingEntry::pair).chain([(key, &value)]);
         let Ok(settings) = serde_json::from_value(nested(values)) else {
-            return Err(entry.wrong_type(&value, &origin));
+            return Err(entry.wrong_type(&value, shown));
         };
         if let Some(entry) = self.entries.iter_mut().find(|entry| entry.key == key) {
-            (entry.value, entry.origin) = (value, Some(origin));
-        }
-        Ok(settings)
-    }
-
-    /// Sets a key to the content of a file.
-    pub(super) fn set_from_file(&mut self, key: &str, text: &str) -> Result<Settings, ConfigFault> {
-        let settings = self.set(key, GivenValue::Text(text.to_owned()), String::new())?;
-        if let Some(entry) = self.entries.iter_mut().find(|entry| entry.key == key) {
-            (entry.origin, entry.is_in_file) = (None, true);
+            (entry.value, entry.is_in_file, entry.origin) = (value, origin.is_none(), origin);
         }
         Ok(settings)
     }

@@ -17,6 +17,19 @@ impl ConfigFault {
     }
 }
 
+/// What was read; its default, and a fault of this key, if it could not be.
+pub(super) fn or_fault<T: Default>(
+    read: Result<T, String>,
+    faults: &mut Vec<ConfigFault>,
+    key: &str,
+    remedy: &str,
+) -> T {
+    read.unwrap_or_else(|problem| {
+        faults.push(ConfigFault::new(key, problem, remedy));
+        T::default()
+    })
+}
+
 /// Why the configuration could not be loaded: every fault of one step. Unusable sources, unknown
 /// keys and wrong types are the first, secrets and broken rules the second.
 #[derive(Debug, thiserror::Error)]

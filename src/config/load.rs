@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 
 use super::access::NamedToken;
 use super::effective::{Effective, GivenValue};
-use super::error::{ConfigFault, Error};
+use super::error::{ConfigFault, Error, or_fault};
 use super::jwks;
 use super::jwks::JwtKeys;
 use super::secret_files::{ExposedSecret, UNREADABLE, exposed_secrets, read_secret};
@@ -60,6 +60,14 @@ pub struct LoadedSettings {
 }
 
 impl LoadedSettings {
+    /// Itself, if it has no fault.
+    ///
+    /// # Errors
+    /// All faults.
+    pub fn without_faults(self) -> Result<Self, Error> {
+        if self.faults.is_empty() { Ok(self) } else { Err(Error(self.faults)) }
+    }
+
     /// Reads all sources. Broken rules do not fail; they are in [`LoadedSettings::faults`], so that
     /// a faulty configuration can still be shown.
     ///
@@ -69,7 +77,7 @@ impl LoadedSettings {
         let (mut effective, mut settings) = defaults();
         let (given, mut faults) = given(sources);
         for Given { key, value, origin } in given {
-            match effective.set(&key, value, origin) {
+            match effective.set(&key, value, Some(origin)) {
                 Ok(changed) => settings = changed,
                 Err(fault) => faults.push(fault),
             }
@@ -105,8 +113,7 @@ impl Settings {
     /// # Errors
     /// As [`LoadedSettings::read`], and any fault.
     pub fn load(sources: &ConfigSources) -> Result<Self, Error> {
-        let loaded = LoadedSettings::read(sources)?;
-        if loaded.faults.is_empty() { Ok(loaded.settings) } else { Err(Error(loaded.faults)) }
+        Ok(LoadedSettings::read(sources)?.without_faults()?.settings)
     }
 
     /// These settings with the secrets that their files have now.
@@ -118,12 +125,8 @@ impl Settings {
         settings.payment.webhook_keys.clear();
         let mut faults = read_secrets(&mut settings);
         if settings.admin.token_file != *"" {
-            match read_secret(&settings.admin.token_file) {
-                Ok(token) => settings.admin.token = token,
-                Err(problem) => {
-                    faults.push(ConfigFault::new("admin.token_file", problem, UNREADABLE));
-                }
-            }
+            let token = read_secret(&settings.admin.token_file);
+            settings.admin.token = or_fault(token, &mut faults, "admin.token_file", UNREADABLE);
         }
         faults.extend(validate(&settings));
         if faults.is_empty() { Ok(settings) } else { Err(Error(faults)) }
@@ -162,17 +165,18 @@ fn given(sources: &ConfigSources) -> (Vec<Given>, Vec<ConfigFault>) {
             given.push(Given { key, value: GivenValue::Typed(value), origin });
         }
     }
-    let set = sources.env.iter().filter(|(_, value)| !value.is_empty());
-    faults.extend(set.filter_map(|(name, _)| mistyped_prefix(name.to_str()?)));
-    for (key, (name, value)) in environment(&sources.env) {
-        let origin = format!("environment {name}");
-        match value.into_string() {
-            Ok(text) => given.push(Given { key, value: GivenValue::Text(text), origin }),
-            Err(_) => faults.push(ConfigFault::new(
-                &key,
-                format!("is not UTF-8 ({origin})"),
-                "FLOODGATE__ variables must be UTF-8",
-            )),
+    // An empty variable counts as unset: many deployment tools cannot omit a variable.
+    for (name, value) in sources.env.iter().filter(|(_, value)| !value.is_empty()) {
+        let Some(name) = name.to_str() else { continue };
+        faults.extend(mistyped_prefix(name));
+        let lower = name.to_lowercase();
+        let Some(key) = lower.strip_prefix(ENV_PREFIX) else { continue };
+        let (key, origin) = (key.replace(ENV_SEPARATOR, "."), format!("environment {name}"));
+        if let Some(text) = value.to_str() {
+            given.push(Given { key, value: GivenValue::Text(text.to_owned()), origin });
+        } else {
+            let problem = format!("is not UTF-8 ({origin})");
+            faults.push(ConfigFault::new(&key, problem, "FLOODGATE__ variables must be UTF-8"));
         }
     }
     for assignment in &sources.set {
@@ -205,18 +209,6 @@ fn read_file(path: &Path) -> Result<BTreeMap<String, Json>, ConfigFault> {
         let remedy = "`floodgate check-config` without --config prints a complete valid example";
         ConfigFault::new("--config", problem, remedy)
     })
-}
-
-/// The keys of `FLOODGATE__SECTION__KEY` variables, with name and value. An empty variable counts
-/// as unset: many deployment tools cannot omit a variable.
-fn environment(variables: &[(OsString, OsString)]) -> BTreeMap<String, (&str, OsString)> {
-    let set = variables.iter().filter(|(_, value)| !value.is_empty());
-    let named = set.filter_map(|(name, value)| {
-        let name = name.to_str()?;
-        let key = name.to_lowercase().strip_prefix(ENV_PREFIX)?.replace(ENV_SEPARATOR, ".");
-        Some((key, (name, value.clone())))
-    });
-    named.collect()
 }
 
 /// The fault of a variable such as `FLOODGATE_HTTP__WORKERS`, which sets nothing. Variables without
@@ -254,43 +246,27 @@ fn read_secrets(settings: &mut Settings) -> Vec<ConfigFault> {
     let mut read = |key: &str, path: &Path| {
         let is_set = !path.as_os_str().is_empty();
         let secret = is_set.then(|| read_secret(path)).transpose();
-        let fault = |problem| faults.push(ConfigFault::new(key, problem, UNREADABLE));
-        let secret = secret.map_err(fault);
-        secret.unwrap_or_default()
+        or_fault(secret, &mut faults, key, UNREADABLE)
     };
     let named_tokens = read("admin.tokens_file", &settings.admin.tokens_file);
     let jwt_secrets = read("auth.jwt_secret_file", &settings.auth.jwt_secret_file);
     let key_set = read("auth.jwks_file", &settings.auth.jwks_file);
     settings.auth.signing_key = read("auth.signing_key_file", &settings.auth.signing_key_file);
-    match named_tokens.map(|text| NamedToken::read_all(text.expose_secret())).transpose() {
-        Ok(tokens) => settings.admin.tokens = tokens.unwrap_or_default(),
-        Err(problem) => faults.push(ConfigFault::new(
-            "admin.tokens_file",
-            problem,
-            "write one line for each token: `name scope token`, scope `read` or `operate`",
-        )),
-    }
+    let tokens = named_tokens.map(|text| NamedToken::read_all(text.expose_secret())).transpose();
+    let remedy = "write one line for each token: `name scope token`, scope `read` or `operate`";
+    let tokens = or_fault(tokens, &mut faults, "admin.tokens_file", remedy);
+    settings.admin.tokens = tokens.unwrap_or_default();
     let secrets = jwt_secrets.as_ref().map(jwks::secrets).unwrap_or_default();
-    match key_set.map(|text| jwks::public_keys(text.expose_secret())).transpose() {
-        Ok(public) => {
-            settings.auth.jwt_keys = JwtKeys { secrets, public: public.unwrap_or_default() };
-        }
-        Err(problem) => faults.push(ConfigFault::new(
-            "auth.jwks_file",
-            problem,
-            "write the public signature keys of your login service into it, as its JWKS address \
-             shows them; remove the others",
-        )),
-    }
+    let public = key_set.map(|text| jwks::public_keys(text.expose_secret())).transpose();
+    let remedy = "write the public signature keys of your login service into it, as its JWKS \
+                  address shows them; remove the others";
+    let public = or_fault(public, &mut faults, "auth.jwks_file", remedy).unwrap_or_default();
+    settings.auth.jwt_keys = JwtKeys { secrets, public };
+    let remedy = "name `whsec_<base64>` or a file with it, either with ` until <RFC 3339 time>`";
     for entry in &settings.payment.webhook_secrets {
-        match WebhookSecret::read(entry, read_secret) {
-            Ok(secret) => settings.payment.webhook_keys.push(secret),
-            Err(problem) => faults.push(ConfigFault::new(
-                "payment.webhook_secrets",
-                problem,
-                "name `whsec_<base64>` or a file with it, either with ` until <RFC 3339 time>`",
-            )),
-        }
+        let secret = WebhookSecret::read(entry, read_secret).map(Some);
+        let secret = or_fault(secret, &mut faults, "payment.webhook_secrets", remedy);
+        settings.payment.webhook_keys.extend(secret);
     }
     faults
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use secrecy::{ExposeSecret, SecretString};
 
-use super::effective::{Effective, SettingEntry};
+use super::effective::{Effective, GivenValue, SettingEntry};
 use super::error::ConfigFault;
 use super::load::{FILE, FLAG};
 use super::settings::Settings;
@@ -23,7 +23,6 @@ const TOO_OPEN: u32 = 0o027;
 const WRITABLE: u32 = 0o022;
 
 /// A file with a secret.
-#[derive(Debug, Clone)]
 pub(super) struct SecretFile {
     /// Such as `redis.url_file`.
     pub key: String,
@@ -36,16 +35,6 @@ pub struct ExposedSecret {
     /// The key or the file, and who reads it.
     pub what: String,
     pub remedy: &'static str,
-}
-
-impl SecretFile {
-    /// The file that an entry names, if it holds a secret.
-    pub fn of(entry: &SettingEntry) -> Option<Self> {
-        let (_, name) = entry.path();
-        let path = entry.value.as_str().filter(|path| !path.is_empty())?;
-        let is_secret = name.ends_with("_file") && !PUBLIC.contains(&name);
-        is_secret.then(|| Self { key: entry.key.clone(), path: path.into() })
-    }
 }
 
 /// The text of a secret's file without white space around it.
@@ -97,7 +86,13 @@ fn has_mode(path: &Path, bits: u32) -> bool {
 impl Effective {
     /// The files with secrets that the settings name.
     pub(super) fn secret_files(&self) -> Vec<SecretFile> {
-        self.entries().filter_map(SecretFile::of).collect()
+        let file = |entry: &SettingEntry| {
+            let (_, name) = entry.path();
+            let path = entry.value.as_str().filter(|path| !path.is_empty())?;
+            let is_secret = name.ends_with("_file") && !PUBLIC.contains(&name);
+            is_secret.then(|| SecretFile { key: entry.key.clone(), path: path.into() })
+        };
+        self.entries().filter_map(file).collect()
     }
 
     /// Sets `name` to the content of the file in `name_file`. Returns the settings with it; `None`
@@ -122,7 +117,7 @@ impl Effective {
             let problem = format!("{} has more than one line", file.path.display());
             return Err(fault(problem, "keep the one with the value"));
         }
-        self.set_from_file(key, text.expose_secret()).map(Some)
+        self.set(key, GivenValue::Text(text.expose_secret().to_owned()), None).map(Some)
     }
 }
 

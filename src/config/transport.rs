@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::error::ConfigFault;
+use url::Url;
+
+use super::error::{ConfigFault, or_fault};
 use super::kinds::Tier;
 use super::settings::Settings;
 use crate::net::{Trust, is_loopback, private_key, server_config, wrong_dates};
@@ -117,16 +119,10 @@ pub fn broker_urls(url: &str) -> Vec<String> {
     nodes.split(',').map(|node| format!("{scheme}://{user}{node}{path}")).collect()
 }
 
-/// The host of `scheme://user:password@host:port/path`.
+/// The host of `scheme://user:password@host:port/path`; empty if the URL is faulty.
 pub(super) fn host_of(url: &str) -> String {
-    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
-    let authority = rest.split(['/', '?']).next().unwrap_or_default();
-    let address = authority.rsplit_once('@').map_or(authority, |(_, address)| address);
-    let host = match address.rsplit_once(':') {
-        Some((host, port)) if !port.contains(']') => host,
-        _ => address,
-    };
-    host.to_owned()
+    let url = Url::parse(url).ok();
+    url.as_ref().and_then(Url::host_str).unwrap_or_default().to_owned()
 }
 
 /// A `ledger.url` of a server.
@@ -180,8 +176,7 @@ pub(super) fn read_certificates(settings: &mut Settings) -> Vec<ConfigFault> {
         }
         let remedy = "name a PEM file with the certificate of the authority that signed the \
                       server's";
-        let read = is_encrypted.then(|| Trust::read(file)).transpose();
-        read.map_err(|problem| faults.push(ConfigFault::new(key, problem, remedy))).ok().flatten()
+        or_fault(is_encrypted.then(|| Trust::read(file)).transpose(), &mut faults, key, remedy)
     };
     let is_mysql_encrypted = matches!(
         MysqlUrl::parse(&settings.ledger.url),
@@ -194,36 +189,28 @@ pub(super) fn read_certificates(settings: &mut Settings) -> Vec<ConfigFault> {
     let amqp = trust("amqp.ca_file", is_amqp_encrypted, &settings.amqp.ca_file);
     (settings.ledger.trust, settings.redis.trust, settings.amqp.trust) = (ledger, redis, amqp);
 
-    let mut listener = |keys: [&str; 2], chain: &Path, key: &Path| {
+    let mut listener = |section: &str, chain: &Path, key: &Path| {
+        let [of_chain, of_key] = ["cert", "key"].map(|what| format!("{section}.tls_{what}_file"));
         let [chain_set, key_set] = [chain, key].map(|file| !file.as_os_str().is_empty());
         if chain_set != key_set {
-            let [there, missing] = if chain_set { keys } else { [keys[1], keys[0]] };
+            let (there, missing) = if chain_set { (of_chain, of_key) } else { (of_key, of_chain) };
             let problem = format!("is not set, but {there} is");
-            faults.push(ConfigFault::new(missing, problem, "set both, or neither"));
+            faults.push(ConfigFault::new(&missing, problem, "set both, or neither"));
             return None;
         }
         let remedy = "name PEM files: the certificate with its chain, and its key";
         if !chain_set {
             return None;
         }
-        let [of_chain, of_key] = keys;
         let read = private_key(key)
             .map_err(|problem| (of_key, problem))
             .and_then(|secret| server_config(chain, secret).map_err(|problem| (of_chain, problem)));
-        read.map_err(|(key, problem)| faults.push(ConfigFault::new(key, problem, remedy))).ok()
+        read.map_err(|(key, problem)| faults.push(ConfigFault::new(&key, problem, remedy))).ok()
     };
     let (http, internal) = (&settings.http, &settings.internal);
-    let http = listener(
-        ["http.tls_cert_file", "http.tls_key_file"],
-        &http.tls_cert_file,
-        &http.tls_key_file,
-    );
-    let internal = listener(
-        ["internal.tls_cert_file", "internal.tls_key_file"],
-        &internal.tls_cert_file,
-        &internal.tls_key_file,
-    );
-    (settings.http.tls, settings.internal.tls) = (http, internal);
+    let of_http = listener("http", &http.tls_cert_file, &http.tls_key_file);
+    let of_internal = listener("internal", &internal.tls_cert_file, &internal.tls_key_file);
+    (settings.http.tls, settings.internal.tls) = (of_http, of_internal);
     faults
 }
 
