@@ -4,7 +4,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-use chrono::{DateTime, SecondsFormat};
 use clap::Args;
 use hyper::body::Bytes;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
@@ -158,10 +157,7 @@ impl AdminClient {
 
     /// Creates and opens a sale that began a minute ago and ends in a day.
     pub async fn open_sale(&self, sale: &str, title: &str, skus: &[Json]) -> Result<(), Error> {
-        let time = |ms| {
-            let time = DateTime::from_timestamp_millis(clock::wall_ms() + ms).unwrap_or_default();
-            time.to_rfc3339_opts(SecondsFormat::Millis, true)
-        };
+        let time = |ms| clock::rfc3339(clock::wall_ms() + ms);
         let description = json!({
             "sale_id": sale,
             "title": title,

@@ -39,7 +39,6 @@ struct AnswerLine {
     sale_id: String,
     buyer_id: String,
     /// The request id that the client sent.
-    #[serde(default)]
     sent_id: Option<String>,
     /// False: the client got no connection.
     #[serde(default = "yes")]
@@ -48,7 +47,6 @@ struct AnswerLine {
     began_us: u64,
     ended_us: u64,
     /// Missing or null: no answer.
-    #[serde(default)]
     status: Option<u16>,
     /// Whether the answer had `Idempotent-Replayed: true`.
     #[serde(default)]

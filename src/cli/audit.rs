@@ -9,7 +9,7 @@ use super::admin::{AdminClient, Error, SECTIONS, ServerArgs};
 use super::answers;
 use super::common::Common;
 use super::exit::{CommandFailure, Exit};
-use super::output::{field, list};
+use super::output::{field, list, number};
 use crate::config::Settings;
 use crate::domain::SaleId;
 use crate::runtime::clock;
@@ -55,8 +55,7 @@ pub async fn run(args: &AuditArgs, common: &Common) -> anyhow::Result<Exit> {
         let settings = common.settings_for(&["tier", "ledger.", "auth."])?;
         let report = answers::check(file, &settings).await?;
         output.data(&report, || render_answers(&report))?;
-        let holds = report.get("holds").and_then(Json::as_bool) == Some(true);
-        return Ok(if holds { Exit::Done } else { Exit::Negative });
+        return Ok(if holds(&report) { Exit::Done } else { Exit::Negative });
     }
     let settings = common.settings_for(&SECTIONS)?;
     let url = args.server.internal_url.as_deref();
@@ -119,14 +118,18 @@ fn verdict(report: &Json) -> Exit {
     }
 }
 
+fn holds(report: &Json) -> bool {
+    field(report, "holds") == "true"
+}
+
 fn render_answers(report: &Json) -> String {
     let (answers, findings) = (field(report, "num_answers"), field(report, "num_findings"));
-    let mut shown = match report.get("holds").and_then(Json::as_bool) {
-        Some(true) => format!("the ledger keeps what {answers} answers say\n"),
-        _ => format!("CONTRADICTED: {findings} requests ({answers} answers)\n"),
+    let mut shown = if holds(report) {
+        format!("the ledger keeps what {answers} answers say\n")
+    } else {
+        format!("CONTRADICTED: {findings} requests ({answers} answers)\n")
     };
-    if report.get("num_purged").and_then(Json::as_u64).unwrap_or(0) > 0 {
-        let purged = field(report, "num_purged");
+    if let Some(purged) = number(report, "num_purged").filter(|purged| *purged > 0) {
         shown.push_str(&format!("  {purged} answers of purged sales were not compared\n"));
     }
     for one in list(report, "findings") {
@@ -143,15 +146,15 @@ fn render(report: &Json) -> String {
     let mut shown = match verdict(report) {
         Exit::Done => "every invariant holds".to_owned(),
         Exit::Negative => format!("VIOLATED: {} found", count("num_violations")),
-        _ if report.get("holds").and_then(Json::as_bool) == Some(true) => {
+        _ if holds(report) => {
             "could not tell: what was judged holds, but not everything could be judged".to_owned()
         }
         _ => "could not tell".to_owned(),
     };
     let (orders, dead_letters) = (count("num_orders"), count("num_dead_letters"));
     shown.push_str(&format!(" ({orders} orders read, {dead_letters} dead letters)\n"));
-    let num = |name: &str| report.get(name).and_then(Json::as_u64).unwrap_or(0);
-    let (unmatched, resolved) = (num("num_unmatched_reports"), num("num_resolved_reports"));
+    let [unmatched, resolved] = ["num_unmatched_reports", "num_resolved_reports"]
+        .map(|name| number(report, name).unwrap_or(0));
     if unmatched + resolved > 0 {
         shown.push_str(&format!(
             "  payments  {unmatched} reports of unknown payments wait, {resolved} are resolved\n"

@@ -13,7 +13,7 @@ use serde_json::{Value as Json, json};
 use super::admin::AdminClient;
 use super::common::Common;
 use super::exit::{CommandFailure, Exit};
-use super::output::{Output, field, grouped, list};
+use super::output::{Output, field, grouped, list, number};
 use super::serve::raise_open_files;
 use crate::app::{self, AppThread};
 use crate::config::{PaymentBackend, Settings};
@@ -150,11 +150,7 @@ async fn rush(
     public: SocketAddr,
 ) -> anyhow::Result<DemoVerdict> {
     let admin = AdminClient::new(None, settings)?;
-    let sku = json!({
-        "sku_id": SKU, "title": "A phone", "price": 99_900, "initial_stock": args.stock,
-        "policy": {"kind": "one_per_buyer"}, "buckets": 4,
-        "payment_window_s": 900, "bar_lapsed": false,
-    });
+    let sku = sku(SKU, "A phone", (99_900, args.stock), 4, json!({"kind": "one_per_buyer"}));
     admin.open_sale(SALE, "Demo sale", &[sku]).await?;
     output.note(&format!(
         "floodgate demo: {} buyers, {} units, http://{public}",
@@ -172,25 +168,23 @@ async fn rush(
 
 /// Opens a sale for the person who has started the demo: one SKU for each of the policies.
 async fn open_shop(settings: &Settings) -> anyhow::Result<()> {
-    let sku = |id: &str, title: &str, price: u32, stock: u32, policy: Json| {
-        json!({
-            "sku_id": id, "title": title, "price": price, "initial_stock": stock,
-            "policy": policy, "buckets": 2, "payment_window_s": 900, "bar_lapsed": false,
-        })
-    };
+    let unlimited = json!({"kind": "unlimited", "max_quantity": 3});
+    let quota = json!({"kind": "quota", "limit": 3, "max_quantity": 2});
     let skus = [
-        sku("phone", "The last phones", 99_900, 20, json!({"kind": "one_per_buyer"})),
-        sku("tea", "First flush tea", 6_800, 400, json!({"kind": "unlimited", "max_quantity": 3})),
-        sku(
-            "cup",
-            "Porcelain cup",
-            12_000,
-            60,
-            json!({"kind": "quota", "limit": 3, "max_quantity": 2}),
-        ),
+        sku("phone", "The last phones", (99_900, 20), 2, json!({"kind": "one_per_buyer"})),
+        sku("tea", "First flush tea", (6_800, 400), 2, unlimited),
+        sku("cup", "Porcelain cup", (12_000, 60), 2, quota),
     ];
     let admin = AdminClient::new(None, settings)?;
     admin.open_sale(SHOP, "Your turn", &skus).await.map_err(Into::into)
+}
+
+/// The description of a SKU with its price and stock.
+fn sku(id: &str, title: &str, (price, stock): (u32, u32), buckets: u16, policy: Json) -> Json {
+    json!({
+        "sku_id": id, "title": title, "price": price, "initial_stock": stock, "policy": policy,
+        "buckets": buckets, "payment_window_s": 900, "bar_lapsed": false,
+    })
 }
 
 /// Compares the answers to the crowd with the ledger's counts.
@@ -226,7 +220,7 @@ fn compare(args: &DemoArgs, run: &CrowdRun, funnel: Json, audit: Json) -> DemoVe
 }
 
 fn count(of: &Json, name: &str) -> u64 {
-    of.get(name).and_then(Json::as_u64).unwrap_or(0)
+    number(of, name).unwrap_or(0)
 }
 
 fn show(verdict: &DemoVerdict) -> String {

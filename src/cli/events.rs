@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 use super::admin::ServerArgs;
 use super::common::Common;
 use super::exit::{CommandFailure, Exit};
-use super::output::{cells, field, on_one_line};
+use super::output::{field, short_cells};
 
 /// Events per call.
 const PAGE: &str = "500";
@@ -78,13 +78,13 @@ pub async fn run(args: &EventsArgs, common: &Common) -> anyhow::Result<Exit> {
 
 /// The event on one line.
 fn render(event: &Json) -> String {
+    let cells = |of, names: &[&str]| short_cells(of, names, TEXT_CHARS);
     let mut row = cells(event, &["sequence", "time", "type"]);
     let data = event.get("data").unwrap_or(&Json::Null);
     // A refused request is no order.
     let order = data.get("order").or_else(|| data.get("request")).unwrap_or(&Json::Null);
     row.extend(cells(order, &["request_id", "sale_id", "sku_id", "buyer_id", "quantity"]));
     row.extend(cells(data, &["actor", "reason"]));
-    let row: Vec<String> = row.iter().map(|cell| on_one_line(cell, TEXT_CHARS)).collect();
     row.join("  ")
 }
 

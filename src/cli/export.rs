@@ -9,7 +9,7 @@ use serde_json::{Map, Value as Json};
 use super::admin::{AdminClient, CALL_TIMEOUT};
 use super::common::Common;
 use super::exit::{CommandFailure, Exit};
-use super::output::Output;
+use super::output::{Output, list};
 use crate::http::buyers::storefront::{ASSETS, assets_folder, html};
 use crate::http::middleware::embedded::PAGE_HEADERS;
 
@@ -81,8 +81,7 @@ pub(super) fn cannot_write(path: &Path, error: impl std::fmt::Display) -> Comman
 /// The sale without what only operators see.
 fn snapshot(sale: &Json) -> Json {
     let mut public = members(sale, &SALE_MEMBERS);
-    let skus = sale.get("skus").and_then(Json::as_array).map_or(&[][..], Vec::as_slice);
-    let skus = skus.iter().map(|sku| Json::Object(members(sku, &SKU_MEMBERS)));
+    let skus = list(sale, "skus").iter().map(|sku| Json::Object(members(sku, &SKU_MEMBERS)));
     public.insert("skus".to_owned(), skus.collect());
     Json::Object(public)
 }

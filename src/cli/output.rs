@@ -149,9 +149,19 @@ pub fn next_cursor(page: &Json) -> Option<&str> {
     page.get("next_cursor").and_then(Json::as_str)
 }
 
+/// A whole number that is not negative.
+pub fn number(of: &Json, name: &str) -> Option<u64> {
+    of.get(name).and_then(Json::as_u64)
+}
+
 /// The fields `names` as the cells of a table's row.
 pub fn cells(of: &Json, names: &[&str]) -> Vec<String> {
     names.iter().map(|name| field(of, name)).collect()
+}
+
+/// As [`cells`]; untrusted text of at most `max` characters each.
+pub fn short_cells(of: &Json, names: &[&str], max: usize) -> Vec<String> {
+    names.iter().map(|name| on_one_line(&field(of, name), max)).collect()
 }
 
 /// A table with left-aligned columns under a heading. Cells may be untrusted text.

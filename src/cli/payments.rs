@@ -7,7 +7,7 @@ use serde_json::{Value as Json, json};
 use super::admin::{AdminClient, CALL_TIMEOUT, ServerArgs};
 use super::common::Common;
 use super::exit::{CommandFailure, Exit};
-use super::output::{Output, cells, field, list, next_cursor, on_one_line, table};
+use super::output::{Output, field, list, next_cursor, on_one_line, short_cells, table};
 use crate::domain::PaymentState;
 
 /// The lists of payments that wait for an operator, in the order of their printing.
@@ -151,12 +151,8 @@ fn render(payments: &[Json]) -> String {
         return "no payment waits for an operator".to_owned();
     }
     let names = ["id", "state", "order_state", "payment_id", "amount", "currency", "reason"];
-    let row = |payment| {
-        let cells = cells(payment, &names);
-        cells.iter().map(|cell| on_one_line(cell, CELL_CHARS)).collect()
-    };
     let heading = ["ID", "STATE", "ORDER", "PAYMENT", "AMOUNT", "CURRENCY", "REASON"];
-    table(&heading, payments.iter().map(row))
+    table(&heading, payments.iter().map(|payment| short_cells(payment, &names, CELL_CHARS)))
 }
 
 fn render_results(results: &[Json]) -> String {

@@ -13,7 +13,7 @@ use super::admin::{AdminClient, CALL_TIMEOUT, Error};
 use super::archive_files::{ArchivedFile, MANIFEST, Manifest, TableWriter};
 use super::exit::{CommandFailure, Exit};
 use super::export::cannot_write;
-use super::output::{Output, field, grouped, list, table};
+use super::output::{Output, field, grouped, list, number, table};
 use crate::db::summed_columns;
 use crate::domain::ArchiveTable;
 
@@ -163,9 +163,8 @@ impl PurgeArgs {
             let path = ["sales", sale_id, "purge"];
             let purge = client.post(&path, &body, COMPARE_TIMEOUT).await;
             let purge = purge.map_err(|error| with_remedy(error, sale_id))?;
-            let number = |name| purge.get(name).and_then(Json::as_u64).unwrap_or(0);
-            num_rows += number("num_rows");
-            longest_ms = longest_ms.max(number("longest_ms"));
+            num_rows += number(&purge, "num_rows").unwrap_or(0);
+            longest_ms = longest_ms.max(number(&purge, "longest_ms").unwrap_or(0));
             if field(&purge, "state") == "purged" {
                 break;
             }

@@ -9,7 +9,9 @@ use super::admin::{AdminClient, CALL_TIMEOUT, Error, ServerArgs};
 use super::common::Common;
 use super::exit::{CommandFailure, Exit};
 use super::export::{self, ExportArgs};
-use super::output::{cells, field, grouped, list, next_cursor, on_one_line, table};
+use super::output::{
+    cells, field, grouped, list, next_cursor, number, on_one_line, short_cells, table,
+};
 use super::retention::{ARCHIVE_EXAMPLES, ArchiveArgs, PURGE_EXAMPLES, PurgeArgs};
 use super::sale_changes::{RESTOCK_EXAMPLES, RestockArgs, SET_EXAMPLES, SetArgs};
 use crate::runtime::clock::{rfc3339, wall_ms};
@@ -266,12 +268,12 @@ fn render_sale(sale: &Json) -> String {
     let row = |sku: &Json| {
         let policy = sku.get("policy").map_or_else(
             || "-".to_owned(),
-            |policy| match policy.get("limit").and_then(Json::as_u64) {
+            |policy| match number(policy, "limit") {
                 Some(limit) => format!("{} {limit}", field(policy, "kind")),
                 None => field(policy, "kind"),
             },
         );
-        let stock_left = sku.get("stock_left").and_then(Json::as_u64);
+        let stock_left = number(sku, "stock_left");
         let stock_left = stock_left.map_or_else(|| "?".to_owned(), |units| units.to_string());
         vec![field(sku, "sku_id"), stock_left, field(sku, "price"), policy, field(sku, "title")]
     };
@@ -315,19 +317,15 @@ fn render_verbs(sale: &Json) -> String {
     if sale.get("verbs").is_none_or(Json::is_null) {
         return "who changed it is not known: the ledger does not answer\n".to_owned();
     }
-    let row = |verb: &Json| {
-        let cells = cells(verb, &["at", "verb", "operator", "reason"]);
-        cells.iter().map(|cell| on_one_line(cell, REASON_CHARS)).collect()
-    };
+    let row = |verb| short_cells(verb, &["at", "verb", "operator", "reason"], REASON_CHARS);
     table(&["AT", "VERB", "BY", "WHY"], list(sale, "verbs").iter().map(row))
 }
 
 /// The requests in each stage; a question mark where the count is unavailable.
 fn render_funnel(sale: &Json) -> String {
     let row = |stage: &Json| {
-        let number = |name: &str| stage.get(name).and_then(Json::as_u64);
-        let count = number("count").map_or_else(|| "?".to_owned(), grouped);
-        let age = number("oldest_age_ms");
+        let count = number(stage, "count").map_or_else(|| "?".to_owned(), grouped);
+        let age = number(stage, "oldest_age_ms");
         let age = age.map(|ms| format!("{}.{:03} s", ms / 1000, ms % 1000));
         let age = age.unwrap_or_else(|| "-".to_owned());
         vec![field(stage, "stage"), count, field(stage, "unit"), age]

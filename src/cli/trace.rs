@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 use super::admin::{CALL_TIMEOUT, Error, ServerArgs};
 use super::common::Common;
 use super::exit::{CommandFailure, Exit};
-use super::output::{cells, field, list, on_one_line, table};
+use super::output::{cells, field, list, number, on_one_line, table};
 
 /// Limit of one text outside the table, in characters.
 const TEXT_CHARS: usize = 200;
@@ -77,7 +77,7 @@ fn render(trace: &Json) -> String {
     let names = ["stage", "state", "at", "holder", "quantity", "says", "reason"];
     let rows = list(trace, "stages").iter().map(|stage| cells(stage, &names));
     let heading = ["STAGE", "STATE", "AT", "WITH", "UNITS", "SAYS", "REASON"];
-    let took = trace.get("took_ms").and_then(Json::as_u64);
+    let took = number(trace, "took_ms");
     let took = took.map(|ms| format!("took {ms} ms from the click to the ledger\n"));
     let (named, table, took) = (named.join(", "), table(&heading, rows), took.unwrap_or_default());
     format!("{named}\n\n{table}\n{took}{}\n", remedy(trace))

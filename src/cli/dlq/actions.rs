@@ -8,7 +8,7 @@ use super::render::render_results;
 use super::{dead_letters, note_next_cursor, operation_failure, show_page};
 use crate::cli::admin::{AdminClient, CALL_TIMEOUT, Error};
 use crate::cli::exit::{CommandFailure, Exit};
-use crate::cli::output::{Output, field, next_cursor};
+use crate::cli::output::{Output, field, next_cursor, number};
 
 /// Dead letters in one call of a verb on all that match.
 const STEP: u64 = 50;
@@ -185,7 +185,7 @@ impl Run {
             if self.next_cursor.is_none() {
                 return Ok(());
             }
-            expected = step.get("num_left").and_then(Json::as_u64).unwrap_or(0);
+            expected = number(&step, "num_left").unwrap_or(0);
             room = room.saturating_sub(dead_letters(&step).len().max(1) as u64);
         }
         Ok(())

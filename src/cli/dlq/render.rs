@@ -5,7 +5,7 @@
 use serde_json::Value as Json;
 
 use super::dead_letters;
-use crate::cli::output::{cells, field, list, on_one_line, table};
+use crate::cli::output::{cells, field, list, number, on_one_line, table};
 
 /// Limit of one table cell, in characters.
 const CELL_CHARS: usize = 60;
@@ -32,7 +32,7 @@ pub(super) fn render_list(page: &Json) -> String {
         cells.iter().map(|cell| without_middle(cell)).collect()
     };
     let heading = ["ID", "STATE", "ORIGIN", "ATTEMPTS", "DEAD AT", "MESSAGE", "REASON"];
-    let matching = page.get("num_matching").and_then(Json::as_u64);
+    let matching = number(page, "num_matching");
     let matching = matching.map_or_else(String::new, |num| format!("{num} match; "));
     let shown = table(&heading, dead_letters.iter().map(row));
     format!("{shown}{unreadable}\n{matching}{total}\n")
