@@ -57,7 +57,7 @@ impl ActorSystem {
             ledger: Arc::clone(&self.backends.ledger),
             publisher: Arc::clone(&pipeline.publisher),
             lease: self.lease(hint_publisher::LEASE),
-            installation: Arc::clone(&pipeline.installation),
+            installation: Arc::clone(&pipeline.reader.installation),
             windows_s,
             window: self.settings.relay.confirm_window,
             clock: Arc::clone(&self.clock),
@@ -68,7 +68,7 @@ impl ActorSystem {
         let consumer = HintConsumer {
             deps,
             subscriber: Arc::clone(&pipeline.subscriber),
-            installation: Arc::clone(&pipeline.installation),
+            installation: Arc::clone(&pipeline.reader.installation),
         };
         self.start_periodic("hint_consumer", &self.engine, QUEUE_EVERY_MS, consumer);
     }

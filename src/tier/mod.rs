@@ -80,9 +80,7 @@ pub struct Pipeline {
     pub subscriber: Arc<dyn Subscriber>,
     /// Progress of the order consumers.
     pub watermarks: Arc<dyn Watermarks>,
-    /// Identifies the ledger; sent as a message header.
-    pub installation: Arc<str>,
-    /// Reads messages of this installation.
+    /// Reads messages of this installation, whose id each message has as a header.
     pub reader: EnvelopeReader,
 }
 
@@ -171,7 +169,6 @@ fn pipeline(
         publisher: Arc::clone(&broker) as Arc<dyn Publisher>,
         subscriber: broker,
         watermarks,
-        installation: Arc::clone(&reader.installation),
         reader,
     })
 }

@@ -66,13 +66,14 @@ fn message(
     bucket: BucketKey,
     envelope: &[OrderIntent],
 ) -> Result<Message, MalformedEnvelope> {
+    let (reader, now_ms) = (&deps.pipeline.reader, deps.clock.wall_ms());
     let mut body = Vec::with_capacity(envelope.len() * intent::INTENT_BYTES);
     for lost_intent in envelope {
-        intent::pack_into(lost_intent, &deps.pipeline.reader.key, &mut body);
+        intent::pack_into(lost_intent, &reader.key, &mut body);
     }
     Ok(Message {
         route: Route::orders_of(bucket, deps.settings.amqp.queues),
-        headers: envelope::headers(&body, &deps.pipeline.installation, deps.clock.wall_ms())?,
+        headers: envelope::headers(&body, &reader.installation, now_ms)?,
         body: body.into(),
     })
 }

@@ -65,7 +65,6 @@ impl DeadLetterFixture {
             publisher: Arc::new(broker.clone()),
             subscriber: Arc::new(broker.clone()),
             watermarks: watermarks(&self.simulation),
-            installation: INSTALLATION.into(),
             reader: reader(INSTALLATION),
         }
     }

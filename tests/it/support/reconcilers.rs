@@ -174,7 +174,6 @@ fn start(
             publisher: Arc::new(publisher),
             subscriber: Arc::new(MemoryBroker::new(Topology::new("fg", 1, 5))),
             watermarks: watermarks.clone(),
-            installation: INSTALLATION.into(),
             reader: intents::reader(INSTALLATION),
         },
         catalog: simulation.catalog.clone(),
