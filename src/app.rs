@@ -71,7 +71,6 @@ pub struct BoundAddresses {
 /// A server that is listening. Bound to the actix system of the thread that started it.
 struct Running {
     settings: Settings,
-    listening: BoundAddresses,
     shutdown: Shutdown,
     servers: http::server::Listeners,
     actors: Arc<ActorSystem>,
@@ -101,7 +100,8 @@ fn run_until<S: Future<Output = ()>>(
             // Nothing is served yet, and each step of the start may end half-way.
             () = &mut stop => return Ok(()),
         };
-        ready(running.listening);
+        let http::server::Listeners { public, internal, .. } = running.servers;
+        ready(BoundAddresses { public, internal });
         let ended = tokio::select! {
             () = &mut stop => Ok(()),
             down = running.actors.supervisor.component_down() => Err(down.into()),
@@ -194,8 +194,7 @@ async fn start(settings: Settings) -> Result<Running, Error> {
         shutdown.spawn_on(&Arbiter::current(), demo.send_webhooks(public));
     }
     shutdown.spawn_here(servers.reload_secrets(listen_for(SignalKind::hangup())?));
-    let listening = BoundAddresses { public: servers.public, internal: servers.internal };
-    Ok(Running { settings, listening, shutdown, servers, actors, backends })
+    Ok(Running { settings, shutdown, servers, actors, backends })
 }
 
 /// Reads the catalog again.

@@ -135,7 +135,7 @@ impl StockReturner {
             match settled {
                 Ok(()) => {
                     any_settled = true;
-                    self.metrics.order_changes_settled(events.len());
+                    self.metrics.order_changes_settled.inc_by(events.len() as u64);
                 }
                 Err(error) => {
                     let oldest_ms = events.iter().map(|event| event.at_ms);

@@ -284,11 +284,6 @@ impl Metrics {
         self.relay_failed(kind, 1);
     }
 
-    /// Counts changes of orders that were brought to their buckets.
-    pub fn order_changes_settled(&self, count: usize) {
-        self.order_changes_settled.inc_by(count as u64);
-    }
-
     /// Sets the number of changes that could not be brought to their buckets, and the age of the
     /// oldest.
     pub fn set_order_changes_waiting(&self, count: usize, oldest: Duration) {

@@ -138,11 +138,9 @@ impl<T: Expirable> SingleFlight<T> {
     {
         let mut outcome = {
             let mut state = self.state.lock();
-            match state.value.as_ref().map(Expirable::status) {
-                Some(ValueStatus::Usable) => {
-                    return state.value.clone().ok_or_else(|| state.refusal());
-                }
-                Some(ValueStatus::Expired { proven, why }) => {
+            match state.value.as_ref().map(|value| (value, value.status())) {
+                Some((value, ValueStatus::Usable)) => return Ok(value.clone()),
+                Some((_, ValueStatus::Expired { proven, why })) => {
                     if proven && state.last_error.is_none() {
                         state.backoff = self.pace;
                         state.not_before = None;
