@@ -10,7 +10,7 @@ use super::common::Common;
 use super::exit::{CommandFailure, Exit};
 use super::export::{self, ExportArgs};
 use super::output::{
-    cells, field, grouped, list, next_cursor, number, on_one_line, short_cells, table,
+    Output, cells, field, grouped, list, next_cursor, number, on_one_line, short_cells, table,
 };
 use super::retention::{ARCHIVE_EXAMPLES, ArchiveArgs, PURGE_EXAMPLES, PurgeArgs};
 use super::sale_changes::{RESTOCK_EXAMPLES, RestockArgs, SET_EXAMPLES, SetArgs};
@@ -140,25 +140,7 @@ pub async fn run(args: &SaleArgs, common: &Common) -> anyhow::Result<Exit> {
         Verb::Restock(restock) => return restock.run(&client, &output).await,
         Verb::Archive(archive) => return archive.run(&client, &output).await,
         Verb::Purge(purge) => return purge.run(&client, &output).await,
-        Verb::Show { sale_id } => {
-            let mut sale = client.get(&["sales", sale_id], CALL_TIMEOUT).await?;
-            let funnel = client.get(&["sales", sale_id, "funnel"], CALL_TIMEOUT).await?;
-            let subject = format!("sale:{sale_id}");
-            let query = [("subject", subject.as_str()), ("limit", VERBS_SHOWN)];
-            // The rest is shown also while the ledger does not answer.
-            let verbs = client.ask(&["verbs"], &query, CALL_TIMEOUT).await.unwrap_or_default();
-            let buckets = client.get(&["sales", sale_id, "buckets"], CALL_TIMEOUT).await;
-            mark_unknown_stock(&mut sale, &buckets.unwrap_or_default(), &rfc3339(wall_ms()));
-            if let Some(sale) = sale.as_object_mut() {
-                let part = |of: &Json, name: &str| of.get(name).cloned().unwrap_or_default();
-                sale.insert("funnel".to_owned(), part(&funnel, "stages"));
-                sale.insert("verbs".to_owned(), part(&verbs, "verbs"));
-            }
-            output.data(&sale, || {
-                [render_sale(&sale), render_funnel(&sale), render_verbs(&sale)].join("\n")
-            })?;
-            return Ok(Exit::Done);
-        }
+        Verb::Show { sale_id } => return show(&client, &output, sale_id).await,
         Verb::List => {
             let sales = read_list(&client).await?;
             output.data(&json!({ "sales": sales }), || render_list(&sales))?;
@@ -177,6 +159,38 @@ pub async fn run(args: &SaleArgs, common: &Common) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
+/// Prints the sale with its funnel and the last verbs.
+async fn show(client: &AdminClient, output: &Output, sale_id: &str) -> anyhow::Result<Exit> {
+    let now = rfc3339(wall_ms());
+    let mut sale = client.get(&["sales", sale_id], CALL_TIMEOUT).await?;
+    let funnel = client.get(&["sales", sale_id, "funnel"], CALL_TIMEOUT).await?;
+    let subject = format!("sale:{sale_id}");
+    let query = [("subject", subject.as_str()), ("limit", VERBS_SHOWN)];
+    // The rest is shown also while the ledger does not answer.
+    let verbs = client.ask(&["verbs"], &query, CALL_TIMEOUT).await.unwrap_or_default();
+    if is_counted(&sale, &now) {
+        let buckets = client.get(&["sales", sale_id, "buckets"], CALL_TIMEOUT).await;
+        mark_unknown_stock(&mut sale, &buckets.unwrap_or_default(), &now);
+    }
+    if let Some(sale) = sale.as_object_mut() {
+        let part = |of: &Json, name: &str| of.get(name).cloned().unwrap_or_default();
+        sale.insert("funnel".to_owned(), part(&funnel, "stages"));
+        sale.insert("verbs".to_owned(), part(&verbs, "verbs"));
+    }
+    output.data(&sale, || {
+        [render_sale(&sale), render_funnel(&sale), render_verbs(&sale)].join("\n")
+    })?;
+    Ok(Exit::Done)
+}
+
+/// Whether the free units are those of buckets: from the beginning of the window until a purge.
+/// The times are in one format.
+fn is_counted(sale: &Json, now: &str) -> bool {
+    let state = sale.pointer("/retention/state").and_then(Json::as_str);
+    let is_deleted = matches!(state, Some("purging" | "purged"));
+    field(sale, "phase") != "draft" && field(sale, "starts_at").as_str() <= now && !is_deleted
+}
+
 /// What an open sale does not do now, because of its window. The times are in one format.
 fn outside_window(sale: &Json, now: &str) -> Option<String> {
     let (starts_at, ends_at) = (field(sale, "starts_at"), field(sale, "ends_at"));
@@ -187,12 +201,8 @@ fn outside_window(sale: &Json, now: &str) -> Option<String> {
 }
 
 /// Sets `stock_left` of the SKUs whose buckets cannot be read now to null, and says why in
-/// `stock_unknown`: the server's number is of the time when it last read them. Before the sale
-/// begins, it is that of the ledger. The times are in one format.
+/// `stock_unknown`: the server's number is of the time when it last read them.
 fn mark_unknown_stock(sale: &mut Json, buckets: &Json, now: &str) {
-    if field(sale, "phase") == "draft" || now < field(sale, "starts_at").as_str() {
-        return;
-    }
     let is_over = field(sale, "ends_at").as_str() <= now;
     let Some(skus) = sale.get_mut("skus").and_then(Json::as_array_mut) else { return };
     for sku in skus.iter_mut().filter_map(Json::as_object_mut) {
@@ -201,7 +211,7 @@ fn mark_unknown_stock(sale: &mut Json, buckets: &Json, now: &str) {
         let Some(report) = report else { continue };
         let is_unknown = match field(report, "health").as_str() {
             "distrusted" | "unavailable" => true,
-            // The buckets of a sale that is over are deleted.
+            // A sale that is over may have none.
             "missing" => !is_over,
             _ => false,
         };
