@@ -73,13 +73,6 @@ pub fn ledger_health(settings: &Settings) -> Result<Option<mysql::health::MysqlF
     }
 }
 
-/// The URL for the client.
-fn mysql_url(url: &str) -> Result<String, db::Error> {
-    let invalid = |problem| db::Error::CannotOpen { reason: format!("ledger.url: {problem}") };
-    let parsed = MysqlUrl::parse(url).map_err(invalid)?;
-    Ok(parsed.map_or_else(|| url.to_owned(), |parsed| parsed.client_url))
-}
-
 enum LedgerLocation {
     File(OpenOptions),
     Server(MysqlOptions),
@@ -87,17 +80,9 @@ enum LedgerLocation {
 
 fn ledger_location(settings: &Settings, create: bool) -> Result<LedgerLocation, db::Error> {
     let ledger = &settings.ledger;
-    match ledger.url.split_once("://") {
-        Some(("sqlite", path)) => Ok(LedgerLocation::File(OpenOptions {
-            create,
-            readers: ledger.readers,
-            job_queue_max: ledger.job_queue_max,
-            busy_timeout_ms: ledger.busy_timeout_ms,
-            job_deadline_ms: ledger.job_deadline_ms,
-            cache_kib: ledger.cache_kib,
-            ..OpenOptions::new(path)
-        })),
-        Some(("mysql", _)) => Ok(LedgerLocation::Server(MysqlOptions {
+    let invalid = |problem| db::Error::CannotOpen { reason: format!("ledger.url: {problem}") };
+    if let Some(url) = MysqlUrl::parse(&ledger.url).map_err(invalid)? {
+        return Ok(LedgerLocation::Server(MysqlOptions {
             trust: ledger.trust.clone(),
             writers: ledger.writers,
             readers: ledger.readers,
@@ -111,12 +96,21 @@ fn ledger_location(settings: &Settings, create: bool) -> Result<LedgerLocation, 
                 Tier::Memory | Tier::Ledger => WriteMode::Exclusive,
                 Tier::Gate | Tier::Pipeline => WriteMode::Shared,
             },
-            ..MysqlOptions::new(mysql_url(&ledger.url)?)
-        })),
-        _ => {
-            let url = redact_url(&ledger.url);
-            let reason = format!("ledger.url {url} is neither sqlite:// nor mysql://");
-            Err(db::Error::CannotOpen { reason })
-        }
+            ..MysqlOptions::new(url.client_url)
+        }));
     }
+    let Some(path) = ledger.url.strip_prefix("sqlite://") else {
+        let url = redact_url(&ledger.url);
+        let reason = format!("ledger.url {url} is neither sqlite:// nor mysql://");
+        return Err(db::Error::CannotOpen { reason });
+    };
+    Ok(LedgerLocation::File(OpenOptions {
+        create,
+        readers: ledger.readers,
+        job_queue_max: ledger.job_queue_max,
+        busy_timeout_ms: ledger.busy_timeout_ms,
+        job_deadline_ms: ledger.job_deadline_ms,
+        cache_kib: ledger.cache_kib,
+        ..OpenOptions::new(path)
+    }))
 }
