@@ -12,7 +12,7 @@ use super::exit::Exit;
 use super::output::Output;
 use crate::app::{self, BoundAddresses};
 use crate::config::{
-    AuthMode, ExposedSecret, LoadedSettings, PaymentBackend, Settings, redact_url,
+    AuthMode, ExposedSecret, LoadedSettings, PaymentBackend, Role, Settings, redact_url,
 };
 use crate::observe::telemetry;
 use crate::runtime::clock;
@@ -40,10 +40,9 @@ const BESIDES_CONNECTIONS: u64 = 256;
 pub(super) const UNPAID: &str = "orders of SKUs with a payment window end unpaid";
 pub(super) const UNPAID_REMEDY: &str = "set payment.provider, or payment_window_s 0 in the sale";
 
-/// The names of [`crate::config::Role`].
 fn roles() -> [PossibleValue; 5] {
     let [all, api, relay, consumer, maintenance] =
-        ["all", "api", "relay", "consumer", "maintenance"].map(PossibleValue::new);
+        Role::ALL.map(|role| PossibleValue::new(role.name()));
     [all, api, relay, consumer, maintenance.alias("keeper")]
 }
 

@@ -55,11 +55,6 @@ impl SettingEntry {
         self.key.split_once('.').unwrap_or(("", &self.key))
     }
 
-    /// Whether each item of the value is a secret or the path of one.
-    fn is_secret_list(&self) -> bool {
-        self.key == "payment.webhook_secrets"
-    }
-
     /// Whether a source gives it a value besides its default and "not set".
     pub fn is_given(&self) -> bool {
         self.value != self.default && self.value != ""
@@ -77,7 +72,8 @@ impl SettingEntry {
             self.value = Json::from("");
             return;
         }
-        if self.is_secret_list() {
+        // Each item is a secret or the path of one.
+        if self.key == "payment.webhook_secrets" {
             let items = self.value.as_array().into_iter().flatten().filter_map(Json::as_str);
             self.value = items.map(|item| WebhookSecret::redacted(item, HIDDEN)).collect();
             return;

@@ -1,48 +1,36 @@
 //! Values of settings that are one of a few words.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
-/// The components that a purchase passes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Tier {
-    /// Stock counted in memory, orders straight to the ledger.
-    Memory,
-    /// Stock counted by the database.
-    Ledger,
-    /// Stock counted by Redis, orders straight to the ledger.
-    Gate,
-    /// Stock counted by Redis, orders through outbox and broker.
-    Pipeline,
-}
+use crate::domain::named::named_enum;
 
-/// The part of the pipeline that a process runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Role {
-    All,
-    /// HTTP and gates.
-    Api,
-    /// Outbox to broker.
-    Relay,
-    /// Broker to ledger.
-    Consumer,
-    /// Loading buckets, rescuing abandoned claims, storing dead letters, reconciling.
-    #[serde(alias = "keeper")]
-    Maintenance,
-}
-
-impl fmt::Display for Tier {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(f)
+named_enum! {
+    /// The components that a purchase passes.
+    Tier {
+        /// Stock counted in memory, orders straight to the ledger.
+        Memory => "memory",
+        /// Stock counted by the database.
+        Ledger => "ledger",
+        /// Stock counted by Redis, orders straight to the ledger.
+        Gate => "gate",
+        /// Stock counted by Redis, orders through outbox and broker.
+        Pipeline => "pipeline",
     }
 }
 
-impl fmt::Display for Role {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(f)
+named_enum! {
+    /// The part of the pipeline that a process runs.
+    Role {
+        All => "all",
+        /// HTTP and gates.
+        Api => "api",
+        /// Outbox to broker.
+        Relay => "relay",
+        /// Broker to ledger.
+        Consumer => "consumer",
+        /// Loading buckets, rescuing abandoned claims, storing dead letters, reconciling.
+        #[serde(alias = "keeper")]
+        Maintenance => "maintenance",
     }
 }
 

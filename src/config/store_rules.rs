@@ -18,7 +18,7 @@ pub(super) fn check(settings: &Settings, check: &mut RuleCheck) {
     check.require(
         !settings.limits.shared || matches!(settings.tier, Tier::Gate | Tier::Pipeline),
         "limits.shared",
-        &format!("tier `{}` has one process and no Redis", settings.tier),
+        &format!("tier `{}` has one process and no Redis", settings.tier.name()),
         "remove it, or use tier `gate` or `pipeline`",
     );
     let urls = [
@@ -62,7 +62,7 @@ fn redis_url(settings: &Settings) -> Problem {
     let (url, tier) = (&settings.redis.url, settings.tier);
     let problem = if url.is_empty() {
         matches!(tier, Tier::Gate | Tier::Pipeline)
-            .then(|| format!("is not set, and tier `{tier}` counts units in Redis"))
+            .then(|| format!("is not set, and tier `{}` counts units in Redis", tier.name()))
     } else {
         let error = url.parse::<RedisUrl>().err();
         error.map(|error| format!("{:?}: {error}", redact_url(url)))

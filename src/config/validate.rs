@@ -100,16 +100,16 @@ pub(super) fn validate(settings: &Settings) -> Vec<ConfigFault> {
 }
 
 fn tier_and_names(settings: &Settings, check: &mut RuleCheck) {
-    let tier = settings.tier;
-    let role = settings.role;
+    let (tier, role) = (settings.tier.name(), settings.role.name());
+    let is_pipeline = settings.tier == Tier::Pipeline;
     check.require(
-        role == Role::All || tier == Tier::Pipeline,
+        settings.role == Role::All || is_pipeline,
         "role",
         &format!("role `{role}` needs tier `pipeline`; in tier `{tier}` one process does it all"),
         "use `all`",
     );
     check.require(
-        !settings.events.exchange || tier == Tier::Pipeline,
+        !settings.events.exchange || is_pipeline,
         "events.exchange",
         &format!("tier `{tier}` has no broker"),
         "remove it and read GET /admin/v1/order-events, or use tier `pipeline`",

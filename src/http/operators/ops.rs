@@ -33,8 +33,8 @@ pub struct StatsView {
     /// Whose token the caller has sent; `local` without tokens.
     operator: String,
     scope: AdminScope,
-    tier: String,
-    role: String,
+    tier: &'static str,
+    role: &'static str,
     /// False during shutdown.
     ready: bool,
     uptime_s: u64,
@@ -121,8 +121,8 @@ pub async fn stats(operator: ReqData<Operator>, state: State) -> HttpResponse {
         namespace: state.settings.namespace.clone(),
         operator: operator.name.to_string(),
         scope: operator.scope,
-        tier: state.settings.tier.to_string(),
-        role: state.settings.role.to_string(),
+        tier: state.settings.tier.name(),
+        role: state.settings.role.name(),
         ready: state.is_ready(),
         uptime_s: deps.clock.now().duration_since(state.started_at).as_secs(),
         at: rfc3339(deps.clock.wall_ms()),
