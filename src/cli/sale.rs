@@ -161,16 +161,15 @@ pub async fn run(args: &SaleArgs, common: &Common) -> anyhow::Result<Exit> {
 
 /// Prints the sale with its funnel and the last verbs.
 async fn show(client: &AdminClient, output: &Output, sale_id: &str) -> anyhow::Result<Exit> {
-    let now = rfc3339(wall_ms());
     let mut sale = client.get(&["sales", sale_id], CALL_TIMEOUT).await?;
     let funnel = client.get(&["sales", sale_id, "funnel"], CALL_TIMEOUT).await?;
     let subject = format!("sale:{sale_id}");
     let query = [("subject", subject.as_str()), ("limit", VERBS_SHOWN)];
     // The rest is shown also while the ledger does not answer.
     let verbs = client.ask(&["verbs"], &query, CALL_TIMEOUT).await.unwrap_or_default();
-    if is_counted(&sale, &now) {
+    if is_counted(&sale, &rfc3339(wall_ms())) {
         let buckets = client.get(&["sales", sale_id, "buckets"], CALL_TIMEOUT).await;
-        mark_unknown_stock(&mut sale, &buckets.unwrap_or_default(), &now);
+        mark_unknown_stock(&mut sale, &buckets.unwrap_or_default());
     }
     if let Some(sale) = sale.as_object_mut() {
         let part = |of: &Json, name: &str| of.get(name).cloned().unwrap_or_default();
@@ -202,20 +201,13 @@ fn outside_window(sale: &Json, now: &str) -> Option<String> {
 
 /// Sets `stock_left` of the SKUs whose buckets cannot be read now to null, and says why in
 /// `stock_unknown`: the server's number is of the time when it last read them.
-fn mark_unknown_stock(sale: &mut Json, buckets: &Json, now: &str) {
-    let is_over = field(sale, "ends_at").as_str() <= now;
+fn mark_unknown_stock(sale: &mut Json, buckets: &Json) {
     let Some(skus) = sale.get_mut("skus").and_then(Json::as_array_mut) else { return };
     for sku in skus.iter_mut().filter_map(Json::as_object_mut) {
         let id = sku.get("sku_id").cloned();
         let report = list(buckets, "skus").iter().find(|it| it.get("sku_id") == id.as_ref());
-        let Some(report) = report else { continue };
-        let is_unknown = match field(report, "health").as_str() {
-            "distrusted" | "unavailable" => true,
-            // A sale that is over may have none.
-            "missing" => !is_over,
-            _ => false,
-        };
-        if is_unknown {
+        let is_unread = |health: &str| ["distrusted", "missing", "unavailable"].contains(&health);
+        if let Some(report) = report.filter(|report| is_unread(&field(report, "health"))) {
             sku.insert("stock_left".to_owned(), Json::Null);
             sku.insert("stock_unknown".to_owned(), json!(field(report, "why")));
         }
