@@ -7,6 +7,8 @@
 //! On crash: an uncommitted transaction has no effect; committed rows are found by request id.
 //! May repeat: every write, by request id.
 
+use std::collections::HashMap;
+
 use async_trait::async_trait;
 
 use crate::domain::invariants::{FailureFacts, SkuFacts};
@@ -324,6 +326,9 @@ pub trait SaleStore: Send + Sync {
 
     /// Every sale with its SKUs, oldest first.
     async fn sales(&self) -> Result<Vec<Sale>, Error>;
+
+    /// When each closed sale was closed, by its number, epoch milliseconds.
+    async fn closing_times(&self) -> Result<HashMap<i32, i64>, Error>;
 
     /// The available units of a SKU.
     async fn available(&self, sku: SkuNo) -> Result<u32, Error>;

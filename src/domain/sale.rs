@@ -116,10 +116,16 @@ pub struct Sale {
 /// may still query the status of their requests.
 const RETENTION_MS: i64 = 86_400_000;
 
+fn is_long_ago(at_ms: i64, now_ms: i64) -> bool {
+    now_ms > at_ms.saturating_add(RETENTION_MS)
+}
+
 impl Sale {
-    /// Whether buyers see the sale: neither a draft, nor purged, nor over for more than a day.
-    pub fn is_public(&self, now_ms: i64) -> bool {
-        self.has_buckets() && !self.is_long_over(now_ms)
+    /// Whether buyers see the sale: neither a draft, nor purged, nor over for more than a day, by
+    /// its window or because an operator closed it (`closed_at_ms`, if that is known).
+    pub fn is_public(&self, closed_at_ms: Option<i64>, now_ms: i64) -> bool {
+        let over_at_ms = closed_at_ms.map_or(self.ends_at_ms, |at_ms| at_ms.min(self.ends_at_ms));
+        self.has_buckets() && !is_long_ago(over_at_ms, now_ms)
     }
 
     /// Whether nothing is sold any more: the sale is closed, or its window is over.
@@ -127,13 +133,11 @@ impl Sale {
         self.phase == Phase::Closed || now_ms >= self.ends_at_ms
     }
 
-    fn is_long_over(&self, now_ms: i64) -> bool {
-        now_ms > self.ends_at_ms.saturating_add(RETENTION_MS)
-    }
-
-    /// Whether the buckets of the sale are no longer maintained: it is purged, or closed for long.
+    /// Whether the buckets of the sale are no longer maintained: it is purged, or closed and past
+    /// its window for long.
     pub fn is_dormant(&self, now_ms: i64) -> bool {
-        self.retention.is_purged() || self.phase == Phase::Closed && self.is_long_over(now_ms)
+        let is_long_closed = self.phase == Phase::Closed && is_long_ago(self.ends_at_ms, now_ms);
+        self.retention.is_purged() || is_long_closed
     }
 
     /// Whether the sale has buckets: it is neither a draft nor purged.

@@ -155,6 +155,12 @@ trait SaleQueries {
         rows.select(PhaseRow::as_select()).load(self)
     }
 
+    /// The number of each closed sale, with the time of its closing.
+    fn closing_times(&mut self) -> QueryResult<Vec<(i32, i64)>> {
+        let rows = sale_phases::table.filter(sale_phases::phase.eq(Phase::Closed.to_db()));
+        rows.select((sale_phases::sale_no, sale_phases::changed_at_ms)).load(self)
+    }
+
     fn sale_row(&mut self, id: &str) -> QueryResult<Option<SaleRow>> {
         let row = sales::table.filter(sales::sale_id.eq(id));
         row.select(SaleRow::as_select()).first(self).optional()

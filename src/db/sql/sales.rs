@@ -91,6 +91,11 @@ impl<D: Database> SaleStore for SqlLedger<D> {
         .await
     }
 
+    async fn closing_times(&self) -> Result<HashMap<i32, i64>, Error> {
+        self.read("reading closing times", |conn| Ok(conn.closing_times()?.into_iter().collect()))
+            .await
+    }
+
     async fn change_sale(
         &self,
         sale: SaleId,

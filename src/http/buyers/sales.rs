@@ -127,8 +127,7 @@ impl SalesQuery {
 pub async fn list(request: HttpRequest, query: web::Query<SalesQuery>, state: State) -> Handled {
     let (deps, now) = (&state.deps, state.deps.clock.now());
     let now_ms = deps.clock.wall_ms();
-    let mut listed = deps.catalog.all();
-    listed.retain(|listed| listed.sale.is_public(now_ms));
+    let mut listed = deps.catalog.all_public(now_ms);
     let next_cursor = query.page(&mut listed)?;
     let pages: Vec<_> =
         listed.iter().map(|listed| state.sale_pages.page(listed, &state, now)).collect();

@@ -180,8 +180,9 @@ impl SalesService {
     pub async fn restore(&self) -> Result<u64, SalesError> {
         let _guard = self.operation.lock().await;
         let mut num_orders = 0;
-        for sale in self.backends.ledger.sales().await? {
-            num_orders += match self.sync_sale(&sale).await {
+        let sales = self.backends.ledger.sales().await?;
+        for sale in &sales {
+            num_orders += match self.sync_sale(sale).await {
                 Err(SalesError::Stock(error)) if self.backends.is_shared => {
                     tracing::warn!(sale = %sale.id, %error, "sale: not loaded, retried later");
                     0
@@ -190,8 +191,9 @@ impl SalesService {
                 Err(SalesError::LedgerBehind { .. }) => 0,
                 synced => synced?,
             };
-            self.enter_in_catalog(&sale);
+            self.enter_in_catalog(sale);
         }
+        self.read_closing_times(&sales).await?;
         Ok(num_orders)
     }
 
@@ -206,7 +208,17 @@ impl SalesService {
         for sale in &sales {
             self.enter_in_catalog(sale);
         }
+        self.read_closing_times(&sales).await?;
         Ok(sales)
+    }
+
+    /// Reads when sales were closed, if the catalog lacks it of one of these: their pages are shown
+    /// for a day from then on.
+    async fn read_closing_times(&self, sales: &[Sale]) -> Result<(), SalesError> {
+        if sales.iter().any(|sale| self.catalog.lacks_closing_time(sale)) {
+            self.catalog.set_closing_times(self.backends.ledger.closing_times().await?);
+        }
+        Ok(())
     }
 
     /// Opens the gates of a sale, then enters it in the catalog: a buyer who finds an open sale
@@ -279,7 +291,8 @@ impl SalesService {
             return synced.and(listed);
         }
         self.enter_in_catalog(&sale);
-        synced.map(|()| sale)
+        let read = self.read_closing_times(std::slice::from_ref(&sale)).await;
+        synced.and(read).map(|()| sale)
     }
 
     /// Sets the phase in the ledger and returns the sale. Retries after a concurrent change by

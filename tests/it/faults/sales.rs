@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use floodgate::config::Tier;
 use floodgate::db::{ErrorClass, Ledger};
-use floodgate::domain::{Epoch, Phase, Refusal, RequestStatus};
+use floodgate::domain::{Epoch, Phase, Refusal, RequestStatus, SaleDraft};
 use floodgate::messages::BuyAnswer;
 use floodgate::runtime::clock::{Clock, ManualClock, SharedClock};
 use floodgate::services::rebuild::load_sku;
@@ -91,6 +91,31 @@ fn buckets_of_open_sales_are_loaded_first() {
         next.sync().await.unwrap();
         let running = next.catalog.sale("running").unwrap().skus[0].no;
         assert_eq!((stock.loads().len(), stock.loads()[0]), (ids.len(), running));
+    });
+}
+
+/// The closing does not change the window: orders are compared with it.
+#[test]
+fn a_closed_sale_is_listed_for_a_day_after_its_closing_by_every_process() {
+    const DAY_MS: i64 = 86_400_000;
+    in_system(async {
+        let ledger: Arc<dyn Ledger> = Arc::new(DefectiveLedger::new(LedgerDefect::None));
+        let ((closing, _), (reading, _)) =
+            (in_front_of(ledger.clone()), in_front_of(ledger.clone()));
+        let ends_at_ms = START_MS + 30 * DAY_MS;
+        let draft = SaleDraft { ends_at_ms, ..OFFER.draft("sale", START_MS - 1_000) };
+        closing.sales.create(draft).await.unwrap();
+        closing.set_phase(Phase::Open).await;
+        reading.sales.refresh_catalog().await.unwrap();
+        closing.set_phase(Phase::Closed).await;
+        reading.sales.refresh_catalog().await.unwrap();
+        let (restarted, _) = in_front_of(ledger);
+        restarted.sales.restore().await.unwrap();
+        for process in [closing, reading, restarted] {
+            let num_listed = |later_ms| process.catalog.all_public(START_MS + later_ms).len();
+            assert_eq!([DAY_MS, DAY_MS + 1].map(num_listed), [1, 0]);
+            assert_eq!(process.catalog.sale("sale").unwrap().sale.ends_at_ms, ends_at_ms);
+        }
     });
 }
 

@@ -1,5 +1,7 @@
 //! The sales of the defective ledger.
 
+use std::collections::HashMap;
+
 use async_trait::async_trait;
 use floodgate::db::{Error, Ledger, OrderReader, SaleStore};
 use floodgate::domain::{
@@ -125,6 +127,12 @@ impl SaleStore for DefectiveLedger {
 
     async fn sales(&self) -> Result<Vec<Sale>, Error> {
         Ok(self.rows.lock().sales.clone())
+    }
+
+    async fn closing_times(&self) -> Result<HashMap<i32, i64>, Error> {
+        let rows = self.rows.lock();
+        let closed = rows.phases.iter().filter(|(_, change)| change.phase == Phase::Closed);
+        Ok(closed.map(|(sale, change)| (*sale, change.changed_at_ms)).collect())
     }
 
     async fn available(&self, sku: SkuNo) -> Result<u32, Error> {
