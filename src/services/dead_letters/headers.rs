@@ -107,11 +107,7 @@ pub fn from_delivery(delivery: &Delivery, reader: &EnvelopeReader, now_ms: i64) 
         _ => DeadLetterOrigin::Broker,
     };
     let headers = &delivery.headers;
-    let no_reason = if headers.by_broker {
-        "the broker gave it up: it was delivered too often without an end"
-    } else {
-        "it names no reason: another program published it to the queue of dead letters"
-    };
+    let no_reason = "it names no reason: another program published it to the queue of dead letters";
     let reason = headers.reason.as_deref().unwrap_or(no_reason);
     let stored = DeadLetterHeaders::of(headers, Some(&delivery.routing_key));
     let requests = verified_requests(headers, &delivery.body, reader);
