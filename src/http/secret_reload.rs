@@ -42,7 +42,7 @@ fn replace(state: &HttpState, settings: &Settings) {
     state.buyer_auth.store(Arc::new(BuyerAuth::new(auth)));
     state.admin_auth.store(Arc::new(AdminAuth::new(admin, &settings.internal)));
     if let Some(payments) = &state.deps.payments {
-        payments.webhooks.replace_secrets(&settings.payment);
+        payments.webhooks.verifier.replace_secrets(&settings.payment);
     }
     let kids: Vec<&str> = auth.jwt_keys.public.iter().map(|key| key.kid.as_str()).collect();
     tracing::info!(

@@ -23,8 +23,7 @@ use utoipa::ToSchema;
 
 use super::signature::is_event_id;
 use super::{SignatureError, WebhookVerifier};
-use crate::config::PaymentSettings;
-use crate::domain::{AttemptKey, Money, PaymentEvent, PaymentReport};
+use crate::domain::{Money, PaymentEvent, PaymentReport};
 
 /// Longest id of a payment.
 const PAYMENT_ID_CHARS_MAX: usize = 128;
@@ -80,7 +79,7 @@ pub struct EventData {
 
 /// Verifies webhooks and reads their events.
 pub struct WebhookReader {
-    verifier: Arc<WebhookVerifier>,
+    pub verifier: Arc<WebhookVerifier>,
     /// The name of the provider that sends them.
     provider: &'static str,
 }
@@ -90,11 +89,6 @@ impl WebhookReader {
         Self { verifier, provider }
     }
 
-    /// Accepts these secrets from now on. Without configured secrets nothing changes.
-    pub fn replace_secrets(&self, settings: &PaymentSettings) {
-        self.verifier.replace_secrets(settings);
-    }
-
     /// Verifies the raw body, then parses it; `None`: an event without a meaning here.
     ///
     /// # Errors
@@ -102,11 +96,11 @@ impl WebhookReader {
     pub fn read<'w>(
         &self,
         header: impl Fn(&str) -> Option<&'w str>,
-        body: &'w [u8],
+        body: &[u8],
         now_ms: i64,
     ) -> Result<Option<PaymentEvent>, EventError> {
-        let signed = self.verifier.verify(header, body, now_ms, false)?;
-        self.parse(signed.id, signed.body).map_err(EventError::Body)
+        let id = self.verifier.verify(header, body, now_ms, false)?;
+        self.parse(id, body).map_err(EventError::Body)
     }
 
     /// As [`Self::read`], for an event that may have waited in a queue.
@@ -122,8 +116,8 @@ impl WebhookReader {
         let header = |wanted: &str| {
             headers.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.as_str())
         };
-        let signed = self.verifier.verify(header, body, now_ms, true)?;
-        self.parse(signed.id, signed.body).map_err(EventError::Body)
+        let id = self.verifier.verify(header, body, now_ms, true)?;
+        self.parse(id, body).map_err(EventError::Body)
     }
 
     fn parse(&self, id: Option<&str>, body: &[u8]) -> Result<Option<PaymentEvent>, String> {
@@ -166,18 +160,13 @@ impl WebhookReader {
     }
 }
 
-/// An attempt, as the provider is given it.
-pub fn attempt_text(attempt: AttemptKey) -> String {
-    attempt.to_string()
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::{Value as Json, json};
 
     use super::*;
     use crate::config::Settings;
-    use crate::domain::{BuyerId, OrderKey, RequestId, SkuNo};
+    use crate::domain::{AttemptKey, BuyerId, OrderKey, RequestId, SkuNo};
 
     fn reader() -> WebhookReader {
         let settings = Settings::with_ledger("sqlite://x.db").payment;
@@ -209,7 +198,7 @@ mod tests {
         assert_eq!((event.provider.as_str(), event.event_id.as_str()), ("demo", "evt"));
         assert_eq!((event.payment_id.as_str(), event.attempt), ("p1", Some(attempt())));
         assert_eq!(event.report, PaymentReport::Succeeded(money()));
-        assert_eq!(attempt_text(attempt()), "7-42-123-1");
+        assert_eq!(attempt().to_string(), "7-42-123-1");
 
         let mut other = paid();
         (other["type"], other["data"]["refunded_total"]) = (json!("refunded"), json!(40));

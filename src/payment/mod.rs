@@ -25,7 +25,7 @@ mod signature;
 
 pub use bounded::BoundedProvider;
 pub use demo::DemoProvider;
-pub use event::{EventBody, EventError, WebhookReader, attempt_text};
+pub use event::{EventBody, EventError, WebhookReader};
 pub use signature::{BODY_BYTES_MAX, SignatureError, WebhookVerifier};
 
 /// A payment to start.

@@ -44,14 +44,6 @@ pub enum SignatureError {
     Signature,
 }
 
-/// A webhook whose signature is valid.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SignedWebhook<'w> {
-    /// The event's id, the same for each repeat; `None`: the body names it.
-    pub id: Option<&'w str>,
-    pub body: &'w [u8],
-}
-
 struct VerifierKey {
     /// HMAC state after the key.
     keyed: HmacSha256,
@@ -99,8 +91,9 @@ impl WebhookVerifier {
         }
     }
 
-    /// Checks size, headers, time and signature, in this order. `header` returns the value of a
-    /// header that the webhook has once. `may_be_old`: it may have waited in a queue, so that only
+    /// Checks size, headers, time and signature, in this order. Returns the event's id, the same
+    /// for each repeat; `None`: the body names it. `header` returns the value of a header that the
+    /// webhook has once. `may_be_old`: it may have waited in a queue, so that only
     /// a time in the future is refused; what a replay of it could do, the id of its event prevents.
     ///
     /// # Errors
@@ -108,10 +101,10 @@ impl WebhookVerifier {
     pub fn verify<'w>(
         &self,
         header: impl Fn(&str) -> Option<&'w str>,
-        body: &'w [u8],
+        body: &[u8],
         now_ms: i64,
         may_be_old: bool,
-    ) -> Result<SignedWebhook<'w>, SignatureError> {
+    ) -> Result<Option<&'w str>, SignatureError> {
         if body.len() > BODY_BYTES_MAX {
             return Err(SignatureError::TooLarge);
         }
@@ -146,7 +139,7 @@ impl WebhookVerifier {
         if !self.is_signed(&signatures, id, timestamp, body, now_ms) {
             return Err(SignatureError::Signature);
         }
-        Ok(SignedWebhook { id, body })
+        Ok(id)
     }
 
     /// Compares every signature with that of every valid key, in constant time and without an early

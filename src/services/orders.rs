@@ -16,7 +16,8 @@ use crate::domain::{
     PaymentEvent, PaymentOutcome, PaymentRecorded, PaymentReport, PaymentTerms, StartedPayment,
 };
 use crate::payment::{
-    FindAnswer, PaymentStart, Payments, Refund, RefundAnswer, StartAnswer, StopAnswer, attempt_text,
+    FindAnswer, PaymentProvider, PaymentStart, Payments, Refund, RefundAnswer, StartAnswer,
+    StopAnswer,
 };
 
 /// Most payments of one order that one cancellation stops: the buyer may open others meanwhile.
@@ -56,7 +57,7 @@ pub type OrdersChanged = Arc<dyn Fn() + Send + Sync>;
 #[derive(Clone)]
 pub struct OrderService {
     ledger: Arc<dyn Ledger>,
-    payments: Option<Payments>,
+    provider: Option<Arc<dyn PaymentProvider>>,
     paying_window_ms: i64,
     extension_max_ms: i64,
     changed: OrdersChanged,
@@ -71,16 +72,17 @@ impl OrderService {
     ) -> Self {
         let paying_window_ms = i64::from(settings.paying_window_s) * 1_000;
         let extension_max_ms = i64::from(settings.extension_max_s) * 1_000;
-        Self { ledger, payments, paying_window_ms, extension_max_ms, changed }
+        let provider = payments.map(|payments| payments.provider);
+        Self { ledger, provider, paying_window_ms, extension_max_ms, changed }
     }
 
     /// Opens a payment of the order, or returns the open one.
     pub async fn pay(&self, key: OrderKey) -> Result<PayablePayment, OrderError> {
-        let Some(payments) = &self.payments else {
+        let Some(provider) = &self.provider else {
             return Err(OrderError::Refused("There is no payment provider here.".to_owned()));
         };
         let terms = PaymentTerms {
-            provider: payments.provider.name().to_owned(),
+            provider: provider.name().to_owned(),
             paying_window_ms: self.paying_window_ms,
             extension_max_ms: self.extension_max_ms,
         };
@@ -90,15 +92,14 @@ impl OrderService {
             OpenPayment::UnknownOrder => return Err(OrderError::Unknown),
         };
         (self.changed)();
-        let payments = self.payments_of(&payment)?;
-        let started = self.started(payments, &order, &payment).await?;
+        let started = self.started(self.provider_of(&payment)?, &order, &payment).await?;
         Ok(PayablePayment { order, started })
     }
 
     /// Starts the attempt, unless the provider's answer is stored already.
     async fn started(
         &self,
-        payments: &Payments,
+        provider: &dyn PaymentProvider,
         order: &Order,
         payment: &Payment,
     ) -> Result<StartedPayment, OrderError> {
@@ -110,13 +111,13 @@ impl OrderService {
         let start = PaymentStart { attempt, price, expires_at_ms: order.due_ms };
         // Crash here [payment_opened_not_started]: the open attempt is in the ledger; the buyer's
         // repeat starts it again at the provider, which knows it by its key.
-        match payments.provider.start(start).await {
+        match provider.start(start).await {
             StartAnswer::Started(started) => {
                 self.ledger.payment_started(attempt, started.clone()).await?;
                 Ok(started)
             }
             StartAnswer::Refused(reason) => {
-                let payment_id = format!("refused-{}", attempt_text(attempt));
+                let payment_id = format!("refused-{attempt}");
                 self.record_answer(payment, payment_id, PaymentReport::Closed).await?;
                 Err(OrderError::Refused(reason))
             }
@@ -165,8 +166,7 @@ impl OrderService {
 
     /// Asks the provider for news of an open attempt, whose webhook may be lost, and records them.
     pub async fn inquire(&self, payment: &Payment) -> Result<(), OrderError> {
-        let payments = self.payments_of(payment)?;
-        match payments.provider.find(payment.key).await {
+        match self.provider_of(payment)?.find(payment.key).await {
             FindAnswer::Found { started, report: Some(report) } => {
                 self.record_answer(payment, started.payment_id, report).await?;
                 Ok(())
@@ -178,41 +178,41 @@ impl OrderService {
 
     /// Asks the provider to pay back what is left of a payment's money.
     pub async fn refund(&self, due: &DueRefund) -> RefundAnswer {
-        let of_provider = |payments: &&Payments| payments.provider.name() == due.provider;
-        let Some(payments) = self.payments.as_ref().filter(of_provider) else {
+        let is_of_due = |provider: &&Arc<dyn PaymentProvider>| provider.name() == due.provider;
+        let Some(provider) = self.provider.as_ref().filter(is_of_due) else {
             return RefundAnswer::Unknown;
         };
         let refund = Refund {
-            refund_id: format!("refund-{}", attempt_text(due.key)),
+            refund_id: format!("refund-{}", due.key),
             payment_id: due.payment_id.clone(),
             amount: due.money.amount,
         };
-        payments.provider.refund(refund).await
+        provider.refund(refund).await
     }
 
     /// The provider of a payment; [`OrderError::ProviderAway`]: it is not configured here.
-    fn payments_of(&self, payment: &Payment) -> Result<&Payments, OrderError> {
-        let payments = self.payments.as_ref().ok_or(OrderError::ProviderAway)?;
-        let is_known = payment.provider == payments.provider.name();
-        if !is_known {
+    fn provider_of(&self, payment: &Payment) -> Result<&dyn PaymentProvider, OrderError> {
+        let provider = self.provider.as_deref().ok_or(OrderError::ProviderAway)?;
+        if provider.name() != payment.provider {
             tracing::warn!(provider = payment.provider, "payment: of a provider not configured");
+            return Err(OrderError::ProviderAway);
         }
-        is_known.then_some(payments).ok_or(OrderError::ProviderAway)
+        Ok(provider)
     }
 
     /// Stops an open attempt and records the provider's answer, which may be that it was paid. An
     /// attempt that may not have reached the provider is started first, so that a start still on
     /// its way finds a stopped payment.
     pub async fn stop(&self, order: &Order, payment: &Payment) -> Result<(), OrderError> {
-        let payments = self.payments_of(payment)?;
-        let payment_id = match self.started(payments, order, payment).await {
+        let provider = self.provider_of(payment)?;
+        let payment_id = match self.started(provider, order, payment).await {
             Ok(started) => started.payment_id,
             Err(OrderError::Refused(_)) => return Ok(()),
             Err(error) => return Err(error),
         };
         // Crash here [payment_stopped_not_recorded]: the payment is stopped and its order still
         // `paying`; the buyer's repeat gets the same answer from the provider.
-        let report = match payments.provider.stop(&payment_id).await {
+        let report = match provider.stop(&payment_id).await {
             StopAnswer::Stopped => PaymentReport::Closed,
             StopAnswer::TooLate(report) => report,
             StopAnswer::Unknown => return Err(OrderError::ProviderAway),
@@ -286,13 +286,12 @@ impl OrderService {
 
     fn tell(&self, event_id: &str, payment_id: &str, recorded: &PaymentRecorded) {
         let PaymentRecorded::Recorded(outcome, _) = recorded else { return };
-        let outcome_name = outcome.name();
-        match outcome {
-            PaymentOutcome::Mismatch | PaymentOutcome::Unmatched => {
-                let outcome = outcome_name;
-                tracing::error!(event_id, payment_id, outcome, "payment: unexpected report");
-            }
-            _ => tracing::info!(event_id, payment_id, outcome = outcome_name, "payment: event"),
+        let is_expected = !matches!(outcome, PaymentOutcome::Mismatch | PaymentOutcome::Unmatched);
+        let outcome = outcome.name();
+        if is_expected {
+            tracing::info!(event_id, payment_id, outcome, "payment: event");
+        } else {
+            tracing::error!(event_id, payment_id, outcome, "payment: unexpected report");
         }
         (self.changed)();
     }

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
-use super::event::{EventBody, EventData, attempt_text};
+use super::event::{EventBody, EventData};
 use super::{
     FindAnswer, PaymentProvider, PaymentStart, Refund, RefundAnswer, StartAnswer, StopAnswer,
     WebhookVerifier,
@@ -26,7 +26,6 @@ mod sender;
 pub use payments::{DemoPayment, PAYMENTS_MAX};
 
 use payments::DemoPayments;
-use sender::DemoEvents;
 
 /// The path of the page of a payment, before its id.
 pub const PAGE: &str = "/demo-pay/";
@@ -68,9 +67,10 @@ pub enum DemoPress {
 /// The demo provider. See the module.
 pub struct DemoProvider {
     payments: Mutex<DemoPayments>,
-    events: mpsc::Sender<DemoEvents>,
+    /// The webhooks of each button press.
+    events: mpsc::Sender<Vec<EventBody>>,
     /// Taken by [`Self::send_webhooks`].
-    unsent: Mutex<Option<mpsc::Receiver<DemoEvents>>>,
+    unsent: Mutex<Option<mpsc::Receiver<Vec<EventBody>>>>,
     signer: Arc<WebhookVerifier>,
     clock: SharedClock,
 }
@@ -101,13 +101,13 @@ impl DemoProvider {
         }
         let Ok(place) = self.events.try_reserve() else { return DemoPress::Busy };
         let reports = payments.press(payment_id, action);
-        place.send(DemoEvents::new(reports.iter().map(body_of)));
+        place.send(reports.iter().map(body_of).collect());
         DemoPress::Done
     }
 }
 
 fn body_of((payment, report): &(DemoPayment, PaymentReport)) -> EventBody {
-    let start = payment.start();
+    let start = payment.start;
     let (name, money, refunded_total) = match report {
         PaymentReport::Succeeded(money) => ("paid", *money, 0),
         PaymentReport::Closed => ("failed", Money { amount: 0, ..start.price }, 0),
@@ -117,8 +117,8 @@ fn body_of((payment, report): &(DemoPayment, PaymentReport)) -> EventBody {
         id: Some(format!("evt_{:016x}", fastrand::u64(..))),
         r#type: name.to_owned(),
         data: EventData {
-            payment_id: payment.id().to_owned(),
-            attempt: Some(attempt_text(start.attempt)),
+            payment_id: payment.id.clone(),
+            attempt: Some(start.attempt.to_string()),
             amount: money.amount,
             currency: money.currency.to_string(),
             refunded_total,

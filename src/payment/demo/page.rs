@@ -25,7 +25,7 @@ pub(super) fn html(
     now_ms: i64,
     allows: impl Fn(DemoAction) -> bool,
 ) -> String {
-    let start = payment.start();
+    let start = payment.start;
     let mut html = String::with_capacity(2_048);
     html.push_str("<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">");
     html.push_str("<meta name=\"viewport\" content=\"width=device-width\">");
@@ -34,7 +34,7 @@ pub(super) fn html(
     let expires_at = start.expires_at_ms.and_then(DateTime::from_timestamp_millis);
     let expires_at = expires_at.map_or("never".to_owned(), |time| time.to_rfc3339());
     for (name, value) in [
-        ("Payment", payment.id().to_owned()),
+        ("Payment", payment.id.clone()),
         ("Order", start.attempt.order.request.to_string()),
         ("Amount in smallest units", format!("{} {}", start.price.amount, start.price.currency)),
         ("Expires", expires_at),
@@ -49,7 +49,7 @@ pub(super) fn html(
             html,
             "<form method=\"post\" action=\"{PAGE}{}\"><button name=\"action\" value=\"{}\"\
              {disabled}>{}</button></form>",
-            escaped(payment.id()),
+            escaped(&payment.id),
             action.name(),
             label,
         );

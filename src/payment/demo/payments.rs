@@ -21,8 +21,8 @@ enum DemoState {
 /// A payment of the demo provider.
 #[derive(Debug, Clone)]
 pub struct DemoPayment {
-    id: String,
-    start: PaymentStart,
+    pub(super) id: String,
+    pub(super) start: PaymentStart,
     state: DemoState,
     /// Once money arrived.
     received: Option<Money>,
@@ -30,14 +30,6 @@ pub struct DemoPayment {
 }
 
 impl DemoPayment {
-    pub(super) fn id(&self) -> &str {
-        &self.id
-    }
-
-    pub(super) fn start(&self) -> &PaymentStart {
-        &self.start
-    }
-
     pub(super) fn started(&self) -> StartedPayment {
         StartedPayment { payment_id: self.id.clone(), url: format!("{PAGE}{}", self.id) }
     }

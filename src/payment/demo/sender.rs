@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use hyper::Method;
@@ -20,24 +21,6 @@ const RETRY_WAIT_MIN: Duration = Duration::from_millis(100);
 const RETRY_WAIT_MAX: Duration = Duration::from_secs(30);
 /// About four minutes in all.
 const ATTEMPTS_MAX: u32 = 16;
-
-/// The webhooks of one button press, sent one after the other.
-pub(super) struct DemoEvents(Vec<DemoEvent>);
-
-struct DemoEvent {
-    id: String,
-    body: Vec<u8>,
-}
-
-impl DemoEvents {
-    pub fn new(bodies: impl Iterator<Item = EventBody>) -> Self {
-        let events = bodies.map(|body| DemoEvent {
-            id: body.id.clone().unwrap_or_default(),
-            body: serde_json::to_vec(&body).unwrap_or_default(),
-        });
-        Self(events.collect())
-    }
-}
 
 impl DemoProvider {
     /// Sends the webhooks to the public listener at `public`, until the process ends. The second
@@ -67,25 +50,27 @@ impl DemoProvider {
         }
     }
 
-    async fn send_all(&self, caller: &HttpCaller, url: &Url, events: DemoEvents) {
-        for event in events.0 {
-            if !self.send(caller, url, &event).await {
-                tracing::warn!(event = event.id, "demo provider: webhook given up");
+    /// Sends the webhooks of one button press, one after the other.
+    async fn send_all(&self, caller: &HttpCaller, url: &Url, events: Vec<EventBody>) {
+        for event in events {
+            let id = event.id.as_deref().unwrap_or_default();
+            let body = serde_json::to_vec(&event).unwrap_or_default();
+            if !self.send(caller, url, id, &body.into()).await {
+                tracing::warn!(event = id, "demo provider: webhook given up");
             }
         }
     }
 
     /// Whether the server answered 2xx, after repeats with new signatures.
-    async fn send(&self, caller: &HttpCaller, url: &Url, event: &DemoEvent) -> bool {
+    async fn send(&self, caller: &HttpCaller, url: &Url, id: &str, body: &Bytes) -> bool {
         let mut wait = Backoff::between(RETRY_WAIT_MIN, RETRY_WAIT_MAX);
         while wait.failures() < ATTEMPTS_MAX {
             let mut call = HttpCaller::request(Method::POST, url);
-            for (name, value) in self.signer.sign(&event.id, &event.body, self.clock.wall_ms()) {
+            for (name, value) in self.signer.sign(id, body, self.clock.wall_ms()) {
                 call = call.header(name, value);
             }
             let call = call.header("content-type", "application/json");
-            let body = event.body.clone().into();
-            let answer = caller.call(url, call, body, Some(ANSWER_TIMEOUT)).await;
+            let answer = caller.call(url, call, body.clone(), Some(ANSWER_TIMEOUT)).await;
             if answer.is_ok_and(|answer| answer.status().is_success()) {
                 return true;
             }
