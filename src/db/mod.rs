@@ -11,7 +11,7 @@ use std::collections::HashMap;
 
 use async_trait::async_trait;
 
-use crate::domain::invariants::{FailureFacts, SkuFacts};
+use crate::domain::invariants::SkuFacts;
 use crate::domain::{
     Actor, AttemptKey, BuyerId, ByOperator, CancelOutcome, DueOrder, DueRefund, DueRetake, Epoch,
     Examination, Failure, LoaderToken, OpenPayment, Order, OrderIntent, OrderKey, OrderState,
@@ -65,7 +65,7 @@ pub type Visitor<T> = Box<dyn FnMut(T) -> bool + Send>;
 #[derive(Debug, Clone)]
 pub enum AuditRow {
     /// The first row.
-    Sku(SkuFacts, FailureFacts),
+    Sku(SkuFacts),
     Order(Order),
 }
 

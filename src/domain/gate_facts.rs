@@ -1,4 +1,4 @@
-//! What the gates and the recorded failures of one SKU are compared by.
+//! What the gates of one SKU are compared with the ledger by.
 
 use super::ids::BucketNo;
 use super::loans::Loan;
@@ -25,13 +25,6 @@ pub struct GateFacts {
     pub change_no: i32,
     /// An open loan with its lender.
     pub open_loan: Option<(BucketNo, Loan)>,
-}
-
-/// The sums over the ledger's recorded failures of one SKU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct FailureFacts {
-    /// Units of the failures whose refusal gives units back.
-    pub given_back_units: u64,
 }
 
 /// A gate's status of a request that has an order in the ledger.

@@ -8,7 +8,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-pub use super::gate_facts::{FailureFacts, GateFacts, GateView};
+pub use super::gate_facts::{GateFacts, GateView};
 use super::ids::{BuyerId, SkuNo};
 use super::order::Order;
 pub use super::order_checks::SkuFacts;
@@ -204,7 +204,7 @@ impl Checker {
 
     /// Ends the rows of the SKU and compares the sums, also with those of the gates if given.
     /// `now_ms` is the time of the read, epoch milliseconds.
-    pub fn end(&mut self, gates: Option<GateFacts>, failures: FailureFacts, now_ms: i64) {
+    pub fn end(&mut self, gates: Option<GateFacts>, now_ms: i64) {
         let Some(mut sku) = self.sku.take() else { return };
         self.end_buyer(&mut sku);
         let name = sku.facts.sku;
@@ -221,7 +221,7 @@ impl Checker {
             self.report(violation.of_sku(name).by(available + live));
         }
         if let Some(gates) = gates {
-            self.check_gates(&sku, gates, failures, now_ms);
+            self.check_gates(&sku, gates, now_ms);
         }
     }
 
@@ -246,13 +246,7 @@ impl Checker {
         }
     }
 
-    fn check_gates(
-        &mut self,
-        sku: &SkuTotals,
-        gates: GateFacts,
-        failures: FailureFacts,
-        now_ms: i64,
-    ) {
+    fn check_gates(&mut self, sku: &SkuTotals, gates: GateFacts, now_ms: i64) {
         let name = sku.facts.sku;
         if gates.num_ordered > sku.num_gate_ordered {
             let detail = format!(
@@ -273,54 +267,53 @@ impl Checker {
         if gates.num_unsettled > 0 {
             return; // The sums below agree only without unsettled requests.
         }
-        if gates.released_units != failures.given_back_units {
-            let detail = format!(
-                "sku {name}: gates gave back {} units, the ledger's failures say {}",
-                gates.released_units, failures.given_back_units
-            );
-            let difference =
-                i128::from(gates.released_units) - i128::from(failures.given_back_units);
-            self.report_difference(InvariantId::CompensatedOnce, name, difference, detail);
-        }
-        let returning = sku.returning_units;
-        if gates.returned_units + returning != sku.ended_units {
-            let detail = format!(
-                "sku {name}: of {} units of ended orders, gates gave back {} and have to give back \
+        let (released, recorded) = (gates.released_units, sku.facts.given_back_units);
+        self.compare(InvariantId::CompensatedOnce, name, released, recorded, || {
+            format!("gates gave back {released} units, the ledger's failures say {recorded}")
+        });
+        let (returning, ended) = (sku.returning_units, sku.ended_units);
+        let returned = gates.returned_units + returning;
+        self.compare(InvariantId::CompensatedOnce, name, returned, ended, || {
+            format!(
+                "of {ended} units of ended orders, gates gave back {} and have to give back \
                  {returning}",
-                sku.ended_units, gates.returned_units
-            );
-            let difference =
-                i128::from(gates.returned_units + returning) - i128::from(sku.ended_units);
-            self.report_difference(InvariantId::CompensatedOnce, name, difference, detail);
+                gates.returned_units
+            )
+        });
+        if !gates.counts_units {
+            return;
         }
-        let left = i64::try_from(gates.left + returning).unwrap_or(i64::MAX);
         // Units of a change of the stock may be on their way to the gates.
-        let has_changes = gates.change_no == sku.facts.history.change_no;
-        if gates.counts_units && has_changes && left != sku.facts.available {
-            let detail =
-                format!("sku {name}: gates hold {left} units, the ledger {}", sku.facts.available);
-            let difference = i128::from(left - sku.facts.available);
-            self.report_difference(InvariantId::StockConserved, name, difference, detail);
+        if gates.change_no == sku.facts.history.change_no {
+            let left = i64::try_from(gates.left + returning).unwrap_or(i64::MAX);
+            let available = sku.facts.available;
+            self.compare(InvariantId::StockConserved, name, left, available, || {
+                format!("gates hold {left} units, the ledger {available}")
+            });
         }
-        let num_buyers = gates.num_buyers.filter(|_| gates.counts_units);
-        if let Some(stored) = num_buyers.filter(|stored| *stored != sku.num_counted_buyers) {
+        if let Some(stored) = gates.num_buyers {
             let counted = sku.num_counted_buyers;
-            let detail = format!("sku {name}: gates have {stored} buyers, the ledger {counted}");
-            let difference = i128::from(stored) - i128::from(counted);
-            self.report_difference(InvariantId::StockConserved, name, difference, detail);
+            self.compare(InvariantId::StockConserved, name, stored, counted, || {
+                format!("gates have {stored} buyers, the ledger {counted}")
+            });
         }
     }
 
-    /// Reports sums of buckets and ledger that differ.
-    fn report_difference(
+    /// Reports sums of gates and ledger that differ.
+    fn compare(
         &mut self,
         invariant: InvariantId,
         sku: SkuNo,
-        difference: i128,
-        detail: String,
+        gates: impl Into<i128>,
+        ledger: impl Into<i128>,
+        detail: impl Fn() -> String,
     ) {
-        let violation = Violation::new(invariant, Drift, LoadBuckets, detail);
-        self.report(violation.of_sku(sku).by(difference));
+        let difference = gates.into() - ledger.into();
+        if difference != 0 {
+            let detail = format!("sku {sku}: {}", detail());
+            let violation = Violation::new(invariant, Drift, LoadBuckets, detail);
+            self.report(violation.of_sku(sku).by(difference));
+        }
     }
 
     /// Adds the violations and counts of another checker.

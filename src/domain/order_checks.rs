@@ -21,6 +21,8 @@ pub struct SkuFacts {
     /// First instant after the window, epoch milliseconds.
     pub ends_at_ms: i64,
     pub phases: PhaseHistory,
+    /// Units of the recorded failures whose refusal gives units back.
+    pub given_back_units: u64,
 }
 
 impl SkuFacts {
@@ -84,6 +86,7 @@ mod tests {
             starts_at_ms: AT_MS,
             ends_at_ms: AT_MS + 60_000,
             phases: PhaseHistory::new(vec![opened]),
+            given_back_units: 0,
         }
     }
 

@@ -34,10 +34,6 @@ impl PhaseHistory {
         Self(changes)
     }
 
-    pub fn changes(&self) -> &[PhaseChange] {
-        &self.0
-    }
-
     /// Why a request that arrived at this time cannot have been accepted under this epoch;
     /// `None`: it can.
     ///

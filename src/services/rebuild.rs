@@ -59,7 +59,7 @@ pub async fn load_sku(
         for row in rows {
             match row {
                 // A negative number is a violation that the audit reports; nothing is left to sell.
-                AuditRow::Sku(facts, _) => {
+                AuditRow::Sku(facts) => {
                     available = u32::try_from(facts.available).unwrap_or(0);
                     loading.stock_change(facts.history.change_no);
                 }

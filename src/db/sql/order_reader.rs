@@ -17,7 +17,7 @@ use crate::db::{
     UnknownSku, Visitor,
 };
 use crate::domain::book::gives_back;
-use crate::domain::invariants::{FailureFacts, SkuFacts};
+use crate::domain::invariants::SkuFacts;
 use crate::domain::{
     BuyerId, Failure, Order, OrderKey, OrderTimeline, Payment, PhaseHistory, RequestId, Sku, SkuNo,
 };
@@ -123,8 +123,8 @@ impl<D: Database> OrderReader for SqlLedger<D> {
     async fn scan_audit(&self, sku: SkuNo, mut visit: Visitor<AuditRow>) -> Result<(), Error> {
         self.read_all("auditing", move |conn| {
             conn.snapshot(|conn| {
-                let Some((of_sku, of_failures)) = facts(conn, sku)? else { return Ok(()) };
-                if !visit(AuditRow::Sku(of_sku, of_failures)) {
+                let Some(facts) = facts(conn, sku)? else { return Ok(()) };
+                if !visit(AuditRow::Sku(facts)) {
                     return Ok(());
                 }
                 each_order(conn, sku, &mut |order| visit(AuditRow::Order(order)))
@@ -211,7 +211,7 @@ fn by_page<R, T: TryFrom<R, Error = Error>, K>(
     }
 }
 
-fn facts<D: Database>(conn: &mut D, sku: SkuNo) -> Result<Option<(SkuFacts, FailureFacts)>, Error> {
+fn facts<D: Database>(conn: &mut D, sku: SkuNo) -> Result<Option<SkuFacts>, Error> {
     let Some((row, sale)) = conn.sku_and_sale(sku.0)? else { return Ok(None) };
     let available = i64::from(row.available);
     let changes = conn.stock_changes_after(sku.0, 0)?;
@@ -226,7 +226,7 @@ fn facts<D: Database>(conn: &mut D, sku: SkuNo) -> Result<Option<(SkuFacts, Fail
         })
         .map(|(_, units)| units.unwrap_or(0).unsigned_abs())
         .sum();
-    let facts = SkuFacts {
+    Ok(Some(SkuFacts {
         sku,
         initial,
         available,
@@ -236,6 +236,6 @@ fn facts<D: Database>(conn: &mut D, sku: SkuNo) -> Result<Option<(SkuFacts, Fail
         starts_at_ms: sale.starts_at_ms,
         ends_at_ms: sale.ends_at_ms,
         phases: PhaseHistory::new(convert_rows(conn.phase_rows(sale.sale_no)?)?),
-    };
-    Ok(Some((facts, FailureFacts { given_back_units })))
+        given_back_units,
+    }))
 }

@@ -15,7 +15,7 @@
 use std::time::Duration;
 
 use crate::db::{self, AuditRow, Ledger};
-use crate::domain::invariants::{Checker, FailureFacts, GateFacts, GateView, Violation};
+use crate::domain::invariants::{Checker, GateFacts, GateView, Violation};
 use crate::domain::{Order, RequestStatus, RetentionState, Sale, SaleId, Sku, SkuNo};
 use crate::outbox;
 use crate::runtime::clock::rfc3339;
@@ -233,7 +233,7 @@ impl AuditRun<'_> {
         for reading in 1..=READINGS_MAX {
             let before = self.gate_facts(sku.no).await?;
             let mut checker = Checker::default();
-            let failures = self.check_rows(sku, before.is_some(), &mut checker).await?;
+            self.check_rows(sku, before.is_some(), &mut checker).await?;
             let after = self.gate_facts(sku.no).await?;
             let is_last = reading == READINGS_MAX;
             if before != after && !is_last {
@@ -269,7 +269,7 @@ impl AuditRun<'_> {
                 let num_ordered = gates.num_ordered.min(before.num_ordered);
                 GateFacts { num_unsettled, num_ordered, ..gates }
             });
-            checker.end(gates, failures, self.now_ms);
+            checker.end(gates, self.now_ms);
             let found = self.sources.ledger.anomalies(sku.no).await?;
             for request in found.orders_and_failures {
                 checker.report(Violation::order_and_failure(sku.no, request));
@@ -302,27 +302,22 @@ impl AuditRun<'_> {
         sku: &Sku,
         with_gates: bool,
         checker: &mut Checker,
-    ) -> Result<FailureFacts, Error> {
-        let mut failures = FailureFacts::default();
+    ) -> Result<(), Error> {
         let scan = |visit| self.sources.ledger.scan_audit(sku.no, visit);
         for_each_chunk(scan, async |rows| {
             let mut orders = Vec::with_capacity(rows.len());
             for row in rows {
                 match row {
-                    AuditRow::Sku(facts, of_failures) => {
-                        failures = of_failures;
-                        checker.begin(facts);
-                    }
+                    AuditRow::Sku(facts) => checker.begin(facts),
                     AuditRow::Order(order) => orders.push(order),
                 }
             }
             for orders in orders.chunks(CHUNK) {
                 self.check_orders(sku.no, with_gates, orders, checker).await?;
             }
-            Ok::<_, Error>(())
+            Ok(())
         })
-        .await?;
-        Ok(failures)
+        .await
     }
 
     async fn check_orders(

@@ -7,7 +7,7 @@ use floodgate::broker::{Route, Subscriber};
 use floodgate::config::Tier;
 use floodgate::db::{DeadLetterStore, SaleStore};
 use floodgate::domain::invariants::{
-    Checker, DETAILS_MAX, FailureFacts, GateFacts, GateView, SkuFacts, Violation,
+    Checker, DETAILS_MAX, GateFacts, GateView, SkuFacts, Violation,
 };
 use floodgate::domain::{
     BucketKey, BucketNo, InvariantId, Order, OrderState, Phase, PhaseChange, PhaseHistory, Policy,
@@ -322,6 +322,7 @@ fn units_of_an_ended_order_that_come_back_twice_or_never_break_compensated_once(
                 changed_at_ms: 0,
                 applied_at_ms: Some(0),
             }]),
+            given_back_units: 0,
         });
         checker.order(&ended, Some(GateView::Ordered { is_live }));
         let gates = GateFacts {
@@ -331,7 +332,7 @@ fn units_of_an_ended_order_that_come_back_twice_or_never_break_compensated_once(
             returned_units,
             ..GateFacts::default()
         };
-        checker.end(Some(gates), FailureFacts::default(), START_MS);
+        checker.end(Some(gates), START_MS);
         let mut found: Vec<_> = checker.finish().0.iter().map(|v| v.invariant).collect();
         found.sort();
         assert_eq!(found, expected, "{is_live} {left} {returned_units}");

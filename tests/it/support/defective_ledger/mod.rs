@@ -11,7 +11,7 @@ use floodgate::db::{
     OrderWriter, Visitor,
 };
 use floodgate::domain::book::gives_back;
-use floodgate::domain::invariants::{FailureFacts, SkuFacts};
+use floodgate::domain::invariants::SkuFacts;
 use floodgate::domain::{
     BuyerId, Epoch, Examination, Failure, Order, OrderIntent, OrderKey, OrderTimeline, Payment,
     PhaseChange, PhaseHistory, Repair, RequestId, Sale, Sku, SkuNo, TraceId,
@@ -168,11 +168,11 @@ impl Rows {
         self.orders.iter().filter(|order| order.sku == no).copied().collect()
     }
 
-    fn facts(&self, no: SkuNo) -> (SkuFacts, FailureFacts) {
+    fn facts(&self, no: SkuNo) -> SkuFacts {
         let (sale, sku) = self.sku(no).unwrap();
         let given_back = self.failures.iter().filter(|f| f.sku == no && gives_back(&f.reason));
         let of_sale = self.phases.iter().filter(|(no, _)| *no == sale.no);
-        let facts = SkuFacts {
+        SkuFacts {
             sku: no,
             initial: sku.initial,
             available: self.available[&no],
@@ -182,8 +182,8 @@ impl Rows {
             starts_at_ms: sale.starts_at_ms,
             ends_at_ms: sale.ends_at_ms,
             phases: PhaseHistory::new(of_sale.map(|(_, change)| *change).collect()),
-        };
-        (facts, FailureFacts { given_back_units: given_back.map(|f| u64::from(f.quantity)).sum() })
+            given_back_units: given_back.map(|f| u64::from(f.quantity)).sum(),
+        }
     }
 }
 
@@ -291,12 +291,12 @@ impl OrderReader for DefectiveLedger {
     }
 
     async fn scan_audit(&self, sku: SkuNo, mut visit: Visitor<AuditRow>) -> Result<(), Error> {
-        let ((of_sku, of_failures), mut orders) = {
+        let (facts, mut orders) = {
             let rows = self.rows.lock();
             (rows.facts(sku), rows.orders_of_sku(sku))
         };
         orders.sort_by_key(|order| (order.buyer, order.slot));
-        let facts = [AuditRow::Sku(of_sku, of_failures)].into_iter();
+        let facts = [AuditRow::Sku(facts)].into_iter();
         let mut rows = facts.chain(orders.into_iter().map(AuditRow::Order));
         visit_on_thread(move || rows.all(&mut visit)).await;
         Ok(())
