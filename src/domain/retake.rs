@@ -54,26 +54,11 @@ pub fn pays(payment: &Payment, successor: &Order) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{BuyerId, Epoch, Money, SkuNo};
+    use crate::domain::{Money, samples};
 
     #[test]
     fn money_pays_an_unpaid_order_of_its_price_only() {
-        let (buyer, request) = (BuyerId::new(1).unwrap(), RequestId::new(2).unwrap());
-        let successor = Order {
-            request,
-            sku: SkuNo(1),
-            epoch: Epoch(1),
-            buyer,
-            quantity: 1,
-            slot: 0,
-            amount: 250,
-            state: OrderState::PendingPayment,
-            placed_at_ms: 1,
-            pay_by_ms: Some(2),
-            version: 0,
-            due_ms: Some(2),
-            counts_for_limit: true,
-        };
+        let successor = Order { amount: 250, ..samples::intent(2).order(1) };
         let price = Money { amount: 250, currency: "CNY".parse().unwrap() };
         let payment = Payment {
             key: AttemptKey { order: successor.key(), no: 1 },

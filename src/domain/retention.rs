@@ -82,18 +82,12 @@ impl RetentionChange {
 }
 
 /// SHA-256 of the manifest of an archive; 64 hexadecimal digits as text.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ArchiveDigest(pub [u8; 32]);
 
 impl fmt::Display for ArchiveDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-impl fmt::Debug for ArchiveDigest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self}")
     }
 }
 

@@ -73,8 +73,7 @@ struct OrderAfterEvent {
     /// Price times quantity.
     amount: i64,
     currency: String,
-    #[schema(value_type = OrderState)]
-    state: &'static str,
+    state: OrderState,
     placed_at: String,
     /// The payment deadline that the buyer sees; absent without one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -102,8 +101,7 @@ struct RefusedRequest {
 struct EventPayment {
     payment_id: String,
     provider: String,
-    #[schema(value_type = PaymentState)]
-    state: &'static str,
+    state: PaymentState,
     refunded_total: i64,
 }
 
@@ -161,7 +159,7 @@ impl OrderEventData {
         let payment = payment.zip(event.payment_id).map(|(payment, payment_id)| EventPayment {
             payment_id,
             provider: payment.provider.clone(),
-            state: payment.state.name(),
+            state: payment.state,
             refunded_total: payment.refunded_total,
         });
         let order = OrderAfterEvent {
@@ -173,7 +171,7 @@ impl OrderEventData {
             quantity: order.quantity,
             amount: order.amount,
             currency: sale.currency.to_string(),
-            state: order.state.name(),
+            state: order.state,
             placed_at: rfc3339(order.placed_at_ms),
             pay_by: order.pay_by_ms.map(rfc3339),
             due_at: order.due_ms.map(rfc3339),

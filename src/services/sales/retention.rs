@@ -7,8 +7,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Serialize;
-
 use super::{SalesError, SalesService};
 use crate::db::{ErrorClass, PurgeStep};
 use crate::domain::{
@@ -35,7 +33,7 @@ const ORDERS_MAX: u32 = 500;
 const RETRY_AFTER: Duration = Duration::from_millis(50);
 
 /// How far a purge is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PurgeProgress {
     /// `purging`: call again. `purged`: nothing is left.
     pub state: RetentionState,
