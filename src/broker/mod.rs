@@ -14,6 +14,7 @@
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 use crate::domain::BucketKey;
 
@@ -84,35 +85,50 @@ impl Route {
     }
 }
 
-/// Message properties and headers; see `messages/envelope.rs`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// Message properties and headers; see `messages/envelope.rs`. As JSON, those that a stored dead
+/// letter keeps beside its own columns.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Headers {
     /// The same for every copy of the message.
+    #[serde(skip)]
     pub message_id: String,
     /// `None` for a message of another program.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub content_type: Option<String>,
     /// Version of the wire format.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<i64>,
     /// The installation whose ledger the message is for, as text.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub installation: Option<String>,
     /// The highest sale epoch among the intents.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub epoch: Option<i64>,
     /// W3C trace context of the first intent.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
     /// For order events: the routing key. Not read from deliveries.
+    #[serde(skip)]
     pub topic: Option<String>,
     /// For payment events: the headers of the webhook that sign the body, by their names.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub signature: Vec<(String, String)>,
     /// For dead letters: failed attempts at the ledger.
+    #[serde(skip)]
     pub attempts: u32,
     /// Publish time, Unix epoch milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub sent_at_ms: Option<i64>,
     /// For dead letters: why the message was dead-lettered.
+    #[serde(skip)]
     pub reason: Option<String>,
     /// For dead letters: the queue or component it came from.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub origin: Option<String>,
     /// For dead letters: whether the broker itself dead-lettered it. Read from the broker's
     /// headers, never published.
+    #[serde(skip)]
     pub by_broker: bool,
 }
 

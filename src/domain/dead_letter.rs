@@ -16,6 +16,7 @@ use utoipa::ToSchema;
 
 use super::ids::{BuyerId, RequestId, SkuNo};
 use super::named::{ledger_numbers, named_enum};
+use super::order::OrderKey;
 
 /// Maximum stored bytes of a body; a longer body is truncated, and its length is stored.
 pub const BODY_BYTES_MAX: usize = 1024 * 1024;
@@ -98,17 +99,9 @@ pub struct NewDeadLetter {
     /// The length of the whole body.
     pub body_bytes: u64,
     /// The accepted requests of the message, each once.
-    pub requests: Vec<DeadRequest>,
+    pub requests: Vec<OrderKey>,
     /// When the message was dead-lettered, epoch milliseconds.
     pub dead_at_ms: i64,
-}
-
-/// An accepted request of a dead letter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct DeadRequest {
-    pub request: RequestId,
-    pub sku: SkuNo,
-    pub buyer: BuyerId,
 }
 
 /// A stored dead letter without its body. Origin, reason, attempts, headers and `dead_at_ms` are

@@ -32,8 +32,8 @@ pub mod violation;
 pub use book::{Book, BucketSnapshot, Counting};
 pub use dead_letter::{
     DeadLetter, DeadLetterContent, DeadLetterCounts, DeadLetterFilter, DeadLetterNo,
-    DeadLetterOrder, DeadLetterOrigin, DeadLetterState, DeadLetterTransition, DeadRequest,
-    NewDeadLetter, StoreDeadLetterOutcome,
+    DeadLetterOrder, DeadLetterOrigin, DeadLetterState, DeadLetterTransition, NewDeadLetter,
+    StoreDeadLetterOutcome,
 };
 pub use ids::{BucketNo, BuyerId, Epoch, LoaderToken, RequestId, SaleId, SkuId, SkuNo, TraceId};
 pub use invariants::InvariantId;

@@ -159,6 +159,11 @@ pub struct OrderIntent {
 }
 
 impl OrderIntent {
+    /// The key of the order that this intent writes.
+    pub fn key(&self) -> OrderKey {
+        OrderKey { sku: self.sku, buyer: self.buyer, request: self.request }
+    }
+
     /// The order row that this intent writes at `recorded_at_ms`. Its payment window begins then,
     /// and never before the time of the gate: a ledger writer whose clock is behind ends no order
     /// early.
@@ -266,7 +271,7 @@ pub struct Order {
     pub counts_for_limit: bool,
 }
 
-/// What finds an order along the ledger's primary key.
+/// A request with its SKU and buyer: what finds its order along the ledger's primary key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OrderKey {
     pub sku: SkuNo,

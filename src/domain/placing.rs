@@ -28,6 +28,11 @@ pub struct Examination {
 }
 
 impl Examination {
+    /// Whether the request has an order or a recorded failure.
+    pub fn has_ended(&self, request: RequestId) -> bool {
+        self.orders.contains_key(&request) || self.failures.contains_key(&request)
+    }
+
     /// The outcome of one intent by these rows. `None`: it may be written.
     #[must_use]
     pub fn outcome_of(&self, intent: &OrderIntent) -> Option<PlaceOutcome> {

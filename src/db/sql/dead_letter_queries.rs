@@ -11,7 +11,7 @@ use crate::db::rows::{narrow, readable, units, unstorable};
 use crate::db::schema::{dead_letters, dead_requests};
 use crate::domain::{
     DeadLetter, DeadLetterFilter, DeadLetterNo, DeadLetterOrigin, DeadLetterState,
-    DeadLetterTransition, DeadRequest, NewDeadLetter, RequestId,
+    DeadLetterTransition, NewDeadLetter, OrderKey, RequestId,
 };
 
 /// A row of `dead_letters`, without digest and body.
@@ -167,8 +167,8 @@ trait DeadLetterQueries {
     }
 
     /// Writes the requests of a dead letter.
-    fn insert_dead_requests(&mut self, letter_no: i64, dead: &[DeadRequest]) -> QueryResult<()> {
-        let value = |dead: &DeadRequest| {
+    fn insert_dead_requests(&mut self, letter_no: i64, dead: &[OrderKey]) -> QueryResult<()> {
+        let value = |dead: &OrderKey| {
             (
                 dead_requests::request_id.eq(dead.request.to_db()),
                 dead_requests::letter_no.eq(letter_no),

@@ -72,7 +72,7 @@ fn place<D: Database>(
         // A sum that exceeds its column also exceeds the stock or the quota.
         return Ok(None);
     };
-    let keys = batch.iter().map(key_of).collect::<Vec<_>>();
+    let keys = batch.iter().map(OrderIntent::key).collect::<Vec<_>>();
     let placed = in_transaction(conn, fence, |conn| {
         // Writes orders and then reads failures, whereas `record_failures` writes failures and then
         // reads orders, so that one of two concurrent transactions reads the other's row. The stock
@@ -103,10 +103,6 @@ fn any_refused<D: Database>(conn: &mut D, keys: &[OrderKey]) -> Result<bool, Err
     }
     let requests: Vec<i64> = keys.iter().map(|key| key.request.to_db()).collect();
     Ok(conn.any_failed(&requests)?)
-}
-
-fn key_of(intent: &OrderIntent) -> OrderKey {
-    OrderKey { sku: intent.sku, buyer: intent.buyer, request: intent.request }
 }
 
 fn of_buyer(intent: &OrderIntent) -> SkuAndBuyer {

@@ -127,15 +127,12 @@ impl AuditRun<'_> {
         for key in BucketKey::all_of(sku) {
             for chunk in stock.unsettled(key, i64::MAX).await?.chunks(CHUNK) {
                 let ended = self.sources.ledger.examine(chunk.to_vec()).await?;
-                let has_ended = |request: &RequestId| {
-                    ended.orders.contains_key(request) || ended.failures.contains_key(request)
-                };
                 let requests = chunk.iter().map(|intent| intent.request);
-                let open = requests.filter(|request| !has_ended(request)).collect();
+                let open = requests.filter(|request| !ended.has_ended(*request)).collect();
                 let dead = self.sources.ledger.dead_lettered_among(open, i64::MAX).await?;
                 for intent in chunk {
                     let end = match intent.request {
-                        request if has_ended(&request) => RequestEnd::Ledger,
+                        request if ended.has_ended(request) => RequestEnd::Ledger,
                         request if dead.contains(&request) => RequestEnd::DeadLetter,
                         _ => RequestEnd::None,
                     };

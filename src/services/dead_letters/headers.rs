@@ -13,7 +13,7 @@ use crate::broker::{Delivery, Headers, SIGNATURE_HEADERS};
 use crate::domain::dead_letter::{
     BODY_BYTES_MAX, DeadLetterOrigin, MESSAGE_ID_CHARS_MAX, NewDeadLetter, TEXT_CHARS_MAX, clip,
 };
-use crate::domain::{DeadRequest, OrderIntent};
+use crate::domain::{OrderIntent, OrderKey};
 use crate::messages::envelope;
 use crate::messages::envelope::EnvelopeReader;
 use crate::outbox::OutboxDeadLetter;
@@ -30,51 +30,27 @@ const HEADER_CHARS_MAX: usize = 500;
 pub struct DeadLetterHeaders {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub routing_key: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub content_type: Option<String>,
-    /// Version of the envelope format.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub version: Option<i64>,
-    /// The installation, that is the ledger, that the message is for.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub installation: Option<String>,
-    /// Largest epoch of its intents.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub epoch: Option<i64>,
-    /// Trace of the first intent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub traceparent: Option<String>,
-    /// Publish time, epoch milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub sent_at_ms: Option<i64>,
-    /// Where it was dead-lettered, as the dead-lettering component states it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub origin: Option<String>,
-    /// The headers that sign a payment event.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub signature: Vec<(String, String)>,
+    #[serde(flatten)]
+    pub message: Headers,
 }
 
 impl DeadLetterHeaders {
     fn of(headers: &Headers, routing_key: Option<&str>) -> Self {
         let clipped =
             |text: &Option<String>| text.as_deref().map(|text| clip(text, HEADER_CHARS_MAX));
-        Self {
-            routing_key: routing_key.map(|key| clip(key, HEADER_CHARS_MAX)),
+        let message = Headers {
             content_type: clipped(&headers.content_type),
-            version: headers.version,
             installation: clipped(&headers.installation),
-            epoch: headers.epoch,
             traceparent: clipped(&headers.traceparent),
-            sent_at_ms: headers.sent_at_ms,
             origin: clipped(&headers.origin),
-            signature: headers.signature.clone(),
-        }
+            ..headers.clone()
+        };
+        Self { routing_key: routing_key.map(|key| clip(key, HEADER_CHARS_MAX)), message }
     }
 
     /// Whether the message is a payment event: its consumer or the broker names its queue.
     pub fn is_payment(&self) -> bool {
-        let origin = self.origin.as_deref().unwrap_or_default();
+        let origin = self.message.origin.as_deref().unwrap_or_default();
         origin == PAYMENTS || origin.ends_with(".payments")
     }
 
@@ -82,20 +58,6 @@ impl DeadLetterHeaders {
     /// replayed.
     pub fn read(stored: &str) -> Self {
         serde_json::from_str(stored).unwrap_or_default()
-    }
-
-    /// The headers to open the body with.
-    pub fn headers(&self) -> Headers {
-        Headers {
-            content_type: self.content_type.clone(),
-            version: self.version,
-            installation: self.installation.clone(),
-            epoch: self.epoch,
-            traceparent: self.traceparent.clone(),
-            sent_at_ms: self.sent_at_ms,
-            signature: self.signature.clone(),
-            ..Headers::default()
-        }
     }
 }
 
@@ -140,8 +102,8 @@ pub fn from_outbox(found: &OutboxDeadLetter, reader: &EnvelopeReader) -> NewDead
     let dead_at_ms = found.dead_at_ms;
     let of_relay = envelope::headers(&found.bytes, &reader.installation, dead_at_ms);
     let of_relay = of_relay.unwrap_or_default();
-    let headers = Headers { attempts: found.attempts, ..of_relay };
-    let stored = DeadLetterHeaders { sent_at_ms: None, ..DeadLetterHeaders::of(&headers, None) };
+    let headers = Headers { attempts: found.attempts, sent_at_ms: None, ..of_relay };
+    let stored = DeadLetterHeaders::of(&headers, None);
     let (origin, reason) = (DeadLetterOrigin::Relay, &found.reason);
     let requests = verified_requests(&headers, &found.bytes, reader);
     new_dead_letter(origin, dead_at_ms, &headers, &stored, reason, &found.bytes, requests)
@@ -154,7 +116,7 @@ fn new_dead_letter(
     stored: &DeadLetterHeaders,
     reason: &str,
     body: &Bytes,
-    requests: Vec<DeadRequest>,
+    requests: Vec<OrderKey>,
 ) -> NewDeadLetter {
     let kept = body.get(..BODY_BYTES_MAX).unwrap_or(body);
     let reason = if kept.len() < body.len() {
@@ -179,15 +141,10 @@ fn new_dead_letter(
 /// The requests whose end state is this dead letter: all requests of the message if it can be
 /// replayed, otherwise none. A request must not end where it cannot be replayed: the reconciler
 /// publishes it again.
-fn verified_requests(headers: &Headers, body: &Bytes, reader: &EnvelopeReader) -> Vec<DeadRequest> {
+fn verified_requests(headers: &Headers, body: &Bytes, reader: &EnvelopeReader) -> Vec<OrderKey> {
     let intents = replay::verified_intents(headers, body, reader).unwrap_or_default();
-    let dead = |intent: &OrderIntent| DeadRequest {
-        request: intent.request,
-        sku: intent.sku,
-        buyer: intent.buyer,
-    };
-    let mut requests: Vec<DeadRequest> = intents.iter().map(dead).collect();
-    requests.sort_unstable();
+    let mut requests: Vec<OrderKey> = intents.iter().map(OrderIntent::key).collect();
+    requests.sort_unstable_by_key(|dead| (dead.request, dead.sku, dead.buyer));
     requests.dedup_by_key(|dead| dead.request);
     requests
 }

@@ -35,13 +35,13 @@ pub fn prepare(
     }
     let body = Bytes::copy_from_slice(&content.body);
     let stored = DeadLetterHeaders::read(&content.dead_letter.headers);
-    let headers = stored.headers();
     if stored.is_payment() {
-        let headers = Headers { message_id: content.dead_letter.message_id.clone(), ..headers };
+        let message_id = content.dead_letter.message_id.clone();
+        let headers = Headers { message_id, origin: None, ..stored.message };
         let message = Message { route: Route::Payments, headers, body };
         return Ok(ReplayableDeadLetter { message, intents: Vec::new() });
     }
-    let intents = verified_intents(&headers, &body, reader)?;
+    let intents = verified_intents(&stored.message, &body, reader)?;
     let first = intents
         .first()
         .ok_or_else(|| MalformedEnvelope::new(EnvelopeFlaw::Body, "nothing is in it"))?;
@@ -74,6 +74,6 @@ pub fn intents_held_by(
     body: Vec<u8>,
     reader: &EnvelopeReader,
 ) -> Vec<OrderIntent> {
-    let headers = DeadLetterHeaders::read(&dead_letter.headers).headers();
-    verified_intents(&headers, &body.into(), reader).unwrap_or_default()
+    let stored = DeadLetterHeaders::read(&dead_letter.headers);
+    verified_intents(&stored.message, &body.into(), reader).unwrap_or_default()
 }

@@ -170,10 +170,7 @@ impl DeadLetterService {
         }
         let (broker, replay) = self.prepare(&content)?;
         let examined = self.ledger.examine(replay.intents.clone()).await?;
-        let has_ended = |intent: &OrderIntent| {
-            examined.orders.contains_key(&intent.request)
-                || examined.failures.contains_key(&intent.request)
-        };
+        let has_ended = |intent: &OrderIntent| examined.has_ended(intent.request);
         let has_requests = !replay.intents.is_empty();
         let outcome = if has_requests && replay.intents.iter().all(has_ended) {
             DeadLetterOutcome::Resolved

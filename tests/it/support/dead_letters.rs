@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use floodgate::db::{DeadLetterStore, Error};
 use floodgate::domain::{
     DeadLetter, DeadLetterContent, DeadLetterCounts, DeadLetterFilter, DeadLetterNo,
-    DeadLetterOrigin, DeadLetterState, DeadLetterTransition, DeadRequest, NewDeadLetter, RequestId,
+    DeadLetterOrigin, DeadLetterState, DeadLetterTransition, NewDeadLetter, OrderKey, RequestId,
     SkuNo, StoreDeadLetterOutcome,
 };
 
@@ -31,9 +31,9 @@ pub fn new_dead_letter(requests: &[u64]) -> NewDeadLetter {
 }
 
 /// Request `number` of buyer `number`, for SKU 1.
-pub fn dead_request(number: u64) -> DeadRequest {
+pub fn dead_request(number: u64) -> OrderKey {
     let request = RequestId::new(number).unwrap();
-    DeadRequest { request, sku: SkuNo(1), buyer: buyer(number) }
+    OrderKey { request, sku: SkuNo(1), buyer: buyer(number) }
 }
 
 /// Dead letters in the order of their arrival.
@@ -41,7 +41,7 @@ pub fn dead_request(number: u64) -> DeadRequest {
 pub struct MemoryDeadLetters {
     stored: Vec<([u8; 32], DeadLetterContent)>,
     /// Those of each.
-    requests: Vec<Vec<DeadRequest>>,
+    requests: Vec<Vec<OrderKey>>,
 }
 
 impl MemoryDeadLetters {
@@ -91,7 +91,7 @@ impl MemoryDeadLetters {
                     dead_letter.reason.to_lowercase().contains(&reason.to_lowercase())
                 })
         };
-        let is_meant = |dead: &DeadRequest| {
+        let is_meant = |dead: &OrderKey| {
             filter.request.is_none_or(|request| dead.request == request)
                 && filter.buyer.is_none_or(|buyer| dead.buyer == buyer)
                 && filter.skus.as_ref().is_none_or(|skus| skus.contains(&dead.sku))

@@ -30,7 +30,7 @@ fn envelope(intents: &[OrderIntent]) -> (Headers, Bytes) {
     (envelope::headers(&body, INSTALLATION, 1).unwrap(), body.into())
 }
 
-fn content(headers: &DeadLetterHeaders, body: &[u8]) -> DeadLetterContent {
+fn content(headers: &Headers, body: &[u8]) -> DeadLetterContent {
     let dead_letter = DeadLetter {
         no: DeadLetterNo(1),
         origin: DeadLetterOrigin::Consumer,
@@ -48,12 +48,12 @@ fn content(headers: &DeadLetterHeaders, body: &[u8]) -> DeadLetterContent {
     DeadLetterContent { dead_letter, body: body.to_vec(), requests: Vec::new() }
 }
 
-fn ours() -> DeadLetterHeaders {
-    DeadLetterHeaders {
+fn ours() -> Headers {
+    Headers {
         content_type: Some(envelope::CONTENT_TYPE.to_owned()),
         version: Some(envelope::VERSION),
         installation: Some(INSTALLATION.to_owned()),
-        ..DeadLetterHeaders::default()
+        ..Headers::default()
     }
 }
 
@@ -168,7 +168,7 @@ fn foreign_headers_are_clipped_and_parsed_again() {
     assert_eq!(dead_letter.reason.chars().count(), TEXT_CHARS_MAX);
     assert!(dead_letter.attempts <= i32::MAX.unsigned_abs() && dead_letter.headers.len() < 4000);
     let read = DeadLetterHeaders::read(&dead_letter.headers);
-    assert_eq!(read.content_type.unwrap().chars().count(), 500);
+    assert_eq!(read.message.content_type.unwrap().chars().count(), 500);
     assert_eq!(read.routing_key.as_deref(), Some("0"));
     assert_eq!(DeadLetterHeaders::read("no JSON"), DeadLetterHeaders::default());
 }
@@ -196,10 +196,10 @@ fn the_error_states_why_it_cannot_be_replayed() {
     broken[INTENT_BYTES + 22] = 99;
     let broken = why(&content(&ours(), &broken));
     assert!(broken.contains("1 of its 2 intents cannot be read"), "{broken}");
-    let newer = DeadLetterHeaders { version: Some(envelope::VERSION + 1), ..ours() };
+    let newer = Headers { version: Some(envelope::VERSION + 1), ..ours() };
     assert!(why(&content(&newer, &body)).contains("newer"));
-    let foreign = DeadLetterHeaders { installation: Some("x".to_owned()), ..ours() };
+    let foreign = Headers { installation: Some("x".to_owned()), ..ours() };
     assert!(why(&content(&foreign, &body)).contains("belongs to"));
-    assert!(why(&content(&DeadLetterHeaders::default(), b"hello")).contains("no content type"));
+    assert!(why(&content(&Headers::default(), b"hello")).contains("no content type"));
     assert!(why(&content(&ours(), b"")).contains("no whole number"));
 }

@@ -6,8 +6,8 @@ use floodgate::db::Ledger;
 use floodgate::domain::dead_letter::BODY_BYTES_MAX;
 use floodgate::domain::{
     DeadLetter, DeadLetterContent, DeadLetterCounts, DeadLetterFilter, DeadLetterNo,
-    DeadLetterOrder, DeadLetterOrigin, DeadLetterState, DeadLetterTransition, DeadRequest,
-    NewDeadLetter, RequestId, SkuNo, StoreDeadLetterOutcome,
+    DeadLetterOrder, DeadLetterOrigin, DeadLetterState, DeadLetterTransition, NewDeadLetter,
+    OrderKey, RequestId, SkuNo, StoreDeadLetterOutcome,
 };
 
 use super::Backend;
@@ -243,7 +243,7 @@ pub async fn dead_letters_come_newest_first_in_pages(backend: &dyn Backend) {
 
 pub async fn dead_letters_are_found_and_counted_by_every_condition(backend: &dyn Backend) {
     let ledger = backend.open().await;
-    let of_sku = |number, sku| DeadRequest { sku: SkuNo(sku), ..dead_request(number) };
+    let of_sku = |number, sku| OrderKey { sku: SkuNo(sku), ..dead_request(number) };
     for (reason, requests, dead_at_ms) in [
         ("no sale has SKU 9", vec![of_sku(1, 9), of_sku(2, 8)], 100),
         ("100% broken_", vec![of_sku(3, 8)], 200),
