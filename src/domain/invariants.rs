@@ -79,13 +79,12 @@ struct SkuTotals {
     /// Buyers with orders that count for their limit, as the gates know them.
     num_counted_buyers: u64,
     num_gate_ordered: u64,
-    buyer: Option<BuyerTotals>,
+    buyer: Option<(BuyerId, BuyerTotals)>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct BuyerTotals {
-    id: BuyerId,
-    last_slot: i64,
+    last_slot: Option<i64>,
     /// Orders that count for the limit.
     counted_orders: u64,
     counted_units: u64,
@@ -126,43 +125,34 @@ impl Checker {
     pub fn order(&mut self, order: &Order, gate: Option<GateView>) {
         let Some(mut sku) = self.sku.take() else { return };
         self.num_orders += 1;
-        if sku.buyer.as_ref().is_none_or(|buyer| buyer.id != order.buyer) {
+        if sku.buyer.as_ref().is_some_and(|(id, _)| *id != order.buyer) {
             self.end_buyer(&mut sku);
-            sku.buyer = Some(BuyerTotals {
-                id: order.buyer,
-                last_slot: i64::MIN,
-                counted_orders: 0,
-                counted_units: 0,
-                limit: None,
-                is_counted: false,
-            });
         }
-        if let Some(buyer) = sku.buyer.as_mut() {
-            if buyer.last_slot == order.slot {
-                let detail =
-                    format!("sku {} buyer {}: slot {} twice", order.sku, order.buyer, order.slot);
-                let violation = Violation::new(InvariantId::LimitHeld, OverSell, Record, detail);
-                let violation = violation.of_sku(order.sku).of_buyer(Some(order.buyer));
-                self.report(violation.of_request(Some(order.request)));
-            }
-            buyer.last_slot = order.slot;
-            let units = u64::from(order.quantity);
-            let is_live_there = gate == Some(GateView::Ordered { is_live: true });
-            let is_returning = !order.state.is_live() && is_live_there;
-            buyer.is_counted |= order.counts_for_limit || is_returning;
-            if order.counts_for_limit {
-                buyer.counted_orders += 1;
-                buyer.counted_units += units;
-                let terms = sku.facts.history.terms_in(order.epoch);
-                let limit = terms.map_or(sku.facts.policy.quota(), |terms| terms.limit);
-                buyer.limit = buyer.limit.max(limit);
-            }
-            if order.state.is_live() {
-                sku.live_units += i64::from(order.quantity);
-            } else {
-                sku.ended_units += units;
-                sku.returning_units += if is_returning { units } else { 0 };
-            }
+        let (_, buyer) = sku.buyer.get_or_insert((order.buyer, BuyerTotals::default()));
+        if buyer.last_slot == Some(order.slot) {
+            let detail =
+                format!("sku {} buyer {}: slot {} twice", order.sku, order.buyer, order.slot);
+            let violation = Violation::new(InvariantId::LimitHeld, OverSell, Record, detail);
+            let violation = violation.of_sku(order.sku).of_buyer(Some(order.buyer));
+            self.report(violation.of_request(Some(order.request)));
+        }
+        buyer.last_slot = Some(order.slot);
+        let units = u64::from(order.quantity);
+        let is_live_there = gate == Some(GateView::Ordered { is_live: true });
+        let is_returning = !order.state.is_live() && is_live_there;
+        buyer.is_counted |= order.counts_for_limit || is_returning;
+        if order.counts_for_limit {
+            buyer.counted_orders += 1;
+            buyer.counted_units += units;
+            let terms = sku.facts.history.terms_in(order.epoch);
+            let limit = terms.map_or(sku.facts.policy.quota(), |terms| terms.limit);
+            buyer.limit = buyer.limit.max(limit);
+        }
+        if order.state.is_live() {
+            sku.live_units += i64::from(order.quantity);
+        } else {
+            sku.ended_units += units;
+            sku.returning_units += if is_returning { units } else { 0 };
         }
         self.check_row(&sku.facts, order);
         self.check_gate(&mut sku, order, gate);
@@ -226,7 +216,7 @@ impl Checker {
     }
 
     fn end_buyer(&mut self, sku: &mut SkuTotals) {
-        let Some(buyer) = sku.buyer.take() else { return };
+        let Some((id, buyer)) = sku.buyer.take() else { return };
         sku.num_counted_buyers += u64::from(buyer.is_counted);
         let over = match sku.facts.policy {
             Policy::OnePerBuyer { .. } => buyer.counted_orders > 1,
@@ -237,11 +227,11 @@ impl Checker {
         };
         if over {
             let detail = format!(
-                "sku {} buyer {}: {} orders, {} units",
-                sku.facts.sku, buyer.id, buyer.counted_orders, buyer.counted_units
+                "sku {} buyer {id}: {} orders, {} units",
+                sku.facts.sku, buyer.counted_orders, buyer.counted_units
             );
             let violation = Violation::new(InvariantId::LimitHeld, OverSell, Record, detail);
-            let violation = violation.of_sku(sku.facts.sku).of_buyer(Some(buyer.id));
+            let violation = violation.of_sku(sku.facts.sku).of_buyer(Some(id));
             self.report(violation.by(buyer.counted_units));
         }
     }

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::{SalesError, SalesService};
 use crate::db;
-use crate::domain::{SaleId, Sku};
+use crate::domain::SaleId;
 use crate::stock::BucketHealth;
 
 /// The buckets of one SKU.
@@ -38,36 +38,26 @@ impl SalesService {
         let (phase, epoch) = (listed.sale.phase, listed.sale.epoch);
         let mut reports = Vec::with_capacity(listed.skus.len());
         for sku in &listed.skus {
-            let health = self.backends.stock.health(sku, phase, epoch).await;
-            let (health, why) = match health {
+            let (health, why) = match self.backends.stock.health(sku, phase, epoch).await {
                 Ok(health) => describe(&health),
                 Err(error) => ("unavailable", Some(error.to_string())),
             };
-            reports.push(self.report_on(sku, health, why).await);
+            let facts = self.backends.stock.facts(sku.no).await.ok();
+            let left = self.backends.ledger.available(sku.no);
+            let left_in_ledger = db::with_timeout("the units left", left).await.ok();
+            reports.push(SkuBucketsReport {
+                sku_id: sku.id.to_string(),
+                sku_no: sku.no.to_string(),
+                buckets: sku.buckets,
+                health,
+                why,
+                free: facts.as_ref().filter(|facts| facts.counts_units).map(|facts| facts.left),
+                left_in_ledger,
+                unsettled: facts.as_ref().map(|facts| facts.num_unsettled),
+                has_open_loan: facts.is_some_and(|facts| facts.open_loan.is_some()),
+            });
         }
         Ok(reports)
-    }
-
-    async fn report_on(
-        &self,
-        sku: &Sku,
-        health: &'static str,
-        why: Option<String>,
-    ) -> SkuBucketsReport {
-        let facts = self.backends.stock.facts(sku.no).await.ok();
-        let left = self.backends.ledger.available(sku.no);
-        let left_in_ledger = db::with_timeout("the units left", left).await.ok();
-        SkuBucketsReport {
-            sku_id: sku.id.to_string(),
-            sku_no: sku.no.to_string(),
-            buckets: sku.buckets,
-            health,
-            why,
-            free: facts.as_ref().filter(|facts| facts.counts_units).map(|facts| facts.left),
-            left_in_ledger,
-            unsettled: facts.as_ref().map(|facts| facts.num_unsettled),
-            has_open_loan: facts.is_some_and(|facts| facts.open_loan.is_some()),
-        }
     }
 }
 
