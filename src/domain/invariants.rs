@@ -133,8 +133,8 @@ impl Checker {
             let detail =
                 format!("sku {} buyer {}: slot {} twice", order.sku, order.buyer, order.slot);
             let violation = Violation::new(InvariantId::LimitHeld, OverSell, Record, detail);
-            let violation = violation.of_sku(order.sku).of_buyer(Some(order.buyer));
-            self.report(violation.of_request(Some(order.request)));
+            let violation = violation.of_sku(order.sku).of_buyer(order.buyer);
+            self.report(violation.of_request(order.request));
         }
         buyer.last_slot = Some(order.slot);
         let units = u64::from(order.quantity);
@@ -168,7 +168,7 @@ impl Checker {
             if let Some(fault) = fault {
                 let detail = format!("request {}: {fault}", order.request);
                 let violation = Violation::new(invariant, OverSell, Record, detail);
-                self.report(violation.of_sku(order.sku).of_request(Some(order.request)));
+                self.report(violation.of_sku(order.sku).of_request(order.request));
             }
         }
     }
@@ -189,7 +189,7 @@ impl Checker {
         };
         let detail = format!("request {}: {what}", order.request);
         let violation = Violation::new(invariant, Drift, LoadBuckets, detail);
-        self.report(violation.of_sku(order.sku).of_request(Some(order.request)));
+        self.report(violation.of_sku(order.sku).of_request(order.request));
     }
 
     /// Ends the rows of the SKU and compares the sums, also with those of the gates if given.
@@ -231,7 +231,7 @@ impl Checker {
                 sku.facts.sku, buyer.counted_orders, buyer.counted_units
             );
             let violation = Violation::new(InvariantId::LimitHeld, OverSell, Record, detail);
-            let violation = violation.of_sku(sku.facts.sku).of_buyer(Some(id));
+            let violation = violation.of_sku(sku.facts.sku).of_buyer(id);
             self.report(violation.by(buyer.counted_units));
         }
     }

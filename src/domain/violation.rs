@@ -52,14 +52,14 @@ impl Violation {
     }
 
     #[must_use]
-    pub fn of_buyer(mut self, buyer: Option<BuyerId>) -> Self {
-        self.subject.buyer = buyer;
+    pub fn of_buyer(mut self, buyer: impl Into<Option<BuyerId>>) -> Self {
+        self.subject.buyer = buyer.into();
         self
     }
 
     #[must_use]
-    pub fn of_request(mut self, request: Option<RequestId>) -> Self {
-        self.subject.request = request;
+    pub fn of_request(mut self, request: impl Into<Option<RequestId>>) -> Self {
+        self.subject.request = request.into();
         self
     }
 

@@ -3,7 +3,7 @@
 //!
 //! A hint only says where to look: a lost, late, repeated or wrong one does no harm.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use crate::broker::{Headers, Message, Route};
 use crate::domain::{BuyerId, OrderKey, RequestId, SkuNo};
@@ -48,14 +48,10 @@ pub fn orders_in(headers: &Headers, body: &Bytes, installation: &str) -> Option<
 }
 
 fn read(bytes: &[u8; ORDER_BYTES]) -> Option<OrderKey> {
-    let [s0, s1, s2, s3, ids @ ..] = bytes;
-    let (ids, _) = ids.as_chunks::<8>();
-    let number = |at: usize| ids.get(at).copied().map(u64::from_be_bytes);
-    Some(OrderKey {
-        sku: SkuNo(i32::from_be_bytes([*s0, *s1, *s2, *s3])),
-        buyer: BuyerId::new(number(0)?)?,
-        request: RequestId::new(number(1)?)?,
-    })
+    let mut bytes = bytes.as_slice();
+    let (sku, buyer, request) = (bytes.get_i32(), bytes.get_u64(), bytes.get_u64());
+    let (buyer, request) = (BuyerId::new(buyer)?, RequestId::new(request)?);
+    Some(OrderKey { sku: SkuNo(sku), buyer, request })
 }
 
 #[cfg(test)]

@@ -76,7 +76,7 @@ impl QueuedRequests {
                 RepairAction::Submit,
                 detail,
             );
-            checker.report(violation.of_sku(sku.no).of_request(Some(*request)));
+            checker.report(violation.of_sku(sku.no).of_request(*request));
         }
         let others = self.num_overdue - self.overdue.len() as u64;
         if others > 0 {
