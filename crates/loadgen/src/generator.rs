@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 
 use super::pacer;
 use super::plan::{Load, LoadError, Outcome, Pace, TransportError};
-use super::recorder::Recorder;
+use super::report::Report;
 use super::response::{self, Response};
 use super::run::Shared;
 use crate::clock;
@@ -37,7 +37,8 @@ pub(super) struct Due {
 /// State shared by the tasks of one thread.
 pub(super) struct Generator {
     pub(super) shared: Arc<Shared>,
-    recorder: Arc<Recorder>,
+    /// Only the progress display contends for the lock.
+    report: Arc<Mutex<Report>>,
     /// Requests of an open loop that wait for a connection.
     backlog: Mutex<VecDeque<Due>>,
     planned: Notify,
@@ -50,7 +51,7 @@ pub(super) struct Generator {
 /// Runs thread `thread` of a load to its end.
 pub(super) fn run(
     shared: Arc<Shared>,
-    recorder: Arc<Recorder>,
+    report: Arc<Mutex<Report>>,
     thread: usize,
 ) -> Result<(), LoadError> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
@@ -58,7 +59,7 @@ pub(super) fn run(
     let (pace, connections) = (shared.load.pace, shared.load.connections_of(thread));
     let generator = Arc::new(Generator {
         shared,
-        recorder,
+        report,
         backlog: Mutex::default(),
         planned: Notify::new(),
         open: AtomicU64::new(0),
@@ -91,8 +92,7 @@ impl Generator {
     pub(super) fn expire(&self, now: Instant, late_limit: Duration) {
         let is_late = |due: &Due| now.saturating_duration_since(due.planned) > late_limit;
         while let Some(due) = self.pop(is_late) {
-            self.recorder.record(due.seq, &Outcome::Unsent, Duration::ZERO);
-            self.open.fetch_sub(1, Ordering::Relaxed);
+            self.end(due, &Outcome::Unsent);
         }
     }
 
@@ -123,13 +123,12 @@ impl Generator {
     }
 
     /// Records the end of a request.
-    fn end(&self, due: Due, result: &Result<Response, TransportError>, received: &[u8]) {
-        let outcome = match result {
-            Ok(response) => Outcome::Answered(response.answer(received)),
-            Err(error) => Outcome::Unknown(*error),
-        };
+    fn end(&self, due: Due, outcome: &Outcome<'_>) {
         let latency = clock::now_monotonic().saturating_duration_since(due.planned);
-        self.recorder.record(due.seq, &outcome, latency);
+        if let Some(observer) = &self.shared.load.observer {
+            observer(due.seq, outcome);
+        }
+        self.report.lock().count(outcome, latency);
         self.open.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -143,7 +142,7 @@ async fn serve(generator: Arc<Generator>) {
             // In an open loop requests wait for another connection.
             if load.pace == Pace::Closed {
                 let Some(due) = generator.next().await else { return };
-                generator.end(due, &Err(TransportError::Connect), &[]);
+                generator.end(due, &Outcome::Unknown(TransportError::Connect));
             }
             continue;
         };
@@ -157,14 +156,20 @@ async fn serve(generator: Arc<Generator>) {
             };
             let Some(due) = due else { return };
             request.clear();
-            received.clear();
             (load.source)(due.seq, &mut request);
             let exchange = exchange(&mut stream, &request, &mut received);
             let result = tokio::time::timeout(load.answer_timeout, exchange).await;
-            let result = result.unwrap_or(Err(TransportError::Timeout));
-            is_reusable = result.as_ref().is_ok_and(|response| response.is_reusable);
-            has_answered |= result.is_ok();
-            generator.end(due, &result, &received);
+            let outcome = match result.unwrap_or(Err(TransportError::Timeout)) {
+                Ok(answered) => {
+                    (is_reusable, has_answered) = (answered.is_reusable, true);
+                    Outcome::Answered(answered.answer(&received))
+                }
+                Err(error) => {
+                    is_reusable = false;
+                    Outcome::Unknown(error)
+                }
+            };
+            generator.end(due, &outcome);
         }
         if !has_answered {
             tokio::time::sleep(CONNECT_PAUSE).await;
@@ -187,22 +192,35 @@ async fn connect(load: &Load) -> Option<TcpStream> {
     tokio::time::timeout(load.connect_timeout, attempts).await.ok()
 }
 
-/// Sends a request and reads until its answer is complete. A read of a `TcpStream` clears its
+/// Sends a request over an open connection and reads its answer into `received`. A read of a `TcpStream` clears its
 /// readiness if it is short, which saves the system call that would only return `WouldBlock`.
 async fn exchange(
     stream: &mut TcpStream,
     request: &[u8],
     received: &mut Vec<u8>,
 ) -> Result<Response, TransportError> {
+    received.clear();
     stream.write_all(request).await.map_err(|_error| TransportError::Write)?;
-    loop {
-        let read = stream.read_buf(received).await.map_err(|_error| TransportError::Read)?;
-        match response::parse(received, read == 0)? {
-            Some(response) => return Ok(response),
-            None if read == 0 => return Err(TransportError::Closed),
-            None => {}
+    while stream.read_buf(received).await.map_err(|_error| TransportError::Read)? > 0 {
+        if let Some(response) = response::parse(received)? {
+            return Ok(response);
         }
     }
+    Err(TransportError::Closed)
+}
+
+/// Sends one request over an open connection and waits for its answer: status and body.
+///
+/// # Errors
+/// There is no complete answer; nothing can be sent over the connection any more.
+pub async fn call(
+    stream: &mut TcpStream,
+    request: &[u8],
+) -> Result<(u16, Vec<u8>), TransportError> {
+    let mut received = Vec::new();
+    let response = exchange(stream, request, &mut received).await?;
+    let answer = response.answer(&received);
+    Ok((answer.status, answer.body.to_vec()))
 }
 
 /// Returns when the server closes an idle connection, or sends more than it was asked for.

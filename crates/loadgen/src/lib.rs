@@ -15,7 +15,6 @@ mod generator;
 mod pacer;
 mod plan;
 mod progress;
-mod recorder;
 mod report;
 mod request;
 mod response;
@@ -25,6 +24,7 @@ mod run;
 mod tests;
 
 pub use crowd::{Click, Crowd, CrowdRun};
+pub use generator::call;
 pub use plan::{
     Answer, Load, LoadError, Observer, Outcome, Pace, RequestSource, TransportError, Until,
 };

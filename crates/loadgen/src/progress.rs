@@ -18,10 +18,10 @@ pub fn terminal_progress(title: &'static str) -> Option<ProgressBar> {
     Some(bar)
 }
 
-/// Updates the bar; `ended` includes `failed`, the requests without an answer.
+/// Updates the bar; `ended` includes the requests without an answer.
 pub(super) fn show(
     bar: &ProgressBar,
-    (ended, failed): (u64, u64),
+    (ended, answered): (u64, u64),
     elapsed: Duration,
     until: Until,
 ) {
@@ -32,7 +32,7 @@ pub(super) fn show(
     bar.set_length(length);
     bar.set_position(position.min(length));
     let rate = ended as f64 / elapsed.as_secs_f64().max(0.001);
-    bar.set_message(format!("{} answers, {rate:.0}/s", ended - failed));
+    bar.set_message(format!("{answered} answers, {rate:.0}/s"));
 }
 
 fn millis(duration: Duration) -> u64 {

@@ -3,8 +3,9 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
+
 use super::plan::{Load, LoadError, Until};
-use super::recorder::Recorder;
 use super::report::Report;
 use super::{generator, progress};
 use crate::clock;
@@ -81,22 +82,21 @@ impl Shared {
 
 fn run_until(load: Load, stop: Arc<AtomicBool>) -> Result<Report, LoadError> {
     load.check()?;
-    let recorder = |_| Arc::new(Recorder::new(load.observer.clone()));
-    let recorders: Vec<_> = (0..load.threads).map(recorder).collect();
+    let reports: Vec<Arc<Mutex<Report>>> = (0..load.threads).map(|_| Arc::default()).collect();
     let (started, next) = (clock::now_monotonic(), AtomicU64::new(0));
     let shared = Arc::new(Shared { load, started, began: OnceLock::new(), next, stop });
-    let mut running = Vec::with_capacity(recorders.len());
-    for (thread, recorder) in recorders.iter().enumerate() {
-        let (shared, recorder) = (shared.clone(), recorder.clone());
-        running.push(spawn("load-thread", move || generator::run(shared, recorder, thread))?);
+    let mut running = Vec::with_capacity(reports.len());
+    for (thread, report) in reports.iter().enumerate() {
+        let (shared, report) = (shared.clone(), report.clone());
+        running.push(spawn("load-thread", move || generator::run(shared, report, thread))?);
     }
-    show_progress(&shared, &recorders, &running);
+    show_progress(&shared, &reports, &running);
     for thread in running {
         thread.join().map_err(|_panic| LoadError::Panicked)??;
     }
     let mut report = Report::default();
-    for recorder in &recorders {
-        recorder.add_to(&mut report);
+    for of_thread in &reports {
+        report.merge(&of_thread.lock());
     }
     report.elapsed = shared.elapsed();
     Ok(report)
@@ -111,11 +111,14 @@ fn spawn<T: Send + 'static>(
     thread::Builder::new().name(name.to_owned()).spawn(work).map_err(LoadError::Start)
 }
 
-fn show_progress(shared: &Shared, recorders: &[Arc<Recorder>], running: &[Running]) {
+fn show_progress(shared: &Shared, reports: &[Arc<Mutex<Report>>], running: &[Running]) {
     let Some(bar) = &shared.load.progress else { return };
     while running.iter().any(|thread| !thread.is_finished()) {
-        let counts = recorders.iter().map(|recorder| recorder.ended());
-        let counts = counts.fold((0, 0), |(ended, failed), (e, f)| (ended + e, failed + f));
+        let counts = reports.iter().map(|report| {
+            let report = report.lock();
+            (report.attempted, report.answered)
+        });
+        let counts = counts.fold((0, 0), |(ended, answered), (e, a)| (ended + e, answered + a));
         progress::show(bar, counts, shared.elapsed(), shared.load.until);
         #[expect(clippy::disallowed_methods, reason = "the thread has no executor to block")]
         thread::sleep(PROGRESS_PERIOD);
