@@ -11,10 +11,13 @@ use super::report::Report;
 use super::request::{BuyRequest, json_string_member};
 use super::run::run;
 
-/// Buyers that share one pattern of double clicks.
-const BLOCK: u64 = 100;
+/// One buyer in so many clicks twice. The second click is the same request, sent at about the same
+/// time over another connection.
+const DOUBLE_CLICK_EVERY: u64 = 5;
+/// Connections shared by the crowd.
+const CONNECTIONS: usize = 128;
 
-/// A crowd that buys one unit each of one SKU.
+/// A crowd that buys one unit each of one SKU; 20 % of the buyers click twice.
 #[derive(Clone)]
 pub struct Crowd {
     /// Address of the public listener.
@@ -23,14 +26,8 @@ pub struct Crowd {
     pub path_id: String,
     /// The SKU that every buyer requests.
     pub sku_id: String,
+    /// Their ids begin at 1.
     pub buyers: u64,
-    /// Id of the first buyer; the others have consecutive ids.
-    pub first_buyer: u64,
-    /// Percentage of buyers who click twice, 0 to 100. The second click is the same request, sent
-    /// at about the same time over another connection.
-    pub double_click_percent: u8,
-    /// Connections shared by the crowd.
-    pub connections: usize,
     pub progress: Option<ProgressBar>,
 }
 
@@ -65,37 +62,20 @@ impl CrowdRun {
 }
 
 impl Crowd {
-    /// A crowd of `buyers` from buyer 1 on, of whom 20 % click twice, over 128 connections.
+    /// A crowd without a progress bar.
     pub fn new(target: SocketAddr, path_id: &str, sku_id: &str, buyers: u64) -> Self {
         Self {
             target,
             path_id: path_id.to_owned(),
             sku_id: sku_id.to_owned(),
             buyers,
-            first_buyer: 1,
-            double_click_percent: 20,
-            connections: 128,
             progress: None,
         }
     }
 
     /// The number of requests, second clicks included.
     pub fn clicks(&self) -> u64 {
-        let percent = self.percent();
-        let (blocks, rest) = (self.buyers / BLOCK, self.buyers % BLOCK);
-        blocks * (BLOCK + percent) + rest + rest.min(percent)
-    }
-
-    /// The buyer of click `seq`: the first `percent` buyers of each block have two in a row.
-    fn buyer(&self, seq: u64) -> u64 {
-        let percent = self.percent();
-        let (block, offset) = (seq / (BLOCK + percent), seq % (BLOCK + percent));
-        let in_block = if offset < 2 * percent { offset / 2 } else { offset - percent };
-        self.first_buyer + block * BLOCK + in_block
-    }
-
-    fn percent(&self) -> u64 {
-        u64::from(self.double_click_percent).min(BLOCK)
+        self.buyers + self.buyers.div_ceil(DOUBLE_CLICK_EVERY)
     }
 
     /// Sends every click and waits until each has ended.
@@ -105,24 +85,29 @@ impl Crowd {
     pub async fn run(self) -> Result<CrowdRun, LoadError> {
         let clicks = Arc::new(Mutex::new(Vec::new()));
         let buy = BuyRequest::new(self.target, &self.path_id, &self.sku_id, 1);
-        let crowd = Arc::new(self);
-        let (sender, observer, observed) = (crowd.clone(), crowd.clone(), clicks.clone());
+        let observed = clicks.clone();
         let load = Load {
             observer: Some(Arc::new(move |seq, outcome| {
-                observed.lock().push(Click::new(observer.buyer(seq), outcome));
+                observed.lock().push(Click::new(buyer(seq), outcome));
             })),
-            until: Until::Requests(crowd.clicks()),
-            connections: crowd.connections,
-            progress: crowd.progress.clone(),
+            until: Until::Requests(self.clicks()),
+            connections: CONNECTIONS,
+            progress: self.progress,
             ..Load::new(
-                crowd.target,
-                Arc::new(move |seq, buffer| buy.write(sender.buyer(seq), None, buffer)),
+                self.target,
+                Arc::new(move |seq, buffer| buy.write(buyer(seq), None, buffer)),
             )
         };
         let report = run(load).await?;
         let clicks = std::mem::take(&mut *clicks.lock());
         Ok(CrowdRun { report, clicks })
     }
+}
+
+/// The buyer of click `seq`: the first buyer of each group has two in a row.
+fn buyer(seq: u64) -> u64 {
+    let (group, offset) = (seq / (DOUBLE_CLICK_EVERY + 1), seq % (DOUBLE_CLICK_EVERY + 1));
+    1 + group * DOUBLE_CLICK_EVERY + offset.saturating_sub(1)
 }
 
 impl Click {
@@ -151,19 +136,16 @@ mod tests {
 
     #[test]
     fn every_buyer_clicks_once_or_twice() {
-        for (buyers, percent) in [(1, 20), (19, 20), (250, 20), (100, 0), (330, 100), (7, 0)] {
+        for buyers in [1, 4, 5, 19, 250] {
             let target = SocketAddr::from(([127, 0, 0, 1], 1));
-            let mut crowd = Crowd::new(target, "1", "1", buyers);
-            crowd.double_click_percent = percent;
-            crowd.first_buyer = 1_000;
             let mut clicks = BTreeMap::new();
-            for seq in 0..crowd.clicks() {
-                *clicks.entry(crowd.buyer(seq)).or_insert(0_u64) += 1;
+            for seq in 0..Crowd::new(target, "1", "1", buyers).clicks() {
+                *clicks.entry(buyer(seq)).or_insert(0_u64) += 1;
             }
-            assert!(clicks.keys().copied().eq(1_000..1_000 + buyers), "{buyers} {percent}");
-            assert!(clicks.values().all(|count| (1..=2).contains(count)), "{buyers} {percent}");
+            assert!(clicks.keys().copied().eq(1..=buyers), "{buyers}");
+            assert!(clicks.values().all(|count| (1..=2).contains(count)), "{buyers}");
             let doubled = clicks.values().filter(|count| **count == 2).count() as u64;
-            assert_eq!(doubled, crowd.clicks() - buyers);
+            assert_eq!(doubled, buyers.div_ceil(5));
         }
     }
 
