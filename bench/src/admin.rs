@@ -1,12 +1,12 @@
 //! The admin API calls of the bench.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use floodgate::cli::admin::AdminClient;
 use floodgate::cli::output::{field, list};
-use secrecy::SecretString;
 use serde_json::{Value as Json, json};
 
 use crate::process::poll;
@@ -17,28 +17,20 @@ const AUDIT_TIMEOUT: Duration = Duration::from_mins(10);
 const READY_TIMEOUT: Duration = Duration::from_mins(2);
 /// SKU of every bench sale.
 pub(crate) const SKU: &str = "bench";
+/// Orders are due after this time, in seconds, unless they are to end.
+pub(crate) const DAY_S: u64 = 86_400;
 
 /// The admin API of one server under test.
 #[derive(Debug)]
 pub(crate) struct Admin(AdminClient);
 
 impl Admin {
-    /// The API at the internal listener `url`.
-    pub(crate) fn at(url: &str, token: Option<SecretString>) -> anyhow::Result<Self> {
-        Ok(Self(AdminClient::at(url, token, Path::new(""))?))
+    /// The API at this internal listener.
+    pub(crate) fn at(internal: SocketAddr) -> anyhow::Result<Self> {
+        Ok(Self(AdminClient::at(&format!("http://{internal}"), None, Path::new(""))?))
     }
 
-    /// Opens a new sale of [`SKU`].
-    pub(crate) async fn open_bench_sale(
-        &self,
-        sale: &str,
-        stock: u32,
-        buckets: u16,
-    ) -> anyhow::Result<()> {
-        self.open_sale(sale, stock, buckets, 86_400).await
-    }
-
-    /// Opens a new sale of [`SKU`] whose orders are due after `window_s`.
+    /// Opens a new sale of [`SKU`] whose orders are due after `window_s`; 0 = never.
     pub(crate) async fn open_sale(
         &self,
         sale: &str,
@@ -125,7 +117,7 @@ impl Admin {
 
     /// Waits until the server is ready.
     pub(crate) async fn await_ready(&self) -> anyhow::Result<()> {
-        let check = async || Ok(((), self.0.text("/readyz", CALL_TIMEOUT).await.is_some()));
+        let check = async || Ok(((), self.probe("/readyz", CALL_TIMEOUT).await));
         let ((), is_ready) = poll(READY_TIMEOUT, check).await?;
         ensure!(is_ready, "the server does not become ready");
         Ok(())

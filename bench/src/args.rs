@@ -1,18 +1,14 @@
 //! The flags of the bench.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Context;
 use clap::builder::PossibleValuesParser;
-use secrecy::SecretString;
 
 const EXAMPLES: &str = "Examples:
   floodgate-bench --duration 10                    own server, as fast as 64 connections go
   floodgate-bench --rate 5000 --duration 30        open loop: 5,000 purchases per second
   floodgate-bench --stock 100 --requests 50000     a sale that sells out
-  floodgate-bench --url http://127.0.0.1:8080 --internal-url http://127.0.0.1:9090
   floodgate-bench --table                          the performance goals, as `make bench`
   floodgate-bench --table --only S3,S8             some of them
 
@@ -22,18 +18,6 @@ Exit code: 0 = the audit holds, 1 = the run is void (audit or counts disagree), 
 #[derive(Debug, Clone, clap::Args)]
 #[command(before_help = EXAMPLES)]
 pub(crate) struct BenchArgs {
-    /// Public listener of a running server; without it an own server is started and stopped.
-    #[arg(long, value_name = "URL", requires = "internal_url", conflicts_with = "table")]
-    pub(crate) url: Option<String>,
-    /// Internal listener of the running server.
-    #[arg(long, value_name = "URL", requires = "url")]
-    pub(crate) internal_url: Option<String>,
-    /// File with the admin token of the running server.
-    #[arg(long, value_name = "FILE", requires = "url")]
-    pub(crate) admin_token_file: Option<PathBuf>,
-    /// Distinct buyers, used in turn; default: a new buyer for each request.
-    #[arg(long, value_name = "N")]
-    pub(crate) buyers: Option<u64>,
     /// Units on sale.
     #[arg(long, value_name = "N", default_value_t = 1_000_000_000)]
     pub(crate) stock: u32,
@@ -56,7 +40,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) buckets: u16,
     /// Tier of the own server.
-    #[arg(long, default_value = "memory", conflicts_with = "url")]
+    #[arg(long, default_value = "memory")]
     pub(crate) tier: String,
     /// HTTP workers of the own server and of the yardstick; 0 = one per core.
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -78,12 +62,6 @@ pub(crate) struct BenchArgs {
     /// Length of one measurement of the table.
     #[arg(long, value_name = "SECONDS", default_value_t = 4)]
     pub(crate) seconds: u64,
-    /// Leave out the start-up with 1,000,000 orders.
-    #[arg(long)]
-    pub(crate) skip_million: bool,
-    /// A floodgate-bench of a version without order events, to measure what they cost.
-    #[arg(long, value_name = "FILE", requires = "table")]
-    pub(crate) without_events: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
@@ -98,11 +76,6 @@ impl BenchArgs {
         Duration::from_secs(self.seconds)
     }
 
-    /// Public and internal URL of an already running server, if given.
-    pub(crate) fn running_server(&self) -> Option<(&str, &str)> {
-        self.url.as_deref().zip(self.internal_url.as_deref())
-    }
-
     /// Where own servers keep their files.
     pub(crate) fn parent(&self) -> PathBuf {
         self.directory.clone().unwrap_or_else(std::env::temp_dir)
@@ -112,23 +85,6 @@ impl BenchArgs {
     pub(crate) fn settings(&self) -> Vec<String> {
         vec![format!("tier={}", self.tier), format!("http.workers={}", self.workers)]
     }
-
-    pub(crate) fn admin_token(&self) -> anyhow::Result<Option<SecretString>> {
-        let Some(file) = &self.admin_token_file else { return Ok(None) };
-        let token = std::fs::read_to_string(file)
-            .with_context(|| format!("cannot read {}", file.display()))?;
-        Ok(Some(SecretString::from(token.trim())))
-    }
-}
-
-/// Resolves `http://host:port`; the default port is 80.
-pub(crate) async fn resolve(url: &str) -> anyhow::Result<SocketAddr> {
-    let authority = url.strip_prefix("http://").context("only http:// addresses are supported")?;
-    let authority = authority.split('/').next().unwrap_or_default();
-    let host =
-        if authority.contains(':') { authority.to_owned() } else { format!("{authority}:80") };
-    let mut found = tokio::net::lookup_host(&host).await?;
-    found.next().with_context(|| format!("cannot resolve {host}"))
 }
 
 #[cfg(test)]
@@ -146,15 +102,8 @@ mod tests {
     #[test]
     pub(crate) fn flags_are_consistent() {
         Command::command().debug_assert();
-        assert!(Command::try_parse_from(["x", "--url", "http://a"]).is_err());
         assert!(Command::try_parse_from(["x", "--requests", "1", "--duration", "1"]).is_err());
         let bench = Command::try_parse_from(["x", "--table"]).unwrap().bench;
         assert!(bench.table && bench.rounds == 5 && bench.seconds == 4);
-    }
-
-    #[tokio::test]
-    async fn only_plain_http_is_resolved() {
-        assert_eq!(resolve("http://127.0.0.1:81/").await.unwrap().port(), 81);
-        assert!(resolve("https://127.0.0.1").await.is_err());
     }
 }

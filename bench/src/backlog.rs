@@ -3,10 +3,8 @@
 
 use crate::harness::Harness;
 use crate::pipeline::Servers;
-use crate::process::relaunch;
 use crate::relay_fixture::Plan;
-use crate::stats::{Round, Sample, grouped, row, shown};
-use crate::table::Row;
+use crate::stats::{grouped, shown};
 
 /// Orders per second of a round: a million in all by default.
 const PER_SECOND: u64 = 250_000;
@@ -17,7 +15,7 @@ const ENVELOPE: usize = 64;
 /// The warm-up's orders are this fraction of the round's: one in five.
 const WARM_UP_SHARE: u64 = 5;
 
-pub(crate) async fn backlog(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> {
+pub(crate) async fn backlog(harness: &mut Harness<'_>) -> anyhow::Result<()> {
     let orders = (PER_SECOND * harness.args.seconds).min(ORDERS_MAX);
     let all = Plan { orders, buckets: BUCKETS, envelope_max: ENVELOPE };
     let servers = Servers::start(harness)?;
@@ -29,16 +27,13 @@ pub(crate) async fn backlog(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row
     let empty = servers.redis.used_memory()?;
     servers.fill(&mut backlog).await?;
     let bytes = (servers.redis.used_memory()? - empty) / orders as f64;
-    harness.note(&format!("{} orders wait, {bytes:.1} bytes each", grouped(orders as f64)));
-    relaunch(&servers.rabbit).await?;
+    harness.number("backlog", bytes);
+    servers.rabbit.restart()?;
     let sample = servers.drain(harness, &backlog, &relay).await?;
     drop(relay);
     servers.verify(harness, backlog).await?;
     // The same number of orders with a broker that was never down.
     let after = servers.steady(harness, all).await?;
-    let rates = [&before, &sample, &after].map(|side| grouped(side.value));
-    harness
-        .note(&format!("orders/s: steady {}, backlog {}, steady {}", rates[0], rates[1], rates[2]));
     let remark =
         format!("{} orders in {BUCKETS} buckets, messages of {ENVELOPE}", grouped(orders as f64));
     let drained = format!(
@@ -46,9 +41,10 @@ pub(crate) async fn backlog(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row
          never down; core-µs for each order: {}",
         shown(&sample.costs)
     );
-    let drains = [before, after].map(|steady| Round::pair(sample.clone(), steady));
-    Ok(vec![
-        row("backlog", &[Round::number(Sample::of(bytes))], Some(remark))?,
-        row("backlog drain", &drains, Some(drained))?,
-    ])
+    harness.remark("backlog", remark);
+    for steady in [before, after] {
+        harness.pair("backlog drain", sample.clone(), steady);
+    }
+    harness.remark("backlog drain", drained);
+    Ok(())
 }

@@ -5,16 +5,15 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use futures_util::{StreamExt, TryStreamExt, stream};
+use loadgen::{BuyRequest, call, json_string_member};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use crate::admin::SKU;
 use crate::harness::{ENDLESS, Harness, Measured, Product};
 use crate::http::sold_out_sale;
 use crate::meter::{resident, socket_bytes};
 use crate::pipeline::Servers;
-use crate::process::relaunch;
-use crate::stats::{Round, Sample, row};
-use crate::table::Row;
 
 /// Connections that are opened: as many files of this process, and of the server.
 const CONNECTIONS: u64 = 10_000;
@@ -24,42 +23,31 @@ pub(crate) const OPENING: usize = 64;
 pub(crate) const SETTINGS: [&str; 2] = ["http.connections_max=60000", "http.keep_alive_ms=600000"];
 /// Until the server has freed what it needs for the start of a connection.
 const SETTLING: Duration = Duration::from_secs(2);
-const BUY_BODY: &str = r#"{"sku_id": "bench", "quantity": 1}"#;
 
 /// Memory of idle connections and of event streams, and the rate of sold-out answers beside them.
-pub(crate) async fn connections(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> {
-    let idle = idle(harness).await?;
-    let streams = streams(harness).await?;
+pub(crate) async fn connections(harness: &mut Harness<'_>) -> anyhow::Result<()> {
+    idle(harness).await?;
+    streams(harness).await?;
     let remark = format!(
         "{CONNECTIONS} connections; resident memory of the server, and both ends of the sockets"
     );
-    Ok(vec![
-        row("S16 idle", &idle.memory, Some(remark))?,
-        row("S16 idle rate", &idle.rates, None)?,
-        row("S16 streams", &streams.memory, None)?,
-        row("S16 streams rate", &streams.rates, None)?,
-    ])
+    harness.remark("S16 idle", remark);
+    Ok(())
 }
 
-#[derive(Default)]
-struct Rounds {
-    memory: Vec<Round>,
-    rates: Vec<Round>,
-}
-
-impl Rounds {
-    fn add(&mut self, harness: &Harness<'_>, kib: f64, [alone, beside]: &[Measured; 2]) {
-        let (rate, rate_alone) = (beside.rate(), alone.rate());
-        harness
-            .note(&format!("{kib:.1} KiB each; {rate:.0}/s beside them, {rate_alone:.0}/s alone"));
-        self.memory.push(Round::number(Sample::of(kib)));
-        self.rates.push(Round::pair(beside.sample(rate), alone.sample(rate_alone)));
-    }
+/// Adds a round to a row about memory and to one about the rate of sold-out answers.
+fn add(
+    harness: &mut Harness<'_>,
+    [memory, rate]: [&'static str; 2],
+    kib: f64,
+    [alone, beside]: &[Measured; 2],
+) {
+    harness.number(memory, kib);
+    harness.pair(rate, beside.sample(beside.rate()), alone.sample(alone.rate()));
 }
 
 /// Connections with one answered request each.
-async fn idle(harness: &mut Harness<'_>) -> anyhow::Result<Rounds> {
-    let mut rounds = Rounds::default();
+async fn idle(harness: &mut Harness<'_>) -> anyhow::Result<()> {
     for _ in 0..harness.args.rounds {
         let product = harness.product(&SETTINGS.map(str::to_owned)).await?;
         let (sale, _) = sold_out_sale(harness, &product).await?;
@@ -72,15 +60,14 @@ async fn idle(harness: &mut Harness<'_>) -> anyhow::Result<Rounds> {
         let beside = sold_out(harness, &product, &sale).await?;
         drop(held);
         harness.check(&product.admin, &sale, 1).await?;
-        rounds.add(harness, kib, &[alone, beside]);
+        add(harness, ["S16 idle", "S16 idle rate"], kib, &[alone, beside]);
     }
-    Ok(rounds)
+    Ok(())
 }
 
 /// Streams of requests that stay queued, because the broker is down.
-async fn streams(harness: &mut Harness<'_>) -> anyhow::Result<Rounds> {
+async fn streams(harness: &mut Harness<'_>) -> anyhow::Result<()> {
     let servers = Servers::start(harness)?;
-    let mut rounds = Rounds::default();
     for round in 1..=harness.args.rounds {
         let mut settings = servers.settings(&format!("streams{round}")).await?;
         settings.extend(SETTINGS.map(str::to_owned));
@@ -89,15 +76,16 @@ async fn streams(harness: &mut Harness<'_>) -> anyhow::Result<Rounds> {
         let sale = harness.sale(&product, ENDLESS).await?;
         servers.rabbit.kill();
         let alone = sold_out(harness, &product, &sold_out_sale).await?;
-        let one = |buyer| wait_for_state(product.server.public, &sale, buyer);
+        let buy = BuyRequest::new(product.server.public, &sale, SKU, 1);
+        let one = |buyer| wait_for_state(product.server.public, &buy, buyer);
         let (held, kib) = hold(&product, one).await?;
         let beside = sold_out(harness, &product, &sold_out_sale).await?;
         drop(held);
-        relaunch(&servers.rabbit).await?;
+        servers.rabbit.restart()?;
         harness.check(&product.admin, &sale, CONNECTIONS).await?;
-        rounds.add(harness, kib, &[alone, beside]);
+        add(harness, ["S16 streams", "S16 streams rate"], kib, &[alone, beside]);
     }
-    Ok(rounds)
+    Ok(())
 }
 
 async fn sold_out(
@@ -129,64 +117,33 @@ pub(crate) async fn answered(
     mut connection: TcpStream,
     request: &str,
 ) -> anyhow::Result<TcpStream> {
-    send(&mut connection, request).await?;
-    answer(&mut connection).await?;
+    let (status, _) = call(&mut connection, request.as_bytes()).await?;
+    ensure!((200..300).contains(&status), "the server refuses a request: {status}");
     Ok(connection)
 }
 
 /// Buys, and waits for events of the request up to the first one.
-async fn wait_for_state(server: SocketAddr, sale: &str, buyer: u64) -> anyhow::Result<TcpStream> {
+async fn wait_for_state(
+    server: SocketAddr,
+    buy: &BuyRequest,
+    buyer: u64,
+) -> anyhow::Result<TcpStream> {
     let mut connection = TcpStream::connect(server).await?;
-    let buy = format!(
-        "POST /v1/buy/{sale} HTTP/1.1\r\nHost: bench\r\nX-Buyer-Id: {buyer}\r\n\
-         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{BUY_BODY}",
-        BUY_BODY.len()
-    );
-    send(&mut connection, &buy).await?;
-    let bought = answer(&mut connection).await?;
-    let location = header(&bought, "location");
-    let location = location.with_context(|| format!("no request: {bought}"))?;
+    let mut request = Vec::new();
+    buy.write(buyer, None, &mut request);
+    let (status, body) = call(&mut connection, &request).await?;
+    let id = json_string_member(&body, b"request_id");
+    let id = id.with_context(|| format!("a purchase has no request: {status}"))?;
     let events = format!(
-        "GET {location}/events HTTP/1.1\r\nHost: bench\r\nX-Buyer-Id: {buyer}\r\n\
+        "GET /v1/requests/{id}/events HTTP/1.1\r\nHost: bench\r\nX-Buyer-Id: {buyer}\r\n\
          Accept: text/event-stream\r\n\r\n"
     );
-    send(&mut connection, &events).await?;
-    read_until(&mut connection, |text| text.contains("event: state")).await?;
-    Ok(connection)
-}
-
-async fn send(connection: &mut TcpStream, request: &str) -> anyhow::Result<()> {
-    Ok(connection.write_all(request.as_bytes()).await?)
-}
-
-/// Head and body.
-async fn answer(connection: &mut TcpStream) -> anyhow::Result<String> {
-    read_until(connection, |text| {
-        let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
-        let length = header(head, "content-length");
-        length.and_then(|length| length.parse().ok()) == Some(body.len())
-    })
-    .await
-}
-
-/// The value of a header. The case of its letters counts: it may be a request id.
-fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
-    let mut headers = head.lines().filter_map(|line| line.split_once(": "));
-    headers.find_map(|(known, value)| known.eq_ignore_ascii_case(name).then_some(value))
-}
-
-async fn read_until(
-    connection: &mut TcpStream,
-    is_whole: impl Fn(&str) -> bool,
-) -> anyhow::Result<String> {
-    let mut bytes = Vec::new();
-    loop {
+    connection.write_all(events.as_bytes()).await?;
+    let (mut bytes, mut text) = (Vec::new(), String::new());
+    while !text.contains("event: state") {
         let read = connection.read_buf(&mut bytes).await?;
-        let text = String::from_utf8_lossy(&bytes).into_owned();
-        ensure!(read > 0, "the server closed a connection: {text}");
-        ensure!(text.starts_with("HTTP/1.1 2"), "the server refuses a request: {text}");
-        if is_whole(&text) {
-            return Ok(text);
-        }
+        text = String::from_utf8_lossy(&bytes).into_owned();
+        ensure!(read > 0 && text.starts_with("HTTP/1.1 2"), "a stream ended or is refused: {text}");
     }
+    Ok(connection)
 }

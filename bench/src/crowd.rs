@@ -78,23 +78,6 @@ impl Sold {
     }
 }
 
-/// A purchase of one unit with random, practically unique ids.
-pub(crate) fn purchase(sku: &Sku, epoch: Epoch) -> anyhow::Result<Reservation> {
-    let id = || fastrand::u64(1 << 60..1 << 63);
-    let buyer = BuyerId::new(id()).context("0 is no buyer")?;
-    Ok(Reservation {
-        request: RequestId::new(id()).context("0 is no request")?,
-        sku: sku.no,
-        bucket: BucketNo::home_of(buyer, sku.buckets),
-        epoch,
-        terms: sku.terms(),
-        buyer,
-        quantity: 1,
-        placed_at_ms: clock::wall_ms(),
-        trace: TraceId(fastrand::u128(..)),
-    })
-}
-
 impl Offer {
     /// Creates a sale of one SKU, opens it, and loads its buckets.
     pub(crate) async fn open(stores: &Stores, stock: u32, buckets: u16) -> anyhow::Result<Self> {
@@ -162,10 +145,32 @@ impl Offer {
         }))
     }
 
+    /// Orders of one unit each by random buyers.
+    pub(crate) fn intents(&self, num: usize) -> anyhow::Result<Vec<OrderIntent>> {
+        (0..num).map(|_| Ok(self.purchase()?.intent(&self.sku))).collect()
+    }
+
+    /// A purchase of one unit with random, practically unique ids.
+    fn purchase(&self) -> anyhow::Result<Reservation> {
+        let id = || fastrand::u64(1 << 60..1 << 63);
+        let buyer = BuyerId::new(id()).context("0 is no buyer")?;
+        Ok(Reservation {
+            request: RequestId::new(id()).context("0 is no request")?,
+            sku: self.sku.no,
+            bucket: BucketNo::home_of(buyer, self.sku.buckets),
+            epoch: self.epoch,
+            terms: self.sku.terms(),
+            buyer,
+            quantity: 1,
+            placed_at_ms: clock::wall_ms(),
+            trace: TraceId(fastrand::u128(..)),
+        })
+    }
+
     /// A purchase by a buyer of this bucket.
     fn purchase_from(&self, bucket: BucketNo) -> anyhow::Result<Reservation> {
         loop {
-            let purchase = purchase(&self.sku, self.epoch)?;
+            let purchase = self.purchase()?;
             if purchase.bucket == bucket {
                 return Ok(purchase);
             }
@@ -241,8 +246,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let stores = stores(&folder).await;
         let offer = Offer::open(&stores, 50, 1).await.unwrap();
-        let order = purchase(&offer.sku, offer.epoch).unwrap().intent(&offer.sku);
-        place(&stores, vec![order]).await.unwrap();
+        place(&stores, offer.intents(1).unwrap()).await.unwrap();
         assert!(!stores.violations(&offer.sale, true).await.unwrap().is_empty());
         assert!(stores.violations(&offer.sale, false).await.unwrap().is_empty());
         stores.ledger.close().await;

@@ -8,8 +8,7 @@ use testkit::find_program;
 use crate::crowd::{CALIBRATION_ORDERS, GateFixture, Offer, PER_BUCKET_MAX, stock_for};
 use crate::harness::Harness;
 use crate::meter::Meter;
-use crate::stats::{Round, Sample, for_seconds, grouped, row};
-use crate::table::Row;
+use crate::stats::{Sample, for_seconds};
 
 /// The usual script, called once per purchase: checks request and buyer, decrements the stock and
 /// pushes the order to a list.
@@ -94,12 +93,12 @@ fn per_second(csv: &str) -> Option<f64> {
 }
 
 /// S3: as many open purchases as redis-benchmark has clients; each client waits for its answer.
-pub(crate) async fn one_by_one(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> {
+pub(crate) async fn one_by_one(harness: &mut Harness<'_>) -> anyhow::Result<()> {
     decisions(harness, "S3", 1).await
 }
 
 /// S4: redis-benchmark pipelines 16 calls per client; the product has as many open purchases.
-pub(crate) async fn pipelined(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> {
+pub(crate) async fn pipelined(harness: &mut Harness<'_>) -> anyhow::Result<()> {
     decisions(harness, "S4", 16).await
 }
 
@@ -107,7 +106,7 @@ async fn decisions(
     harness: &mut Harness<'_>,
     id: &'static str,
     pipeline: usize,
-) -> anyhow::Result<Vec<Row>> {
+) -> anyhow::Result<()> {
     find_program("redis-benchmark", "redis-tools")?;
     let fixture = GateFixture::start(harness, &[]).await?;
     let (clients, concurrency) = (harness.args.connections, harness.args.connections * pipeline);
@@ -117,24 +116,18 @@ async fn decisions(
     let product_calls = per_round(fixture.product(harness, concurrency, CALIBRATION_ORDERS).await?);
     let baseline_calls =
         per_round(fixture.baseline(harness, clients, pipeline, CALIBRATION_ORDERS)?);
-    let mut rounds = Vec::new();
-    for number in 1..=harness.args.rounds {
+    for _ in 0..harness.args.rounds {
         let product = fixture.product(harness, concurrency, product_calls).await?;
         let baseline = fixture.baseline(harness, clients, pipeline, baseline_calls)?;
-        let batch = product.batches.first().map_or(0.0, |(_, size)| *size);
-        harness.note(&format!(
-            "round {number}: {}/s in batches of {batch:.1}, {}/s one by one",
-            grouped(product.value),
-            grouped(baseline.value)
-        ));
-        rounds.push(Round::pair(product, baseline));
+        harness.pair(id, product, baseline);
     }
     fixture.stores.ledger.close().await;
     let remark = format!(
         "core-µs are Redis's; {concurrency} open purchases against {clients} clients; the driver \
          is the stock without actors and HTTP"
     );
-    Ok(vec![row(id, &rounds, Some(remark))?])
+    harness.remark(id, remark);
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,18 +1,21 @@
 use std::cell::Cell;
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use floodgate::cli::output::Output;
-use loadgen::{BuyRequest, Load, Outcome, Pace, Report, Until, run};
+use loadgen::{BuyRequest, Load, Pace, Report, Until, call, run};
 use tempfile::TempDir;
 use testkit::MissingProgram;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 
-use crate::admin::{Admin, SKU};
+use crate::admin::{Admin, DAY_S, SKU};
 use crate::args::BenchArgs;
+use crate::batches::Batches;
 use crate::meter::{Meter, Metered, Named};
 use crate::process::{ServerChild, scratch};
-use crate::stats::Sample;
+use crate::stats::{Figures, Results, Round, Sample, whole};
 
 /// Stock that no round can sell out.
 pub(crate) const ENDLESS: u32 = 1_000_000_000;
@@ -22,6 +25,9 @@ const OPEN_LOOP_CONNECTIONS: usize = 8;
 /// How long a request of an open loop may wait for a connection.
 const LATE_LIMIT: Duration = Duration::from_secs(1);
 pub(crate) const COMMIT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longer than anything that is measured beside sales.
+const SALES_LIMIT: Duration = Duration::from_hours(1);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The state that all goals of one table share: the baseline server, ids that are used once, and
 /// the reasons why the table is void.
@@ -33,6 +39,8 @@ pub(crate) struct Harness<'a> {
     pub(crate) scratch: TempDir,
     next_buyer: Cell<u64>,
     next_sale: Cell<u64>,
+    /// What was measured, by the id of its row.
+    pub(crate) results: BTreeMap<&'static str, Results>,
     /// Reasons why the table is void.
     pub(crate) void: Vec<String>,
     /// Goals that cannot be measured on this machine, with the reason.
@@ -60,7 +68,7 @@ pub(crate) struct Measured {
     pub(crate) report: Report,
     pub(crate) metered: Metered,
     /// Mean batch sizes, by component.
-    pub(crate) batches: Vec<(&'static str, f64)>,
+    pub(crate) batches: Figures,
 }
 
 impl<'a> Harness<'a> {
@@ -72,6 +80,7 @@ impl<'a> Harness<'a> {
             scratch,
             next_buyer: Cell::new(1),
             next_sale: Cell::new(1),
+            results: BTreeMap::new(),
             void: Vec::new(),
             not_measured: Vec::new(),
             stolen_max: 0.0,
@@ -91,33 +100,31 @@ impl<'a> Harness<'a> {
     /// Opens a new sale and returns its id.
     pub(crate) async fn sale(&self, product: &Product, stock: u32) -> anyhow::Result<String> {
         let sale = self.new_name();
-        product.admin.open_bench_sale(&sale, stock, self.args.buckets).await?;
+        product.admin.open_sale(&sale, stock, self.args.buckets, DAY_S).await?;
         Ok(sale)
     }
 
-    /// Opens a new sale whose orders have no deadline and returns its id.
-    pub(crate) async fn unpaid_sale(&self, product: &Product) -> anyhow::Result<String> {
-        let sale = self.new_name();
-        product.admin.open_sale(&sale, ENDLESS, self.args.buckets, 0).await?;
-        Ok(sale)
-    }
-
-    fn new_name(&self) -> String {
+    /// The id of a new sale.
+    pub(crate) fn new_name(&self) -> String {
         format!("bench-{}", self.next_sale.replace(self.next_sale.get() + 1))
     }
 
     /// A closed loop of one round, with buyers that no other request of this table uses. `path_id`
     /// is the sale, or for the baseline the size of its answers in bytes.
     pub(crate) fn load(&self, server: &ServerChild, path_id: &str) -> Load {
-        // More ids than one round can use; all stay far below 63 bits.
-        let first = self.next_buyer.replace(self.next_buyer.get() + 1_000_000_000);
-        let source = BuyRequest::new(server.public, path_id, SKU, 1).by_unique_buyers(first);
+        let buy = BuyRequest::new(server.public, path_id, SKU, 1);
+        let source = buy.by_unique_buyers(self.new_buyers());
         Load {
             until: Until::Elapsed(self.args.round()),
             connections: self.args.connections,
             threads: self.args.threads,
             ..Load::new(server.public, source)
         }
+    }
+
+    /// The first of more ids than one round can use; all stay far below 63 bits.
+    fn new_buyers(&self) -> u64 {
+        self.next_buyer.replace(self.next_buyer.get() + 1_000_000_000)
     }
 
     /// Turns a load into an open loop.
@@ -129,27 +136,37 @@ impl<'a> Harness<'a> {
         }
     }
 
+    /// Does `work` while buyers try to buy at this rate.
+    pub(crate) async fn while_selling<T>(
+        load: Load,
+        per_second: f64,
+        work: impl Future<Output = anyhow::Result<T>>,
+    ) -> anyhow::Result<T> {
+        let load = Load { until: Until::Elapsed(SALES_LIMIT), ..Self::open(load, per_second) };
+        tokio::select! {
+            sold = run(load) => match sold {
+                Ok(_) => Err(anyhow!("the sales ended first")),
+                Err(error) => Err(error.into()),
+            },
+            worked = work => worked,
+        }
+    }
+
     /// Sends one purchase. Returns status and body size of the answer, `None` without an answer.
     pub(crate) async fn try_one(
         &self,
         server: &ServerChild,
         path_id: &str,
-    ) -> anyhow::Result<Option<(u16, usize)>> {
-        let answered = Arc::new(parking_lot::Mutex::new(None));
-        let observed = answered.clone();
-        let load = Load {
-            until: Until::Requests(1),
-            connections: 1,
-            observer: Some(Arc::new(move |_, outcome: &Outcome<'_>| {
-                if let Outcome::Answered(answer) = outcome {
-                    *observed.lock() = Some((answer.status, answer.body.len()));
-                }
-            })),
-            ..self.load(server, path_id)
+    ) -> Option<(u16, usize)> {
+        let mut request = Vec::new();
+        let buy = BuyRequest::new(server.public, path_id, SKU, 1);
+        buy.write(self.new_buyers(), None, &mut request);
+        let answer = async {
+            let mut connection = TcpStream::connect(server.public).await.ok()?;
+            call(&mut connection, &request).await.ok()
         };
-        run(load).await?;
-        let answered = *answered.lock();
-        Ok(answered)
+        let (status, body) = timeout(ANSWER_TIMEOUT, answer).await.ok()??;
+        Some((status, body.len()))
     }
 
     /// Runs `load` against the product, or against the baseline.
@@ -206,6 +223,32 @@ impl<'a> Harness<'a> {
         });
     }
 
+    /// Adds a round to a row that compares product and baseline.
+    pub(crate) fn pair(
+        &mut self,
+        id: &'static str,
+        product: impl Into<Sample>,
+        baseline: impl Into<Sample>,
+    ) {
+        self.add(id, Round { product: product.into(), baseline: Some(baseline.into()) });
+    }
+
+    /// Adds a round to a row that is a number of its own.
+    pub(crate) fn number(&mut self, id: &'static str, product: impl Into<Sample>) {
+        self.add(id, Round { product: product.into(), baseline: None });
+    }
+
+    fn add(&mut self, id: &'static str, round: Round) {
+        self.note(&format!("{id}: {}", round.summary()));
+        self.results.entry(id).or_default().rounds.push(round);
+    }
+
+    /// Sets the remark of a row; the last one is shown.
+    pub(crate) fn remark(&mut self, id: &'static str, remark: String) {
+        self.note(&format!("{id}: {remark}"));
+        self.results.entry(id).or_default().remark = Some(remark);
+    }
+
     /// Writes progress to standard error.
     pub(crate) fn note(&self, message: &str) {
         Output::new(self.args.json).note(message);
@@ -213,19 +256,11 @@ impl<'a> Harness<'a> {
 
     /// Records a failure as a reason why the table is void; a missing program only leaves out these
     /// goals.
-    pub(crate) fn record_failure<T>(
-        &mut self,
-        goals: &str,
-        result: anyhow::Result<T>,
-    ) -> Option<T> {
-        match result {
-            Ok(value) => return Some(value),
-            Err(error) => match error.downcast_ref::<MissingProgram>() {
-                Some(missing) => self.not_measured.push((goals.to_owned(), missing.to_string())),
-                None => self.void.push(format!("{goals}: {error:#}")),
-            },
+    pub(crate) fn record_failure(&mut self, goals: &str, error: &anyhow::Error) {
+        match error.downcast_ref::<MissingProgram>() {
+            Some(missing) => self.not_measured.push((goals.to_owned(), missing.to_string())),
+            None => self.void.push(format!("{goals}: {error:#}")),
         }
-        None
     }
 
     /// Whether `--only` selects this goal, or is absent.
@@ -240,12 +275,17 @@ impl Product {
     pub(crate) fn all(&self) -> Vec<Named> {
         [vec![("floodgate", self.server.id())], self.backends.clone()].concat()
     }
+
+    /// Orders that the server has committed since its start.
+    pub(crate) async fn placed(&self) -> anyhow::Result<u64> {
+        Ok(whole(number(&self.admin.metrics().await?, "floodgate_orders_placed_total")))
+    }
 }
 
 impl ServerChild {
     pub(crate) fn admin(&self) -> anyhow::Result<Admin> {
         let internal = self.internal.context("the baseline server has no admin API")?;
-        Admin::at(&format!("http://{internal}"), None)
+        Admin::at(internal)
     }
 
     /// Waits until the server is ready.
@@ -295,59 +335,4 @@ pub(crate) fn newly_accepted(report: &Report) -> u64 {
 pub(crate) fn number(metrics: &str, name: &str) -> f64 {
     let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     line.and_then(|value| value.trim().parse().ok()).unwrap_or(0.0)
-}
-
-/// Requests in batches and number of batches since the server started, per component.
-#[derive(Debug, Default)]
-pub(crate) struct Batches([(f64, f64); 2]);
-
-/// The components that batch, and the histograms of their batch sizes.
-const BATCHES: [(&str, &str); 2] =
-    [("gate", "floodgate_gate_batch_size"), ("ledger", "floodgate_writer_batch_size")];
-
-impl Batches {
-    /// Reads the current values; all 0 without an admin API.
-    pub(crate) async fn of(admin: Option<&Admin>) -> anyhow::Result<Self> {
-        let Some(admin) = admin else { return Ok(Self::default()) };
-        Ok(Self::read(&admin.metrics().await?))
-    }
-
-    fn read(metrics: &str) -> Self {
-        let number = |name: String| number(metrics, &name);
-        Self(
-            BATCHES
-                .map(|(_, name)| (number(format!("{name}_sum")), number(format!("{name}_count")))),
-        )
-    }
-
-    /// The mean batch sizes since an earlier reading.
-    pub(crate) fn since(&self, earlier: &Self) -> Vec<(&'static str, f64)> {
-        let mut means = Vec::new();
-        for ((now, then), (component, _)) in self.0.iter().zip(&earlier.0).zip(BATCHES) {
-            let batches = now.1 - then.1;
-            if batches > 0.0 {
-                means.push((component, (now.0 - then.0) / batches));
-            }
-        }
-        means
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn batches_are_those_of_the_round() {
-        let read = |requests: u32, batches: u32| {
-            Batches::read(&format!(
-                "# TYPE floodgate_gate_batch_size histogram\n\
-                 floodgate_gate_batch_size_sum {requests}.0\n\
-                 floodgate_gate_batch_size_count {batches}\n\
-                 floodgate_gate_batch_size_bucket{{le=\"1.0\"}} 7\n"
-            ))
-        };
-        assert_eq!(read(700, 30).since(&read(100, 10)), [("gate", 30.0)]);
-        assert_eq!(read(100, 10).since(&read(100, 10)), []);
-    }
 }

@@ -12,18 +12,17 @@ use anyhow::{Context, ensure};
 use floodgate::runtime::clock::now_monotonic;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use loadgen::{Load, Pace};
+use loadgen::{BuyRequest, Load, Pace};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
+use crate::admin::SKU;
 use crate::harness::{ENDLESS, Harness, Measured, Product};
 use crate::http::warm_up;
 use crate::process::poll;
 use crate::sink::Sink;
-use crate::stats::{Round, Sample, row};
-use crate::table::Row;
 
 const HOSTILE: u64 = 5_000;
 /// What the settings advise where buyers may be hostile; honest purchases are of one buyer each.
@@ -53,12 +52,9 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A request that is answered at once.
 const ANSWERED: &str = "GET /v1/sales HTTP/1.1\r\nHost: a\r\n\r\n";
-const BODY: &str = r#"{"sku_id":"bench","quantity":1}"#;
 
 /// The goals of honest buyers beside hostile clients.
-pub(crate) async fn hostile(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> {
-    let (mut success, mut latency, mut missed) = (Vec::new(), Vec::new(), Vec::new());
-    let mut of_server = Vec::new();
+pub(crate) async fn hostile(harness: &mut Harness<'_>) -> anyhow::Result<()> {
     let mut num_attacks = 0;
     for number in 1..=harness.args.rounds {
         let product = harness.product(&LIMITS.map(str::to_owned)).await?;
@@ -79,34 +75,23 @@ pub(crate) async fn hostile(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row
         let p99 = [&beside, &alone, &elsewhere].map(|side| side.report.latency.p99_us() as f64);
         let shares = [&beside, &alone].map(share);
         harness.note(&format!(
-            "round {number}: {:.2} % of honest purchases, p99 {} µs ({:.2} %, {} µs alone; {} µs \
-             with hostile clients elsewhere); {attacks} attacks; {} probes, {} missed, most {} ms",
-            shares[0],
-            p99[0],
-            shares[1],
-            p99[1],
-            p99[2],
+            "round {number}: {attacks} attacks; {} probes, {} missed, most {} ms",
             probes.num,
             probes.missed,
             probes.longest.as_millis()
         ));
         num_attacks += attacks;
-        let pair = |[side, other]: [f64; 2]| Round::pair(beside.sample(side), alone.sample(other));
-        success.push(pair(shares));
-        latency.push(pair([p99[0], p99[1]]));
-        of_server.push(Round::pair(beside.sample(p99[0]), elsewhere.sample(p99[2])));
-        missed.push(Round::number(Sample::of(probes.missed as f64)));
+        harness.pair("hostile", beside.sample(shares[0]), alone.sample(shares[1]));
+        harness.pair("hostile p99", beside.sample(p99[0]), alone.sample(p99[1]));
+        harness.pair("hostile server", beside.sample(p99[0]), elsewhere.sample(p99[2]));
+        harness.number("hostile probes", probes.missed as f64);
     }
     let remark = format!(
         "{HONEST} honest buyers, one purchase a second each; {HOSTILE} hostile clients made \
          {num_attacks} attacks in all rounds"
     );
-    Ok(vec![
-        row("hostile", &success, Some(remark))?,
-        row("hostile p99", &latency, None)?,
-        row("hostile server", &of_server, None)?,
-        row("hostile probes", &missed, None)?,
-    ])
+    harness.remark("hostile", remark);
+    Ok(())
 }
 
 /// The share of purchases that succeeded, in percent.
@@ -258,8 +243,8 @@ impl HostileClient {
                 0 => self.send_slowly(ANSWERED, &self.slow_head()).await,
                 1 => self.send_slowly(&self.slow_body(), &" ".repeat(4_000)).await,
                 2 => self.take_nothing().await,
-                3 => self.flood(&self.purchase()).await,
-                4 => self.flood(ANSWERED).await,
+                3 => self.flood(&self.purchase(&self.sale, None)).await,
+                4 => self.flood(ANSWERED.as_bytes()).await,
                 _ => self.forge().await,
             };
             drop(ended);
@@ -315,7 +300,7 @@ impl HostileClient {
     }
 
     /// Sends bursts of requests; reads the answers only between these.
-    async fn flood(&self, request: &str) -> Attack {
+    async fn flood(&self, request: &[u8]) -> Attack {
         let mut connection = self.connect().await?;
         let (mut reader, mut writer) = connection.split();
         let burst = request.repeat(BURST);
@@ -326,7 +311,7 @@ impl HostileClient {
         };
         let writing = async {
             loop {
-                writer.write_all(burst.as_bytes()).await?;
+                writer.write_all(&burst).await?;
                 sleep(BURST_PAUSE.mul_f64(0.5 + fastrand::f64())).await;
             }
         };
@@ -337,7 +322,7 @@ impl HostileClient {
     async fn forge(&self) -> Attack {
         for call in self.forged() {
             let mut connection = self.connect().await?;
-            connection.write_all(call.as_bytes()).await?;
+            connection.write_all(&call).await?;
             let mut answer = Vec::new();
             if let Ok(read) = timeout(ANSWER_TIMEOUT, connection.read_buf(&mut answer)).await {
                 read?;
@@ -352,34 +337,27 @@ impl HostileClient {
     }
 
     /// Credentials, request ids, tickets, paths and framing.
-    fn forged(&self) -> Vec<String> {
+    fn forged(&self) -> Vec<Vec<u8>> {
         let (buyer, number) = (self.buyer(), fastrand::i64(1..));
         let id = format!("{number}-1-AAAAAAAAAAAAAAAA");
-        let with_id = format!(r#"{{"sku_id":"bench","quantity":1,"request_id":"{id}"}}"#);
         let get = |path: &str, headers: &str| {
-            format!("GET {path} HTTP/1.1\r\nHost: a\r\n{headers}\r\n\r\n")
+            format!("GET {path} HTTP/1.1\r\nHost: a\r\n{headers}\r\n\r\n").into_bytes()
         };
-        let post = |path: &str, body: &str| {
-            format!(
-                "POST {path} HTTP/1.1\r\nHost: a\r\nX-Buyer-Id: {buyer}\r\n\
-                 Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-                body.len()
-            )
-        };
+        let conflicting_lengths = format!(
+            "POST /v1/buy/{} HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\
+             Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            self.sale
+        );
         vec![
             get("/v1/orders", "Authorization: Bearer x.y.z"),
             get("/v1/orders", "X-Buyer-Id: 0"),
             get(&format!("/v1/requests/{id}"), &format!("X-Buyer-Id: {buyer}")),
             get(&format!("/v1/requests/{id}/events"), &format!("X-Buyer-Id: {buyer}")),
             get(&format!("/{}", "%2e%2e/".repeat(500)), "X-Forwarded-For: 127.0.0.1"),
-            post(&format!("/v1/buy/{}", self.sale), &with_id),
-            post(&format!("/v1/buy/~{}", "A".repeat(38)), BODY),
-            format!(
-                "POST /v1/buy/{} HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\
-                 Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-                self.sale
-            ),
-            "\0\u{1}\u{2}".repeat(200),
+            self.purchase(&self.sale, Some(&id)),
+            self.purchase(&format!("~{}", "A".repeat(38)), None),
+            conflicting_lengths.into_bytes(),
+            b"\0\x01\x02".repeat(200),
         ]
     }
 
@@ -388,13 +366,10 @@ impl HostileClient {
         (1 << 60) + self.number
     }
 
-    fn purchase(&self) -> String {
-        format!(
-            "POST /v1/buy/{} HTTP/1.1\r\nHost: a\r\nX-Buyer-Id: {}\r\n\
-             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{BODY}",
-            self.sale,
-            self.buyer(),
-            BODY.len()
-        )
+    fn purchase(&self, path_id: &str, request_id: Option<&str>) -> Vec<u8> {
+        let mut request = Vec::new();
+        let buy = BuyRequest::new(self.server, path_id, SKU, 1);
+        buy.write(self.buyer(), request_id, &mut request);
+        request
     }
 }

@@ -7,8 +7,7 @@ use loadgen::{Load, Until, run};
 
 use crate::harness::{ENDLESS, Harness, Measured, Product};
 use crate::servers::{GateTier, RedisServer};
-use crate::stats::{self, Round, Spread, grouped, medians, shown};
-use crate::table::Row;
+use crate::stats::{Spread, grouped, medians, shown};
 
 /// Load as a share of the maximum, for latency without contention.
 const LIGHT_LOAD: f64 = 0.05;
@@ -118,14 +117,16 @@ fn report_side(harness: &Harness<'_>, round: u32, name: &str, side: &Measured) {
     ));
 }
 
-/// The rounds of these pairs, compared by `value`.
-fn rounds(pairs: &[Pair], value: impl Fn(&Measured) -> f64) -> Vec<Round> {
-    let side = |measured: &Measured| measured.sample(value(measured));
-    pairs.iter().map(|[product, baseline]| Round::pair(side(product), side(baseline))).collect()
-}
-
-fn row(id: &'static str, pairs: &[Pair], value: impl Fn(&Measured) -> f64) -> anyhow::Result<Row> {
-    stats::row(id, &rounds(pairs, value), None)
+/// Adds these pairs to a row, compared by `value`.
+fn add(
+    harness: &mut Harness<'_>,
+    id: &'static str,
+    pairs: &[Pair],
+    value: impl Fn(&Measured) -> f64,
+) {
+    for [product, baseline] in pairs {
+        harness.pair(id, product.sample(value(product)), baseline.sample(value(baseline)));
+    }
 }
 
 /// Sells the only unit of a new sale. Returns the sale and the size of a sold-out answer.
@@ -134,8 +135,8 @@ pub(crate) async fn sold_out_sale(
     product: &Product,
 ) -> anyhow::Result<(String, usize)> {
     let sale = harness.sale(product, 1).await?;
-    let bought = harness.try_one(&product.server, &sale).await?;
-    match (bought, harness.try_one(&product.server, &sale).await?) {
+    let bought = harness.try_one(&product.server, &sale).await;
+    match (bought, harness.try_one(&product.server, &sale).await) {
         (Some((200..300, _)), Some((409, bytes))) => Ok((sale, bytes)),
         (sold, refusal) => {
             bail!("expected one sale and then a sold-out answer, got {sold:?} and {refusal:?}")
@@ -150,30 +151,31 @@ async fn baseline<'a>(
     rate: Option<f64>,
 ) -> anyhow::Result<Target<'a>> {
     let sale = harness.sale(product, ENDLESS).await?;
-    let answer = harness.try_one(&product.server, &sale).await?;
+    let answer = harness.try_one(&product.server, &sale).await;
     let (_, bytes) = answer.context("the server does not answer a purchase")?;
     product.admin.close_sale(&sale).await?;
     Ok(Target::baseline(bytes, rate))
 }
 
 /// S1: sold-out answers per second.
-pub(crate) async fn sold_out(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> {
+pub(crate) async fn sold_out(harness: &mut Harness<'_>) -> anyhow::Result<()> {
     let product = harness.product(&[]).await?;
     let (sale, bytes) = sold_out_sale(harness, &product).await?;
     let product = Target { path_id: Some(sale), ..Target::selling(&product, None) };
     let pairs = pairs(harness, [product, Target::baseline(bytes, None)]).await?;
-    Ok(vec![row("S1", &pairs, Measured::rate)?, row("S1 cpu", &pairs, Measured::server_us)?])
+    add(harness, "S1", &pairs, Measured::rate);
+    add(harness, "S1 cpu", &pairs, Measured::server_us);
+    Ok(())
 }
 
 /// S2: Redis commands during sold-out answers, including those of scripts and background work.
-pub(crate) async fn commands(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> {
+pub(crate) async fn commands(harness: &mut Harness<'_>) -> anyhow::Result<()> {
     let redis = RedisServer::start(harness, &[])?;
     let settings = ["tier=gate".to_owned(), format!("redis.url={}", redis.url())];
     let product = harness.product(&settings).await?;
     let (sale, _) = sold_out_sale(harness, &product).await?;
     warm_up(harness.load(&product.server, &sale)).await?;
     let mut connection = redis.connect()?;
-    let mut rounds = Vec::new();
     for _ in 0..harness.args.rounds {
         let load = harness.load(&product.server, &sale);
         let load = Load { until: Until::Requests(ANSWERS), ..load };
@@ -186,9 +188,9 @@ pub(crate) async fn commands(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Ro
         let scaled = commands as f64 * ANSWERS as f64 / answered as f64;
         harness
             .note(&format!("{commands} commands for {answered} answers, {:.0}/s", measured.rate()));
-        rounds.push(Round::number(measured.sample(scaled)));
+        harness.number("S2", measured.sample(scaled));
     }
-    Ok(vec![stats::row("S2", &rounds, None)?])
+    Ok(())
 }
 
 /// Calls of all commands since the server started.
@@ -207,24 +209,26 @@ fn sum_of_calls(stats: &str) -> u64 {
 
 /// S5: purchases per second that become orders in MariaDB, with gates in Redis. The answer follows
 /// both; Redis keeps an append-only file (everysec), each commit waits for the disk.
-pub(crate) async fn purchases(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> {
+pub(crate) async fn purchases(harness: &mut Harness<'_>) -> anyhow::Result<()> {
     let tier = GateTier::start(harness).await?;
     let product = &tier.product;
     let sides = [Target::selling(product, None), baseline(harness, product, None).await?];
     let pairs = pairs(harness, sides).await?;
-    let rounds = rounds(&pairs, Measured::goodput);
-    let costs = medians(&rounds, |side| side.costs.get(1..).unwrap_or_default());
+    add(harness, "S5", &pairs, Measured::goodput);
+    let sides = pairs.iter().map(|[product, _]| product.metered.each(product.report.answered));
+    let costs = medians(sides.map(|costs| costs.into_iter().skip(1).collect()));
     let remark = format!("core-µs per purchase behind the server: {}", shown(&costs));
-    Ok(vec![stats::row("S5", &rounds, Some(remark))?])
+    harness.remark("S5", remark);
+    Ok(())
 }
 
 /// S11: durable purchases per second, and the goals relative to this maximum.
-pub(crate) async fn durable(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> {
+pub(crate) async fn durable(harness: &mut Harness<'_>) -> anyhow::Result<()> {
     let product = harness.product(&[]).await?;
     let sides = [Target::selling(&product, None), baseline(harness, &product, None).await?];
     let pairs = pairs(harness, sides).await?;
     drop(product);
-    let mut rows = vec![row("S11", &pairs, Measured::goodput)?];
+    add(harness, "S11", &pairs, Measured::goodput);
     let maximum = Spread::of(pairs.iter().map(|[product, _]| product.goodput()));
     let maximum = maximum.map_or(0.0, |maximum| maximum.median);
     ensure!(maximum > 0.0, "no purchase was accepted");
@@ -236,35 +240,39 @@ pub(crate) async fn durable(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row
                 "S13" => heavy_load(harness, maximum).await,
                 _ => overload(harness, maximum).await,
             };
-            rows.extend(harness.record_failure(goal, measured));
+            if let Err(error) = measured {
+                harness.record_failure(goal, &error);
+            }
         }
     }
-    Ok(rows)
+    Ok(())
 }
 
 /// S12: whether batching delays a purchase at low load.
-async fn light_load(harness: &mut Harness<'_>, maximum: f64) -> anyhow::Result<Row> {
+async fn light_load(harness: &mut Harness<'_>, maximum: f64) -> anyhow::Result<()> {
     let batching = harness.product(&[]).await?;
     let one_by_one = ["gate.batch_max=1", "consumer.batch_max=1"].map(str::to_owned);
     let one_by_one = harness.product(&one_by_one).await?;
     let rate = Some(maximum * LIGHT_LOAD);
     let sides = [&batching, &one_by_one].map(|product| Target::selling(product, rate));
     let pairs = pairs(harness, sides).await?;
-    row("S12", &pairs, |side| side.report.latency.p50_us() as f64)
+    add(harness, "S12", &pairs, |side| side.report.latency.p50_us() as f64);
+    Ok(())
 }
 
 /// S13: latency when the server is busy but not overloaded.
-async fn heavy_load(harness: &mut Harness<'_>, maximum: f64) -> anyhow::Result<Row> {
+async fn heavy_load(harness: &mut Harness<'_>, maximum: f64) -> anyhow::Result<()> {
     let product = harness.product(&[]).await?;
     let rate = Some(maximum * HEAVY_LOAD);
     let sides = [Target::selling(&product, rate), baseline(harness, &product, rate).await?];
     let pairs = pairs(harness, sides).await?;
-    row("S13", &pairs, |side| side.report.latency.p99_us() as f64)
+    add(harness, "S13", &pairs, |side| side.report.latency.p99_us() as f64);
+    Ok(())
 }
 
 /// S14: throughput at three times the maximum load, alternating with rounds at the closed loop's
 /// peak on the same server.
-async fn overload(harness: &mut Harness<'_>, maximum: f64) -> anyhow::Result<Row> {
+async fn overload(harness: &mut Harness<'_>, maximum: f64) -> anyhow::Result<()> {
     let product = harness.product(&[]).await?;
     let overloaded = Target::selling(&product, Some(maximum * OVERLOAD));
     let pairs = pairs(harness, [overloaded, Target::selling(&product, None)]).await?;
@@ -283,7 +291,9 @@ async fn overload(harness: &mut Harness<'_>, maximum: f64) -> anyhow::Result<Row
         growth(|[overloaded, _]| overloaded),
         growth(|[_, peak]| peak),
     );
-    stats::row("S14", &rounds(&pairs, Measured::goodput), Some(remark))
+    add(harness, "S14", &pairs, Measured::goodput);
+    harness.remark("S14", remark);
+    Ok(())
 }
 
 #[cfg(test)]

@@ -3,16 +3,15 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use floodgate::domain::{BuyerId, OrderIntent, RequestId};
+use floodgate::domain::{BuyerId, RequestId};
 use testkit::mariadb;
 
-use crate::crowd::{BATCH_MAX, Offer, place, purchase, stock_for};
+use crate::crowd::{BATCH_MAX, Offer, place, stock_for};
 use crate::harness::Harness;
-use crate::meter::resident;
+use crate::meter::{mib, resident};
 use crate::servers::maria;
-use crate::stats::{Round, Sample, grouped, row};
+use crate::stats::grouped;
 use crate::stores::{self, Stores, settings};
-use crate::table::Row;
 
 /// Orders per second of a round: 10,000,000 in all by default.
 const PER_SECOND: u64 = 2_500_000;
@@ -22,7 +21,7 @@ const PROGRESS_EVERY: u64 = 1_000_000;
 
 /// The most memory that the server has while it audits, beyond what it had before, which is the
 /// gate's own index of the orders. Measured once: the audit reads each row.
-pub(crate) async fn audit(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> {
+pub(crate) async fn audit(harness: &mut Harness<'_>) -> anyhow::Result<()> {
     let orders = (PER_SECOND * harness.args.seconds).min(ORDERS_MAX);
     let maria = maria(harness)?;
     let set = [
@@ -48,12 +47,12 @@ pub(crate) async fn audit(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>>
         }
     };
     harness.void_on_violations("the large ledger", &violations);
-    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     let remark =
         format!("{} orders; the server has {:.0} MiB before", grouped(orders as f64), mib(idle));
     let own = mib(most.saturating_sub(idle));
-    harness.note(&format!("{own:.1} MiB more; {remark}"));
-    Ok(vec![row("S19", &[Round::number(Sample::of(own))], Some(remark))?])
+    harness.number("S19", own);
+    harness.remark("S19", remark);
+    Ok(())
 }
 
 /// Places orders with ascending ids, so that each is written behind the last one.
@@ -65,14 +64,12 @@ async fn fill(
 ) -> anyhow::Result<()> {
     let mut first = 1;
     while first <= orders {
-        let last = (first + BATCH_MAX as u64 - 1).min(orders);
-        let intent = |id| {
-            let mut intent = purchase(&offer.sku, offer.epoch)?.intent(&offer.sku);
+        let mut batch = offer.intents(usize::try_from(orders - first + 1)?.min(BATCH_MAX))?;
+        let last = first + batch.len() as u64 - 1;
+        for (id, intent) in (first..).zip(&mut batch) {
             intent.buyer = BuyerId::new(id).context("0 is no buyer")?;
             intent.request = RequestId::new(id).context("0 is no request")?;
-            anyhow::Ok(intent)
-        };
-        let batch: Vec<OrderIntent> = (first..=last).map(intent).collect::<anyhow::Result<_>>()?;
+        }
         place(stores, batch).await?;
         if last / PROGRESS_EVERY > (first - 1) / PROGRESS_EVERY {
             harness.note(&format!("{} orders written", grouped(last as f64)));

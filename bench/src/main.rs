@@ -23,6 +23,7 @@ mod admin;
 mod args;
 mod backlog;
 mod baseline;
+mod batches;
 mod connections;
 mod crowd;
 mod decide;
@@ -30,11 +31,11 @@ mod harness;
 mod hostile;
 mod http;
 mod large_audit;
+mod large_start;
 mod machine;
 mod many_connections;
 mod memory;
 mod meter;
-mod million;
 mod order_life;
 mod orders;
 mod pipeline;
@@ -51,7 +52,6 @@ mod stats;
 mod stores;
 mod table;
 mod takeover;
-mod without_events;
 
 /// Measures Floodgate: one load against one sale, or the table of goals.
 #[derive(Debug, Parser)]
@@ -115,7 +115,7 @@ async fn run(args: BenchArgs) -> anyhow::Result<Exit> {
         Err(error) => Err(error.context(CommandFailure::new(
             Exit::Unclear,
             "the bench could not run",
-            "see `floodgate doctor`; for a running server check --url and --internal-url",
+            "see `floodgate doctor`",
         ))),
     }
 }

@@ -18,8 +18,6 @@ use crate::harness::{ENDLESS, Harness, Product};
 use crate::meter::{resident, socket_bytes};
 use crate::pipeline::Servers;
 use crate::process::own_command;
-use crate::stats::{Round, Sample, row};
-use crate::table::Row;
 
 const PROCESSES: u8 = 8;
 const CONNECTIONS_EACH: usize = 12_500;
@@ -41,7 +39,7 @@ pub(crate) struct HoldArgs {
 
 /// Memory of each of 100,000 connections. The table is void unless each is answered when it is
 /// opened and once more at the end, and each process sells and answers probes meanwhile.
-pub(crate) async fn many_connections(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> {
+pub(crate) async fn many_connections(harness: &mut Harness<'_>) -> anyhow::Result<()> {
     let servers = Servers::start(harness)?;
     let mut settings = servers.settings("many").await?;
     settings.extend(SETTINGS.map(str::to_owned));
@@ -66,7 +64,7 @@ pub(crate) async fn many_connections(harness: &mut Harness<'_>) -> anyhow::Resul
     }
     let bytes = memory()?.saturating_sub(before);
     for product in &products {
-        let bought = harness.try_one(&product.server, &sale).await?;
+        let bought = harness.try_one(&product.server, &sale).await;
         ensure!(matches!(bought, Some((200..300, _))), "a purchase beside them: {bought:?}");
         product.admin.await_ready().await?;
     }
@@ -79,7 +77,9 @@ pub(crate) async fn many_connections(harness: &mut Harness<'_>) -> anyhow::Resul
     harness.check(&first.admin, &sale, PROCESSES.into()).await?;
     let kib = bytes as f64 / num as f64 / 1_024.0;
     let remark = format!("{PROCESSES} processes with {CONNECTIONS_EACH} connections each");
-    Ok(vec![row("many", &[Round::number(Sample::of(kib))], Some(remark))?])
+    harness.number("many", kib);
+    harness.remark("many", remark);
+    Ok(())
 }
 
 struct Holder {

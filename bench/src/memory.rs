@@ -3,8 +3,7 @@
 use crate::crowd::{GateFixture, Offer};
 use crate::harness::Harness;
 use crate::servers::RedisServer;
-use crate::stats::{Round, Sample, row};
-use crate::table::Row;
+use crate::stats::Sample;
 
 const BUYERS: u32 = 50_000;
 const CONCURRENCY: usize = 256;
@@ -16,16 +15,14 @@ const NO_HISTOGRAMS: &[&str] = &["latency-tracking no"];
 /// Bytes per accepted buyer, including request and purchase limit: `used_memory` before and after a
 /// whole sale. The baseline is the usual layout: a set member per buyer and an expiring key per
 /// request.
-pub(crate) async fn bytes(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> {
-    let mut rounds = Vec::new();
+pub(crate) async fn bytes(harness: &mut Harness<'_>) -> anyhow::Result<()> {
     for _ in 0..harness.args.rounds {
         let product = product(harness).await?;
         let usual = usual(harness).await?;
-        harness.note(&format!("{:.1} bytes for each buyer, usually {usual:.1}", product.value));
-        rounds.push(Round::pair(product, Sample::of(usual)));
+        harness.pair("S15", product, usual);
     }
-    let remark = format!("{BUYERS} buyers, ids of 19 digits, all settled");
-    Ok(vec![row("S15", &rounds, Some(remark))?])
+    harness.remark("S15", format!("{BUYERS} buyers, ids of 19 digits, all settled"));
+    Ok(())
 }
 
 /// Reserves, commits, settles and audits a whole sale.
@@ -37,7 +34,7 @@ async fn product(harness: &mut Harness<'_>) -> anyhow::Result<Sample> {
     offer.check(harness, stores, sold.accepted, BUYERS.into()).await?;
     let bytes = (redis.used_memory()? - before) / f64::from(BUYERS);
     stores.ledger.close().await;
-    Ok(Sample { batches: vec![("gate", sold.mean_batch())], ..Sample::of(bytes) })
+    Ok(Sample { batches: vec![("gate", sold.mean_batch())], ..bytes.into() })
 }
 
 async fn usual(harness: &Harness<'_>) -> anyhow::Result<f64> {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use floodgate::runtime::clock::now_monotonic;
 
-use crate::stats::Sample;
+use crate::stats::{Figures, Sample};
 
 /// Clock ticks per second of `/proc` times (`USER_HZ`). The kernel has reported times in this unit
 /// on every architecture for decades.
@@ -82,7 +82,7 @@ impl Meter {
 
 impl Metered {
     /// Core-microseconds per operation, by server.
-    pub(crate) fn each(&self, operations: u64) -> Vec<(&'static str, f64)> {
+    pub(crate) fn each(&self, operations: u64) -> Figures {
         self.servers.iter().map(|(name, cpu)| (*name, us_each(*cpu, operations))).collect()
     }
 
@@ -120,6 +120,10 @@ fn ticks(number: u64) -> Duration {
 /// Resident memory of a process, in bytes.
 pub(crate) fn resident(pid: u32) -> anyhow::Result<u64> {
     Ok(usage(pid)?.resident)
+}
+
+pub(crate) fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
 }
 
 /// Memory of all TCP sockets of this network namespace, in bytes.
@@ -220,11 +224,5 @@ mod tests {
         let (stolen, others) = after.taken_since(&before, Duration::from_millis(50));
         assert!((stolen - 0.2).abs() < 1e-9 && (others - 0.15).abs() < 1e-9, "{stolen} {others}");
         assert!(parse_time("cpu  1 2 3\n").is_none());
-    }
-
-    #[test]
-    fn cost_of_nothing_is_nothing() {
-        assert!(us_each(Duration::from_secs(1), 0).abs() < f64::EPSILON);
-        assert!((us_each(Duration::from_secs(1), 100_000) - 10.0).abs() < 1e-9);
     }
 }

@@ -17,13 +17,12 @@ use floodgate::tier::broker_options;
 use loadgen::{Load, Until};
 use testkit::rabbitmq;
 
-use crate::crowd::{BATCH_MAX, Offer, place, purchase, stock_for};
+use crate::crowd::{BATCH_MAX, Offer, place, stock_for};
 use crate::harness::{ENDLESS, Harness, Product, newly_accepted, number};
 use crate::process::poll;
 use crate::servers::{GateTier, maria, new_database, rabbit};
-use crate::stats::{Round, Sample, grouped, row, whole};
+use crate::stats::{grouped, whole};
 use crate::stores::{self, Stores, settings};
-use crate::table::Row;
 
 /// Orders per second of a round: 100,000 in all by default.
 const PER_SECOND: u64 = 25_000;
@@ -41,52 +40,18 @@ const PAGE: u32 = 1_000;
 const CONFIRM_WINDOW: usize = 512;
 
 /// The time until every unit is back, and the sales meanwhile.
-pub(crate) async fn due(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> {
+pub(crate) async fn due(harness: &mut Harness<'_>) -> anyhow::Result<()> {
     let tier = GateTier::start(harness).await?;
     let orders = (PER_SECOND * harness.args.seconds).min(ORDERS_MAX);
-    let (mut times, mut sales, mut last) = (Vec::new(), Vec::new(), None);
-    for round in 1..=harness.args.rounds {
-        let returned = returned(harness, &tier.product, orders).await?;
-        let remark = returned.summary();
-        harness.note(&format!("round {round}: {remark}"));
-        times.push(Round::number(Sample::of(returned.after_s)));
-        sales.push(Round::pair(Sample::of(returned.during), Sample::of(returned.before)));
-        last = Some(remark);
+    for _ in 0..harness.args.rounds {
+        returned(harness, &tier.product, orders).await?;
     }
-    Ok(vec![row("due", &times, last)?, row("due sales", &sales, None)?])
+    Ok(())
 }
 
-/// The result of one round.
-struct Returned {
-    orders: u64,
-    /// From the first to the last deadline.
-    due_within_s: f64,
-    /// From the last deadline until ledger and buckets had every unit.
-    after_s: f64,
-    /// Sales per second before, and from the first deadline until then.
-    before: f64,
-    during: f64,
-}
-
-impl Returned {
-    fn summary(&self) -> String {
-        format!(
-            "{} orders due within {:.1} s, back {:.1} s after the last deadline; {}/s sold \
-             meanwhile, {}/s before",
-            grouped(self.orders as f64),
-            self.due_within_s,
-            self.after_s,
-            grouped(self.during),
-            grouped(self.before)
-        )
-    }
-}
-
-async fn returned(
-    harness: &mut Harness<'_>,
-    product: &Product,
-    orders: u64,
-) -> anyhow::Result<Returned> {
+/// One round: orders that are due at once, and the sales from the first deadline until ledger and
+/// buckets have every unit back.
+async fn returned(harness: &mut Harness<'_>, product: &Product, orders: u64) -> anyhow::Result<()> {
     let sale = harness.sale(product, ENDLESS).await?;
     let load = harness.load(&product.server, &sale);
     let before = harness.measure(Some(product), load.clone()).await?.goodput();
@@ -105,11 +70,9 @@ async fn returned(
     let within = last_due - first_due;
     ensure!(within <= DUE_WITHIN, "{orders} orders took {within:?} to place: use fewer --seconds");
 
-    let offered = Harness::open(load, before * OFFERED);
-    let selling = loadgen::run(Load { until: Until::Elapsed(RETURN_LIMIT), ..offered });
     let watching = async {
         tokio::time::sleep(first_due.saturating_duration_since(now_monotonic())).await;
-        let placed = placed(product).await?;
+        let placed = product.placed().await?;
         let begun = now_monotonic();
         let is_back = async || {
             let left = product.admin.left(&due).await?;
@@ -118,16 +81,11 @@ async fn returned(
         let ((), is_back) = poll(RETURN_LIMIT, is_back).await?;
         ensure!(is_back, "{due}: units are missing after {RETURN_LIMIT:?}");
         let now = now_monotonic();
-        let during = now.duration_since(begun).as_secs_f64().max(1e-9);
-        let sold = self::placed(product).await? - placed;
-        let after_s = now.saturating_duration_since(last_due).as_secs_f64();
-        anyhow::Ok((after_s, sold / during))
+        let sold = product.placed().await? - placed;
+        let during = sold as f64 / now.duration_since(begun).as_secs_f64().max(1e-9);
+        Ok((now.saturating_duration_since(last_due).as_secs_f64(), during))
     };
-    let (after_s, during) = tokio::select! {
-        sold = selling => return Err(sold.err().map_or_else(
-            || anyhow::anyhow!("the sales ended first"), anyhow::Error::from)),
-        watched = watching => watched?,
-    };
+    let (after_s, during) = Harness::while_selling(load, before * OFFERED, watching).await?;
     product.admin.close_sale(&sale).await?;
     let ended = product.admin.metrics().await?;
     let ended = whole(number(&ended, "floodgate_orders_timed_out_total"));
@@ -136,23 +94,27 @@ async fn returned(
     });
     harness.void_on_violations(&due, &product.admin.audit(Some(&due)).await?);
     product.admin.close_sale(&due).await?;
-    let due_within_s = within.as_secs_f64();
-    Ok(Returned { orders: accepted, due_within_s, after_s, before, during })
-}
-
-async fn placed(product: &Product) -> anyhow::Result<f64> {
-    Ok(number(&product.admin.metrics().await?, "floodgate_orders_placed_total"))
+    let remark = format!(
+        "{} orders due within {:.1} s, back {after_s:.1} s after the last deadline; {}/s sold \
+         meanwhile, {}/s before",
+        grouped(accepted as f64),
+        within.as_secs_f64(),
+        grouped(during),
+        grouped(before)
+    );
+    harness.number("due", after_s);
+    harness.pair("due sales", during, before);
+    harness.remark("due", remark);
+    Ok(())
 }
 
 /// Events per second, read as pages by one reader, and published to RabbitMQ; the events get their
 /// numbers on the way.
-pub(crate) async fn feed(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> {
+pub(crate) async fn feed(harness: &mut Harness<'_>) -> anyhow::Result<()> {
     let (maria, rabbit) = (maria(harness)?, rabbit(harness)?);
     let events = (PER_SECOND * harness.args.seconds).min(ORDERS_MAX);
-    let (mut read, mut published) = (Vec::new(), Vec::new());
     for round in 1..=harness.args.rounds {
-        let mut rates = Vec::new();
-        for with_broker in [false, true] {
+        for (id, with_broker) in [("feed", false), ("feed broker", true)] {
             let url = format!("ledger.url={}", new_database(&maria).await?);
             let stores = stores::open(&settings(&["tier=ledger".to_owned(), url.clone()])?).await?;
             let offer = with_events(&stores, events).await?;
@@ -181,40 +143,28 @@ pub(crate) async fn feed(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> 
             let violations = stores.violations(&offer.sale, false).await?;
             harness.void_on_violations(offer.sale.as_str(), &violations);
             stores.ledger.close().await;
-            rates.push(moved as f64 / elapsed_s);
+            harness.number(id, moved as f64 / elapsed_s);
         }
-        let [by_reader, by_broker] = rates[..] else { continue };
-        harness.note(&format!(
-            "round {round}: {}/s read, {}/s published",
-            grouped(by_reader),
-            grouped(by_broker)
-        ));
-        read.push(Round::number(Sample::of(by_reader)));
-        published.push(Round::number(Sample::of(by_broker)));
     }
     let remark = format!("{} events, half of them placements", grouped(events as f64));
-    Ok(vec![row("feed", &read, Some(remark))?, row("feed broker", &published, None)?])
+    harness.remark("feed", remark);
+    Ok(())
 }
 
 /// A sale with this number of events without numbers: half placements, half ends.
 async fn with_events(stores: &Stores, events: u64) -> anyhow::Result<Offer> {
     let offer = Offer::open(stores, stock_for(events)?, 1).await?;
-    let (mut left, mut keys) = (events / 2, Vec::new());
-    while left > 0 {
-        let size = left.min(BATCH_MAX as u64);
-        let intent = |_| {
-            let intent = purchase(&offer.sku, offer.epoch)?.intent(&offer.sku);
-            anyhow::Ok(OrderIntent { payment_window_s: 1, ..intent })
-        };
-        let batch: Vec<OrderIntent> = (0..size).map(intent).collect::<anyhow::Result<_>>()?;
-        keys.extend(batch.iter().map(|intent| OrderKey {
-            sku: intent.sku,
-            buyer: intent.buyer,
-            request: intent.request,
-        }));
-        place(stores, batch).await?;
-        left -= size;
+    let mut intents = offer.intents(usize::try_from(events / 2)?)?;
+    intents.iter_mut().for_each(|intent| intent.payment_window_s = 1);
+    for batch in intents.chunks(BATCH_MAX) {
+        place(stores, batch.to_vec()).await?;
     }
+    let key = |intent: &OrderIntent| OrderKey {
+        sku: intent.sku,
+        buyer: intent.buyer,
+        request: intent.request,
+    };
+    let keys: Vec<OrderKey> = intents.iter().map(key).collect();
     // Longer than their window.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     let mut num_ended = 0;

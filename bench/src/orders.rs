@@ -11,13 +11,12 @@ use floodgate::runtime::clock::now_monotonic;
 use futures_util::future::try_join_all;
 use testkit::{Server, mariadb};
 
-use crate::crowd::{BATCH_MAX, Offer, place, purchase};
+use crate::crowd::{BATCH_MAX, Offer, place};
 use crate::harness::{ENDLESS, Harness};
 use crate::meter::Meter;
 use crate::servers::maria;
-use crate::stats::{Round, Sample, grouped, row};
+use crate::stats::Sample;
 use crate::stores::{self, Stores, settings};
-use crate::table::Row;
 
 /// The fixture of both goals.
 struct LedgerFixture {
@@ -29,7 +28,7 @@ struct LedgerFixture {
 }
 
 /// Measures both goals with the same rounds of the product.
-pub(crate) async fn ledger(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> {
+pub(crate) async fn ledger(harness: &mut Harness<'_>) -> anyhow::Result<()> {
     let maria = maria(harness)?;
     let url = mariadb::url("floodgate", maria.addr(), "floodgate");
     let set = ["tier=ledger".to_owned(), format!("ledger.url={url}")];
@@ -37,21 +36,14 @@ pub(crate) async fn ledger(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>
     let stores = stores::open(&settings).await?;
     let raw = AsyncMysqlConnection::establish(&url).await?;
     let mut fixture = LedgerFixture { stores, maria, raw, writers: settings.ledger.writers };
-    let (mut one_by_one, mut loader) = (Vec::new(), Vec::new());
     // Round 0 is the warm-up.
     for number in 0..=harness.args.rounds {
         let product = fixture.placed(harness, 1, BATCH_MAX).await?;
         let single = fixture.placed(harness, fixture.writers, 1).await?;
         let loaded = fixture.load_raw(harness).await?;
-        harness.note(&format!(
-            "round {number}: {}/s in batches, {}/s one by one, {}/s raw",
-            grouped(product.value),
-            grouped(single.value),
-            grouped(loaded.value)
-        ));
         if number > 0 {
-            one_by_one.push(Round::pair(product.clone(), single));
-            loader.push(Round::pair(product, loaded));
+            harness.pair("S8", product.clone(), single);
+            harness.pair("S9", product, loaded);
         }
     }
     fixture.stores.ledger.close().await;
@@ -59,7 +51,8 @@ pub(crate) async fn ledger(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>
         "core-µs are MariaDB's; one batch in flight against {} transactions",
         fixture.writers
     );
-    Ok(vec![row("S8", &one_by_one, Some(remark))?, row("S9", &loader, None)?])
+    harness.remark("S8", remark);
+    Ok(())
 }
 
 impl LedgerFixture {
@@ -75,7 +68,7 @@ impl LedgerFixture {
         let meter = Meter::start(&[("mariadb", self.maria.id())])?;
         try_join_all((0..concurrency).map(|_| async {
             while now_monotonic() < end {
-                place(&self.stores, intents(&offer, batch)?).await?;
+                place(&self.stores, offer.intents(batch)?).await?;
                 placed.fetch_add(batch as u64, Ordering::Relaxed);
             }
             anyhow::Ok(())
@@ -101,19 +94,13 @@ impl LedgerFixture {
         let (end, mut loaded) = (now_monotonic() + harness.args.round(), 0);
         let meter = Meter::start(&[("mariadb", self.maria.id())])?;
         while now_monotonic() < end {
-            let rows = insert(offer.sku.no, &intents(&offer, BATCH_MAX)?);
+            let rows = insert(offer.sku.no, &offer.intents(BATCH_MAX)?);
             self.raw.batch_execute(&rows).await.context("loading raw rows")?;
             loaded += BATCH_MAX as u64;
         }
         let metered = harness.stop(meter)?;
         Ok(metered.sample(metered.rate(loaded), loaded))
     }
-}
-
-/// Intents of buyers with random ids.
-fn intents(offer: &Offer, batch: usize) -> anyhow::Result<Vec<OrderIntent>> {
-    let intent = |_| Ok(purchase(&offer.sku, offer.epoch)?.intent(&offer.sku));
-    (0..batch).map(intent).collect()
 }
 
 fn insert(sku: SkuNo, intents: &[OrderIntent]) -> String {

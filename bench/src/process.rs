@@ -9,7 +9,7 @@ use anyhow::{Context, bail, ensure};
 use floodgate::runtime::clock::now_monotonic;
 use serde_json::Value as Json;
 use tempfile::TempDir;
-use testkit::{Process, Server, Signal};
+use testkit::{Process, Signal};
 
 /// Limit of a server's start, which may have to read a large ledger.
 const START_TIMEOUT: Duration = Duration::from_mins(2);
@@ -34,14 +34,6 @@ pub(crate) async fn poll<T>(
         }
         tokio::time::sleep(POLL_PERIOD).await;
     }
-}
-
-/// Kills a server if it runs, starts it on its existing data, and waits until it is ready.
-pub(crate) async fn relaunch(server: &Server) -> anyhow::Result<()> {
-    server.launch()?;
-    let ((), is_ready) = poll(START_TIMEOUT, async || Ok(((), server.is_ready()?))).await?;
-    ensure!(is_ready, "a server does not start:\n{}", server.log());
-    Ok(())
 }
 
 /// A server process of this executable.

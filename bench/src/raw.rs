@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use floodgate::broker::topology::PublishAddress;
+use floodgate::redis::scripts::intent::INTENT_BYTES;
 use floodgate::runtime::clock::now_monotonic;
 use lapin::options::{
     BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions, QueueDeleteOptions,
@@ -15,44 +16,37 @@ use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProper
 use testkit::{Server, rabbitmq};
 use tokio::sync::oneshot;
 
+use crate::relay_fixture::WINDOW;
+
 /// The queue of the publish loop.
 const QUEUE: &str = "bench.raw";
 /// Delivery mode of persistent messages.
 const PERSISTENT: u8 = 2;
 
-/// The parameters of a publish loop.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct PublishLoop {
-    pub(crate) messages: u64,
-    /// Limit of unconfirmed messages.
-    pub(crate) window: usize,
-    pub(crate) body_bytes: usize,
-}
-
-/// Publishes to a quorum queue through the default exchange with a full window of unconfirmed
-/// messages. Returns the time without connecting.
-pub(crate) async fn publish(server: &Server, job: PublishLoop) -> anyhow::Result<Duration> {
+/// Publishes messages of the size of an order to a quorum queue through the default exchange, with
+/// a full window of unconfirmed messages. Returns the time without connecting.
+pub(crate) async fn publish(server: &Server, messages: u64) -> anyhow::Result<Duration> {
     let (connection, channel) = connect(server).await?;
     let mut arguments = FieldTable::default();
     arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
     channel.queue_declare(QUEUE.into(), QueueDeclareOptions::durable(), arguments).await?;
     channel.confirm_select(ConfirmSelectOptions::default()).await?;
-    let elapsed = run(&channel, job).await?;
+    let elapsed = run(&channel, messages).await?;
     let found = channel.queue_purge(QUEUE.into(), QueuePurgeOptions::default()).await?;
     channel.queue_delete(QUEUE.into(), QueueDeleteOptions::default()).await?;
-    if u64::from(found) != job.messages {
-        bail!("{} messages were confirmed, and the queue had {found}", job.messages);
+    if u64::from(found) != messages {
+        bail!("{messages} messages were confirmed, and the queue had {found}");
     }
     connection.close(200, "done".into()).await?;
     Ok(elapsed)
 }
 
-async fn run(channel: &Channel, job: PublishLoop) -> anyhow::Result<Duration> {
-    let body = vec![0xa5_u8; job.body_bytes];
+async fn run(channel: &Channel, messages: u64) -> anyhow::Result<Duration> {
+    let body = [0xa5_u8; INTENT_BYTES];
     let begun = now_monotonic();
-    let mut unconfirmed = VecDeque::with_capacity(job.window);
-    for _ in 0..job.messages {
-        if unconfirmed.len() >= job.window {
+    let mut unconfirmed = VecDeque::with_capacity(WINDOW);
+    for _ in 0..messages {
+        if unconfirmed.len() >= WINDOW {
             confirm(unconfirmed.pop_front()).await?;
         }
         let properties = BasicProperties::default().with_delivery_mode(PERSISTENT);

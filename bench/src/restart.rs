@@ -7,10 +7,9 @@ use floodgate::runtime::clock::now_monotonic;
 
 use crate::harness::Harness;
 use crate::pipeline::Servers;
-use crate::process::{poll, relaunch};
+use crate::process::poll;
 use crate::relay_fixture::Plan;
-use crate::stats::{Round, Sample, grouped, row};
-use crate::table::Row;
+use crate::stats::grouped;
 
 /// Orders per second of a round: 100,000 in all by default.
 const PER_SECOND: u64 = 25_000;
@@ -22,18 +21,16 @@ const COMMIT_LIMIT: Duration = Duration::from_mins(10);
 
 /// Accepts and relays orders while no consumer runs. Then starts one process with every role, kills
 /// Redis and restarts it on its append-only file.
-pub(crate) async fn restart(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> {
+pub(crate) async fn restart(harness: &mut Harness<'_>) -> anyhow::Result<()> {
     let orders = (PER_SECOND * harness.args.seconds).min(ORDERS_MAX);
     let plan = Plan { orders, buckets: BUCKETS, envelope_max: ENVELOPE };
     let servers = Servers::start(harness)?;
-    let (mut rounds, mut last) = (Vec::new(), None);
-    for number in 1..=harness.args.rounds {
+    for _ in 0..harness.args.rounds {
         let (busy_s, remark) = round(&servers, harness, plan).await?;
-        harness.note(&format!("round {number}: selling again after {busy_s:.2} s; {remark}"));
-        rounds.push(Round::number(Sample::of(busy_s)));
-        last = Some(remark);
+        harness.number("S23", busy_s);
+        harness.remark("S23", remark);
     }
-    Ok(vec![row("S23", &rounds, last)?])
+    Ok(())
 }
 
 /// Seconds from the kill to the next accepted purchase, and a remark on the round.
@@ -51,12 +48,12 @@ async fn round(
     let committed = admin.committed(&sale).await?;
     let killed = now_monotonic();
     let since_s = || now_monotonic().duration_since(killed).as_secs_f64();
-    relaunch(&servers.redis).await?;
+    servers.redis.restart()?;
     let restarted_s = since_s();
     let mut tries = 0_u64;
     let is_selling = async || {
         tries += 1;
-        let answer = harness.try_one(&all, &sale).await?;
+        let answer = harness.try_one(&all, &sale).await;
         Ok(((), answer.is_some_and(|(status, _)| matches!(status, 200 | 202))))
     };
     let ((), is_accepted) = poll(SELLING_LIMIT, is_selling).await?;

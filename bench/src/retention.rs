@@ -7,11 +7,10 @@ use floodgate::runtime::clock::now_monotonic;
 use loadgen::{Load, Until, run};
 use serde_json::Value as Json;
 
-use crate::harness::{ENDLESS, Harness, newly_accepted, number};
+use crate::harness::{ENDLESS, Harness, Product, newly_accepted};
 use crate::process::scratch;
 use crate::servers::GateTier;
-use crate::stats::{Round, Sample, grouped, row};
-use crate::table::Row;
+use crate::stats::grouped;
 
 /// Orders of a purged sale per second of a round: 1,000,000 in all by default.
 const PER_SECOND: u64 = 250_000;
@@ -20,53 +19,21 @@ const ORDERS_MAX: u64 = 1_000_000;
 const OFFERED: f64 = 0.5;
 /// Limit of the time until the last order is in the ledger, and its event is read.
 const SETTLED_TIMEOUT: Duration = Duration::from_mins(10);
-/// Longer than any purge.
-const SALES_LIMIT: Duration = Duration::from_hours(1);
 
 /// The longest transaction of a purge, by the server's own clock; the client is this executable.
-pub(crate) async fn purge(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> {
+pub(crate) async fn purge(harness: &mut Harness<'_>) -> anyhow::Result<()> {
     let orders = (PER_SECOND * harness.args.seconds).min(ORDERS_MAX);
     let tier = GateTier::start(harness).await?;
-    let mut rounds = Vec::new();
-    let mut remark = None;
-    for round in 1..=harness.args.rounds {
-        let purged = purged(harness, &tier, orders).await?;
-        let text = purged.summary();
-        harness.note(&format!("round {round}: {text}"));
-        rounds.push(Round::number(Sample::of(purged.longest_ms)));
-        remark = Some(text);
+    for _ in 0..harness.args.rounds {
+        purged(harness, &tier.product, orders).await?;
     }
-    Ok(vec![row("purge", &rounds, remark)?])
+    Ok(())
 }
 
-/// The result of one round.
-struct Purged {
-    orders: u64,
-    longest_ms: f64,
-    elapsed_s: f64,
-    /// Sales per second before and meanwhile.
-    before: f64,
-    offered: f64,
-    during: f64,
-}
-
-impl Purged {
-    fn summary(&self) -> String {
-        format!(
-            "{} orders archived, and purged in {:.0} s; {}/s of {}/s sold meanwhile, {}/s at most \
-             before",
-            grouped(self.orders as f64),
-            self.elapsed_s,
-            grouped(self.during),
-            grouped(self.offered),
-            grouped(self.before)
-        )
-    }
-}
-
-async fn purged(harness: &mut Harness<'_>, tier: &GateTier, orders: u64) -> anyhow::Result<Purged> {
-    let GateTier { product, .. } = tier;
-    let old = harness.unpaid_sale(product).await?;
+/// One round: archives a sale, and purges it while another one sells.
+async fn purged(harness: &mut Harness<'_>, product: &Product, orders: u64) -> anyhow::Result<()> {
+    let old = harness.new_name();
+    product.admin.open_sale(&old, ENDLESS, harness.args.buckets, 0).await?;
     let until = Until::Requests(orders);
     let filled = run(Load { until, ..harness.load(&product.server, &old) }).await?;
     let accepted = newly_accepted(&filled);
@@ -83,23 +50,16 @@ async fn purged(harness: &mut Harness<'_>, tier: &GateTier, orders: u64) -> anyh
     let before = harness.measure(Some(product), load.clone()).await?.goodput();
     ensure!(before > 0.0, "no purchase was accepted");
     let offered = before * OFFERED;
-    let load = Harness::open(load, offered);
-    let selling = run(Load { until: Until::Elapsed(SALES_LIMIT), ..load });
     let purging = async {
-        let placed = product.admin.metrics().await?;
+        let placed = product.placed().await?;
         let begun = now_monotonic();
         let purged =
             product.server.command(&["sale", "purge", &old, "--archive", &archive]).await?;
         let elapsed_s = now_monotonic().duration_since(begun).as_secs_f64().max(1e-9);
-        let sold = [placed, product.admin.metrics().await?]
-            .map(|metrics| number(&metrics, "floodgate_orders_placed_total"));
-        anyhow::Ok((purged, elapsed_s, (sold[1] - sold[0]) / elapsed_s))
+        let sold = product.placed().await? - placed;
+        Ok((purged, elapsed_s, sold as f64 / elapsed_s))
     };
-    let (purged, elapsed_s, during) = tokio::select! {
-        sold = selling => return Err(sold.err().map_or_else(
-            || anyhow::anyhow!("the sales ended first"), anyhow::Error::from)),
-        purged = purging => purged?,
-    };
+    let (purged, elapsed_s, during) = Harness::while_selling(load, offered, purging).await?;
     let count = |name| purged.get(name).and_then(Json::as_u64).context("an answer without counts");
     let (rows, longest_ms) = (count("num_rows")?, count("longest_ms")?);
     harness.void_unless(rows >= accepted, || format!("{old}: {rows} rows of {accepted} orders"));
@@ -107,12 +67,15 @@ async fn purged(harness: &mut Harness<'_>, tier: &GateTier, orders: u64) -> anyh
     for sale in [&old, &sale] {
         harness.void_on_violations(sale, &product.admin.audit(Some(sale)).await?);
     }
-    Ok(Purged {
-        orders: accepted,
-        longest_ms: longest_ms as f64,
-        elapsed_s,
-        before,
-        offered,
-        during,
-    })
+    let remark = format!(
+        "{} orders archived, and purged in {elapsed_s:.0} s; {}/s of {}/s sold meanwhile, {}/s at \
+         most before",
+        grouped(accepted as f64),
+        grouped(during),
+        grouped(offered),
+        grouped(before)
+    );
+    harness.number("purge", longest_ms as f64);
+    harness.remark("purge", remark);
+    Ok(())
 }

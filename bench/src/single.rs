@@ -1,4 +1,3 @@
-use std::sync::Arc;
 use std::time::Duration;
 
 use floodgate::cli::output::Output;
@@ -7,8 +6,8 @@ use loadgen::{BuyRequest, Load, Pace, Report, Until, run as run_load, terminal_p
 use serde::Serialize;
 use serde_json::json;
 
-use crate::admin::{Admin, SKU};
-use crate::args::{BenchArgs, resolve};
+use crate::admin::{DAY_S, SKU};
+use crate::args::BenchArgs;
 use crate::harness::{COMMIT_TIMEOUT, newly_accepted};
 use crate::meter::Meter;
 use crate::process::{ServerChild, scratch};
@@ -25,8 +24,8 @@ struct Findings {
     rejected_per_second: f64,
     landed: u64,
     landed_per_second: f64,
-    server_us_per_answer: Option<f64>,
-    server_resident_bytes: Option<u64>,
+    server_us_per_answer: f64,
+    server_resident_bytes: u64,
     generator_us_per_answer: f64,
     audit: String,
     valid: bool,
@@ -36,21 +35,12 @@ struct Findings {
 /// Runs one load; returns false if the run is void.
 pub(crate) async fn run(args: &BenchArgs) -> anyhow::Result<bool> {
     // Declared before the server: the directory is removed after the process has ended.
-    let folder;
-    let (server, target, admin) = if let Some((url, internal)) = args.running_server() {
-        (None, resolve(url).await?, Admin::at(internal, args.admin_token()?)?)
-    } else {
-        folder = scratch(&args.parent())?;
-        let server = ServerChild::serve(folder.path(), &args.settings()).await?;
-        let (target, admin) = (server.public, server.admin()?);
-        (Some(server), target, admin)
-    };
-    admin.await_ready().await?;
+    let folder = scratch(&args.parent())?;
+    let server = ServerChild::serve(folder.path(), &args.settings()).await?;
+    let admin = server.ready().await?;
     let sale_id = format!("bench-{}", clock::wall_ms());
-    admin.open_bench_sale(&sale_id, args.stock, args.buckets).await?;
-    let buyers = args.buyers.unwrap_or(u64::MAX).max(1);
-    let buy = BuyRequest::new(target, &sale_id, SKU, 1);
-    let source = move |seq, buffer: &mut _| buy.write(1 + seq % buyers, None, buffer);
+    admin.open_sale(&sale_id, args.stock, args.buckets, DAY_S).await?;
+    let buy = BuyRequest::new(server.public, &sale_id, SKU, 1);
     let load = Load {
         pace: args
             .rate
@@ -59,10 +49,9 @@ pub(crate) async fn run(args: &BenchArgs) -> anyhow::Result<bool> {
         connections: args.connections,
         threads: args.threads,
         progress: terminal_progress("buying"),
-        ..Load::new(target, Arc::new(source))
+        ..Load::new(server.public, buy.by_unique_buyers(1))
     };
-    let processes: Vec<_> = server.iter().map(|server| ("server", server.id())).collect();
-    let (meter, begin) = (Meter::start(&processes)?, clock::now_monotonic());
+    let (meter, begin) = (Meter::start(&[("server", server.id())])?, clock::now_monotonic());
     let report = run_load(load).await?;
     let metered = meter.stop()?;
     let accepted = newly_accepted(&report);
@@ -75,8 +64,8 @@ pub(crate) async fn run(args: &BenchArgs) -> anyhow::Result<bool> {
         rejected_per_second: report.per_second(report.answered - report.succeeded()),
         landed: committed,
         landed_per_second: committed as f64 / until_committed.as_secs_f64().max(1e-9),
-        server_us_per_answer: metered.each(report.answered).first().map(|(_, us)| *us),
-        server_resident_bytes: server.is_some().then_some(metered.resident.1),
+        server_us_per_answer: metered.each(report.answered).first().map_or(0.0, |(_, us)| *us),
+        server_resident_bytes: metered.resident.1,
         generator_us_per_answer: metered.own_us(report.answered),
         valid: is_valid(&violations, accepted, committed),
         audit: match violations.as_slice() {

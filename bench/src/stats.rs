@@ -1,9 +1,7 @@
 //! Measurements of rounds, condensed into the rows of the table.
 
-use anyhow::bail;
 use serde::Serialize;
 
-use crate::table::{self, Row};
 pub(crate) use floodgate::cli::output::grouped;
 
 /// Median and range of a few measurements.
@@ -79,13 +77,16 @@ impl Goal {
     }
 }
 
+/// Numbers by process or component.
+pub(crate) type Figures = Vec<(&'static str, f64)>;
+
 /// The result of one side of one round.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sample {
     /// The compared value.
     pub(crate) value: f64,
     /// Core-microseconds per operation, by process; the first process is the server under test.
-    pub(crate) costs: Vec<(&'static str, f64)>,
+    pub(crate) costs: Figures,
     /// Core-microseconds per operation of the bench process.
     pub(crate) own_us: f64,
     /// CPU cores that the bench process used.
@@ -93,16 +94,19 @@ pub(crate) struct Sample {
     /// Operations without an answer.
     pub(crate) incomplete: u64,
     /// Mean batch sizes, by component.
-    pub(crate) batches: Vec<(&'static str, f64)>,
+    pub(crate) batches: Figures,
+}
+
+/// A value without costs.
+impl From<f64> for Sample {
+    fn from(value: f64) -> Self {
+        Self { value, ..Self::default() }
+    }
 }
 
 impl Sample {
-    /// A value without costs.
-    pub(crate) fn of(value: f64) -> Self {
-        Self { value, ..Self::default() }
-    }
-
-    fn server_us(&self) -> f64 {
+    /// Of the server under test.
+    pub(crate) fn server_us(&self) -> f64 {
         self.costs.first().map_or(0.0, |(_, us)| *us)
     }
 }
@@ -115,69 +119,37 @@ pub(crate) struct Round {
 }
 
 impl Round {
-    pub(crate) fn pair(product: Sample, baseline: Sample) -> Self {
-        Self { product, baseline: Some(baseline) }
-    }
-
-    pub(crate) fn number(product: Sample) -> Self {
-        Self { product, baseline: None }
+    /// Its values, and costs and batches of the product.
+    pub(crate) fn summary(&self) -> String {
+        let Sample { value, costs, batches, .. } = &self.product;
+        let baseline = self.baseline.as_ref();
+        let baseline = baseline.map(|side| format!(" against {}", amount(side.value)));
+        let details = shown(&[costs.as_slice(), batches].concat());
+        format!("{}{} {details}", amount(*value), baseline.unwrap_or_default())
     }
 }
 
-/// Condenses the rounds of the goal `id`.
-pub(crate) fn row(
-    id: &'static str,
-    rounds: &[Round],
-    remark: Option<String>,
-) -> anyhow::Result<Row> {
-    let (what, goal, unit) = table::goal(id)?;
-    let product = |value: fn(&Sample) -> f64| Spread::of(rounds.iter().map(|r| value(&r.product)));
-    let baseline = |value: fn(&Sample) -> f64| {
-        Spread::of(rounds.iter().filter_map(|round| round.baseline.as_ref().map(value)))
-    };
-    let ratio = |round: &Round| {
-        let baseline = round.baseline.as_ref()?.value;
-        Some(if baseline > 0.0 { round.product.value / baseline } else { f64::INFINITY })
-    };
-    let Some(values) = product(|side| side.value) else { bail!("{id} has no rounds") };
-    let median = |spread: Option<Spread>| spread.map_or(0.0, |spread| spread.median);
-    Ok(Row {
-        id,
-        what,
-        product: values,
-        yardstick: baseline(|side| side.value),
-        unit,
-        ratio: Spread::of(rounds.iter().filter_map(ratio)),
-        goal,
-        batches: medians(rounds, |side| &side.batches),
-        product_us: median(product(Sample::server_us)),
-        yardstick_us: baseline(Sample::server_us).map(|spread| spread.median),
-        generator_cores: median(product(|side| side.own_cores)),
-        generator_us: median(product(|side| side.own_us)),
-        incomplete: (
-            rounds.iter().map(|round| round.product.incomplete).sum(),
-            rounds.iter().filter_map(|round| Some(round.baseline.as_ref()?.incomplete)).sum(),
-        ),
-        remark,
-    })
+/// The rounds of one row.
+#[derive(Debug, Default)]
+pub(crate) struct Results {
+    pub(crate) rounds: Vec<Round>,
+    pub(crate) remark: Option<String>,
 }
 
-/// The median of each named number over the product's rounds.
-pub(crate) fn medians(
-    rounds: &[Round],
-    named: fn(&Sample) -> &[(&'static str, f64)],
-) -> Vec<(&'static str, f64)> {
-    let all = || rounds.iter().flat_map(|round| named(&round.product));
+/// The median of each named number over the rounds.
+pub(crate) fn medians(rounds: impl Iterator<Item = Figures>) -> Figures {
+    let rounds: Vec<Figures> = rounds.collect();
+    let all = || rounds.iter().flatten();
     let median_of = |&(wanted, _): &(&'static str, f64)| {
         let same = all().filter(|(name, _)| *name == wanted).map(|(_, number)| *number);
         Some((wanted, Spread::of(same)?.median))
     };
-    rounds
-        .first()
-        .map_or(&[][..], |round| named(&round.product))
-        .iter()
-        .filter_map(median_of)
-        .collect()
+    rounds.first().into_iter().flatten().filter_map(median_of).collect()
+}
+
+/// Numbers below 100 keep one decimal.
+pub(crate) fn amount(number: f64) -> String {
+    if number < 100.0 { format!("{number:.1}") } else { grouped(number) }
 }
 
 /// `relay 12.0, redis 7.5`.
@@ -223,28 +195,6 @@ mod tests {
         let least = Goal::Number { floor: 10_000.0, aim: 20_000.0 };
         assert_eq!(verdicts(least, [9e3, 12e3, 3e4]), rising);
         assert_eq!(least.columns(), ["≥ 10,000", "≥ 20,000"]);
-    }
-
-    fn side(value: f64, batch: f64) -> Sample {
-        Sample { value, batches: vec![("gate", batch)], incomplete: 1, ..Sample::default() }
-    }
-
-    #[test]
-    fn ratios_are_of_pairs_and_batches_are_medians() {
-        let round = |a, b, batch| Round::pair(side(a, batch), side(b, 1.0));
-        let rounds = [round(4.0, 2.0, 10.0), round(9.0, 3.0, 30.0), round(4.0, 4.0, 20.0)];
-        let row = row("S1", &rounds, None).unwrap();
-        let ratio = row.ratio.unwrap();
-        assert_eq!((ratio.min, ratio.median, ratio.max), (1.0, 2.0, 3.0));
-        assert_eq!(row.batches, [("gate", 20.0)]);
-        assert_eq!(row.incomplete, (3, 3));
-    }
-
-    #[test]
-    fn a_number_needs_no_yardstick() {
-        let row = row("S2", &[Round::number(side(3.0, 1.0))], None).unwrap();
-        assert_eq!((row.ratio, row.yardstick), (None, None));
-        assert!(super::row("S2", &[], None).is_err());
     }
 
     #[test]

@@ -1,16 +1,14 @@
-use anyhow::Context;
 use floodgate::cli::output::Output;
 use serde::Serialize;
 
 use super::{
-    backlog, connections, decide, hostile, http, large_audit, many_connections, memory, order_life,
-    orders, pipeline, relay, restart, retention, takeover, without_events,
+    backlog, connections, decide, hostile, http, large_audit, large_start, many_connections,
+    memory, order_life, orders, pipeline, relay, restart, retention, takeover,
 };
 use crate::args::BenchArgs;
 use crate::harness::Harness;
 use crate::machine::Machine;
-use crate::million::{self, LargeStart};
-use crate::stats::{Goal, Spread, grouped, shown};
+use crate::stats::{Figures, Goal, Results, Round, Sample, Spread, amount, medians, shown};
 
 macro_rules! goals {
     ($($measure:path, $title:literal, {
@@ -22,21 +20,8 @@ macro_rules! goals {
             &[$($(($id, $what, Goal::$kind { floor: $floor, aim: $aim }, $unit)),+),+];
 
         /// Measures the selected goals; a failure does not stop the others.
-        async fn measure_goals(harness: &mut Harness<'_>) -> Vec<Row> {
-            let mut rows: Vec<Row> = Vec::new();
-            $(
-                let mut goals = [$(goal_of($id)),+].to_vec();
-                goals.retain(|goal| harness.is_selected(goal));
-                goals.dedup();
-                let goals = goals.join(", ");
-                if !goals.is_empty() {
-                    harness.note(&format!("{goals}: {}", $title));
-                    let measured = $measure(harness).await;
-                    rows.extend(harness.record_failure(&goals, measured).unwrap_or_default());
-                }
-            )+
-            rows.retain(|row| harness.is_selected(goal_of(row.id)));
-            rows
+        async fn measure_goals(harness: &mut Harness<'_>) {
+            $(measure(harness, &[$($id),+], $title, $measure).await;)+
         }
     };
 }
@@ -139,9 +124,10 @@ goals! {
     retention::purge, "purge of a large sale", {
         "purge" Count 50.0 25.0 " ms" "longest transaction of the purge of 1,000,000 orders";
     }
-    without_events::cost, "the cost of order events", {
-        "events S8" AtLeast 0.91 1.0 "/s" "S8 against a version without order events";
-        "events S11" AtLeast 0.91 1.0 "/s" "S11 against a version without order events";
+    large_start::large_start, "start with a large ledger", {
+        "start" Count 5.0 5.0 " s"
+            "seconds until a killed server with 1,000,000 orders is ready again";
+        "start memory" Count 300.0 300.0 " MiB" "resident memory of this server";
     }
 }
 
@@ -152,29 +138,50 @@ const STOLEN: f64 = 0.02;
 /// A larger share of CPU time of processes outside the bench gets a remark.
 const OTHERS: f64 = 0.05;
 
+/// Measures the selected ones of these rows, which one function measures together.
+async fn measure(
+    harness: &mut Harness<'_>,
+    rows: &[&'static str],
+    title: &str,
+    measured: impl AsyncFnOnce(&mut Harness<'_>) -> anyhow::Result<()>,
+) {
+    let rows: Vec<_> = rows.iter().filter(|id| harness.is_selected(goal_of(id))).collect();
+    let mut goals: Vec<_> = rows.iter().map(|id| goal_of(id)).collect();
+    goals.dedup();
+    let goals = goals.join(", ");
+    if goals.is_empty() {
+        return;
+    }
+    harness.note(&format!("{goals}: {title}"));
+    if let Err(error) = measured(harness).await {
+        harness.record_failure(&goals, &error);
+        harness.results.retain(|id, _| !rows.contains(&id));
+    }
+}
+
 /// One measured row. `yardstick` is the baseline.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Row {
-    pub(crate) id: &'static str,
-    pub(crate) what: &'static str,
-    pub(crate) product: Spread,
+struct Row {
+    id: &'static str,
+    what: &'static str,
+    product: Spread,
     /// `None`: the goal is a number of its own.
-    pub(crate) yardstick: Option<Spread>,
-    pub(crate) unit: &'static str,
+    yardstick: Option<Spread>,
+    unit: &'static str,
     /// Spread of the pairs' ratios, not the ratio of the medians.
-    pub(crate) ratio: Option<Spread>,
-    pub(crate) goal: Goal,
+    ratio: Option<Spread>,
+    goal: Goal,
     /// Mean batch sizes of the product, by component.
-    pub(crate) batches: Vec<(&'static str, f64)>,
+    batches: Figures,
     /// Core-microseconds of the server per operation.
-    pub(crate) product_us: f64,
-    pub(crate) yardstick_us: Option<f64>,
+    product_us: f64,
+    yardstick_us: Option<f64>,
     /// CPU of the load generator during the product's rounds.
-    pub(crate) generator_cores: f64,
-    pub(crate) generator_us: f64,
+    generator_cores: f64,
+    generator_us: f64,
     /// Requests without an answer: product, yardstick.
-    pub(crate) incomplete: (u64, u64),
-    pub(crate) remark: Option<String>,
+    incomplete: (u64, u64),
+    remark: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -186,7 +193,6 @@ struct Table {
     rows: Vec<Row>,
     /// Goals that cannot be measured on this machine, with the reason.
     not_measured: Vec<(String, String)>,
-    large_start: Option<LargeStart>,
     stolen_max: f64,
     others_max: f64,
     /// Reasons why the table is void.
@@ -204,25 +210,13 @@ fn goal_of(id: &'static str) -> &'static str {
     id.split(' ').next().unwrap_or_default()
 }
 
-/// Description, limits and unit of a row.
-pub(crate) fn goal(id: &str) -> anyhow::Result<(&'static str, Goal, &'static str)> {
-    let (_, what, goal, unit) =
-        ROWS.iter().find(|(of, ..)| *of == id).with_context(|| format!("no row {id}"))?;
-    Ok((what, *goal, unit))
-}
-
 /// Measures the selected goals and prints the table; returns false if the table is void.
 pub(crate) async fn run(args: &BenchArgs) -> anyhow::Result<bool> {
     let mut harness = Harness::new(args).await?;
     let machine = Machine::inspect(harness.scratch.path())?;
-    let rows = measure_goals(&mut harness).await;
-    let large_start = if args.skip_million || !args.only.is_empty() {
-        None
-    } else {
-        harness.note("start with a large ledger");
-        let start = million::start(&mut harness).await;
-        harness.record_failure("start with a large ledger", start)
-    };
+    measure_goals(&mut harness).await;
+    let selected = ROWS.iter().filter(|(id, ..)| harness.is_selected(goal_of(id)));
+    let rows = selected.filter_map(|(id, ..)| Row::of(id, harness.results.get(id)?)).collect();
     let table = Table {
         machine,
         rounds: args.rounds,
@@ -230,7 +224,6 @@ pub(crate) async fn run(args: &BenchArgs) -> anyhow::Result<bool> {
         connections: args.connections,
         rows,
         not_measured: harness.not_measured,
-        large_start,
         stolen_max: harness.stolen_max,
         others_max: harness.others_max,
         void: harness.void,
@@ -262,7 +255,6 @@ impl Table {
         );
         lines.push(String::new());
         lines.extend(self.rows.iter().flat_map(Row::remarks));
-        lines.extend(self.large_start.as_ref().map(|start| format!("* {}.", start.summary())));
         if self.stolen_max > STOLEN {
             let percent = self.stolen_max * 100.0;
             lines.push(format!("* neighbours took up to {percent:.1} % of the machine's time."));
@@ -281,6 +273,41 @@ impl Table {
 }
 
 impl Row {
+    /// Condenses the rounds of a row; `None` without rounds.
+    fn of(id: &str, Results { rounds, remark }: &Results) -> Option<Self> {
+        let (id, what, goal, unit) = *ROWS.iter().find(|(of, ..)| *of == id)?;
+        let product = |value: fn(&Sample) -> f64| {
+            Spread::of(rounds.iter().map(|round| value(&round.product)))
+        };
+        let baseline = |value: fn(&Sample) -> f64| {
+            Spread::of(rounds.iter().filter_map(|round| round.baseline.as_ref().map(value)))
+        };
+        let ratio = |round: &Round| {
+            let baseline = round.baseline.as_ref()?.value;
+            Some(if baseline > 0.0 { round.product.value / baseline } else { f64::INFINITY })
+        };
+        let median = |spread: Option<Spread>| spread.map_or(0.0, |spread| spread.median);
+        Some(Self {
+            id,
+            what,
+            product: product(|side| side.value)?,
+            yardstick: baseline(|side| side.value),
+            unit,
+            ratio: Spread::of(rounds.iter().filter_map(ratio)),
+            goal,
+            batches: medians(rounds.iter().map(|round| round.product.batches.clone())),
+            product_us: median(product(Sample::server_us)),
+            yardstick_us: baseline(Sample::server_us).map(|spread| spread.median),
+            generator_cores: median(product(|side| side.own_cores)),
+            generator_us: median(product(|side| side.own_us)),
+            incomplete: (
+                rounds.iter().map(|round| round.product.incomplete).sum(),
+                rounds.iter().filter_map(|round| Some(round.baseline.as_ref()?.incomplete)).sum(),
+            ),
+            remark: remark.clone(),
+        })
+    }
+
     fn markdown(&self) -> String {
         let [floor, aim] = self.goal.columns();
         let (id, what, unit) = (self.id, self.what, self.unit);
@@ -324,31 +351,41 @@ impl Row {
     }
 }
 
-/// Numbers below 100 keep one decimal.
-fn amount(number: f64) -> String {
-    if number < 100.0 { format!("{number:.1}") } else { grouped(number) }
-}
-
 #[cfg(test)]
 mod tests {
-    use crate::stats::{self, Round, Sample};
+    use super::*;
+
+    fn side(value: f64, batch: f64) -> Sample {
+        Sample {
+            value,
+            costs: vec![("floodgate", value / 1_000.0)],
+            incomplete: 1,
+            batches: vec![("gate", batch), ("ledger", 60.0)],
+            ..Sample::default()
+        }
+    }
 
     #[test]
-    fn a_row_has_as_many_columns_as_the_header() {
-        let side = |value, server_us| Sample {
-            value,
-            costs: vec![("floodgate", server_us)],
-            incomplete: 1,
-            batches: vec![("gate", 31.25), ("ledger", 60.0)],
-            ..Sample::default()
-        };
-        let rounds = [28_000.0, 34_000.0, 36_000.0]
-            .map(|value| Round::pair(side(value, 21.0), side(40_000.0, 19.0)));
-        let row = stats::row("S1", &rounds, Some("remark".to_owned())).unwrap();
+    fn a_row_has_medians_ratios_of_pairs_and_the_columns_of_the_header() {
+        let round = |a, b, batch| Round { product: side(a, batch), baseline: Some(side(b, 1.0)) };
+        let rounds = [(4e4, 2e4, 10.0), (9e4, 3e4, 31.25), (4e4, 4e4, 40.0)];
+        let rounds = rounds.map(|(a, b, batch)| round(a, b, batch)).to_vec();
+        let row = Row::of("S1", &Results { rounds, remark: Some("remark".to_owned()) }).unwrap();
+        let ratio = row.ratio.unwrap();
+        assert_eq!((ratio.min, ratio.median, ratio.max), (1.0, 2.0, 3.0));
+        assert_eq!(row.incomplete, (3, 3));
         let line = row.markdown();
         assert_eq!(line.matches('|').count(), 12);
-        assert!(line.contains("34,000/s") && line.contains("floor met"), "{line}");
-        assert!(line.contains("| gate 31.2, ledger 60.0 | 21.0 / 19.0 |"), "{line}");
+        assert!(line.contains("40,000/s") && line.contains("aim met"), "{line}");
+        assert!(line.contains("| gate 31.2, ledger 60.0 | 40.0 / 30.0 |"), "{line}");
         assert_eq!(row.remarks().len(), 3);
+    }
+
+    #[test]
+    fn a_number_needs_no_yardstick() {
+        let rounds = vec![Round { product: 3.0.into(), baseline: None }];
+        let row = Row::of("S2", &Results { rounds, remark: None }).unwrap();
+        assert_eq!((row.ratio, row.yardstick), (None, None));
+        assert!(Row::of("S2", &Results::default()).is_none());
     }
 }

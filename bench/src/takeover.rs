@@ -12,9 +12,8 @@ use crate::harness::Harness;
 use crate::pipeline::Servers;
 use crate::process::poll;
 use crate::relay_fixture::{BUCKETS, OutboxCounts, Plan, published};
-use crate::stats::{Round, Sample, for_seconds, grouped, row};
+use crate::stats::for_seconds;
 use crate::stores::settings;
-use crate::table::Row;
 
 const TIMEOUT: Duration = Duration::from_mins(2);
 const NOTHING_CLAIMED: &str = "the relay to be killed never had a claimed entry";
@@ -22,57 +21,41 @@ const NOTHING_CLAIMED: &str = "the relay to be killed never had a claimed entry"
 /// heartbeat's and not the backlog's.
 const SECONDS_MAX: u64 = 2;
 
-/// The result of one crash.
-struct Takeover {
-    /// Seconds from the kill until the outbox was empty.
-    drained_after_s: f64,
-    /// Orders per second that the survivor published.
-    rate: f64,
-    /// Entries that the killed relay had claimed.
-    num_orphans: u64,
-}
-
 /// One order per message, for many messages.
 fn plan(orders: u64) -> Plan {
     Plan { orders, buckets: BUCKETS, envelope_max: 1 }
 }
 
-pub(crate) async fn takeover(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> {
+pub(crate) async fn takeover(harness: &mut Harness<'_>) -> anyhow::Result<()> {
     let servers = Servers::start(harness)?;
     let heartbeat_s = settings(&[])?.relay.heartbeat_ttl_ms as f64 / 1_000.0;
     let rate = servers.steady(harness, plan(CALIBRATION_ORDERS)).await?.value;
     let most = PER_BUCKET_MAX * u64::from(BUCKETS);
     let orders =
         for_seconds(rate, harness.args.seconds.min(SECONDS_MAX), (CALIBRATION_ORDERS, most));
-    let (mut times, mut rates) = (Vec::new(), Vec::new());
     let mut num_orphans = 0;
-    for number in 1..=harness.args.rounds {
+    for _ in 0..harness.args.rounds {
         let single = servers.steady(harness, plan(orders)).await?;
-        let crash = crash(&servers, harness, orders).await?;
-        harness.note(&format!(
-            "round {number}: {} orphaned entries published after {:.2} s, {}/s by the survivor, \
-             {}/s by a single relay",
-            crash.num_orphans,
-            crash.drained_after_s,
-            grouped(crash.rate),
-            grouped(single.value)
-        ));
-        num_orphans += crash.num_orphans;
-        times.push(Round::number(Sample::of(crash.drained_after_s - heartbeat_s)));
-        rates.push(Round::pair(Sample::of(crash.rate), single));
+        let (orphans, after_s, rate) = crash(&servers, harness, orders).await?;
+        num_orphans += orphans;
+        harness.number("S17", after_s - heartbeat_s);
+        harness.pair("S17 recovery", rate, single);
     }
     let remark = format!(
         "the heartbeat lasts {heartbeat_s} s and was renewed up to a third of it before the kill; \
          {num_orphans} entries of killed relays in all rounds"
     );
-    Ok(vec![row("S17", &times, Some(remark))?, row("S17 recovery", &rates, None)?])
+    harness.remark("S17", remark);
+    Ok(())
 }
 
+/// The entries that a killed relay had claimed, the seconds from the kill until the outbox was
+/// empty, and the orders per second that the survivor published.
 async fn crash(
     servers: &Servers,
     harness: &mut Harness<'_>,
     orders: u64,
-) -> anyhow::Result<Takeover> {
+) -> anyhow::Result<(u64, f64, f64)> {
     let backlog = servers.open_filled(harness, plan(orders)).await?;
     // Claims nothing itself; gives back the orphaned entries.
     let maintenance = backlog.serve("maintenance").await?;
@@ -109,7 +92,7 @@ async fn crash(
     let drained_after_s = now_monotonic().duration_since(killed).as_secs_f64();
     drop((survivor, maintenance));
     servers.verify(harness, backlog).await?;
-    Ok(Takeover { drained_after_s, rate, num_orphans })
+    Ok((num_orphans, drained_after_s, rate))
 }
 
 /// Entries claimed by the workers of a process.
