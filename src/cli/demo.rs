@@ -18,7 +18,7 @@ use super::serve::raise_open_files;
 use crate::app::{self, AppThread};
 use crate::config::{PaymentBackend, Settings};
 use crate::observe::telemetry;
-use loadgen::{Crowd, CrowdRun, terminal_progress};
+use loadgen::{CrowdRun, run_crowd, terminal_progress};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -157,9 +157,8 @@ async fn rush(
         grouped(args.buyers),
         grouped(u64::from(args.stock))
     ));
-    let mut crowd = Crowd::new(public, SALE, SKU, args.buyers);
-    crowd.progress = terminal_progress("buying");
-    let run = crowd.run().await.context("the crowd could not be sent")?;
+    let run = run_crowd(public, SALE, SKU, args.buyers, terminal_progress("buying")).await;
+    let run = run.context("the crowd could not be sent")?;
     let funnel = admin.get(&["sales", SALE, "funnel"], None).await?;
     let body = json!({"sale_id": SALE, "repair": false});
     let audit = admin.post(&["audit"], &body, None).await?;

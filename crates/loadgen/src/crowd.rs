@@ -17,20 +17,6 @@ const DOUBLE_CLICK_EVERY: u64 = 5;
 /// Connections shared by the crowd.
 const CONNECTIONS: usize = 128;
 
-/// A crowd that buys one unit each of one SKU; 20 % of the buyers click twice.
-#[derive(Clone)]
-pub struct Crowd {
-    /// Address of the public listener.
-    pub target: SocketAddr,
-    /// The ticket path, or the sale's id if the sale requires no ticket.
-    pub path_id: String,
-    /// The SKU that every buyer requests.
-    pub sku_id: String,
-    /// Their ids begin at 1.
-    pub buyers: u64,
-    pub progress: Option<ProgressBar>,
-}
-
 /// The outcome of one click.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Click {
@@ -61,47 +47,39 @@ impl CrowdRun {
     }
 }
 
-impl Crowd {
-    /// A crowd without a progress bar.
-    pub fn new(target: SocketAddr, path_id: &str, sku_id: &str, buyers: u64) -> Self {
-        Self {
-            target,
-            path_id: path_id.to_owned(),
-            sku_id: sku_id.to_owned(),
-            buyers,
-            progress: None,
-        }
-    }
+/// Sends a crowd's clicks and waits until each has ended: `buyers` buyers, with ids from 1 on, buy one
+/// unit each of one SKU, and 20 % of them click twice. `path_id` is the ticket path, or the sale's
+/// id if the sale requires no ticket.
+///
+/// # Errors
+/// [`LoadError`] if the generator cannot run; answers and transport errors are results.
+pub async fn run_crowd(
+    target: SocketAddr,
+    path_id: &str,
+    sku_id: &str,
+    buyers: u64,
+    progress: Option<ProgressBar>,
+) -> Result<CrowdRun, LoadError> {
+    let clicks = Arc::new(Mutex::new(Vec::new()));
+    let buy = BuyRequest::new(target, path_id, sku_id, 1);
+    let observed = clicks.clone();
+    let load = Load {
+        observer: Some(Arc::new(move |seq, outcome| {
+            observed.lock().push(Click::new(buyer(seq), outcome));
+        })),
+        until: Until::Requests(clicks_of(buyers)),
+        connections: CONNECTIONS,
+        progress,
+        ..Load::new(target, Arc::new(move |seq, buffer| buy.write(buyer(seq), None, buffer)))
+    };
+    let report = run(load).await?;
+    let clicks = std::mem::take(&mut *clicks.lock());
+    Ok(CrowdRun { report, clicks })
+}
 
-    /// The number of requests, second clicks included.
-    pub fn clicks(&self) -> u64 {
-        self.buyers + self.buyers.div_ceil(DOUBLE_CLICK_EVERY)
-    }
-
-    /// Sends every click and waits until each has ended.
-    ///
-    /// # Errors
-    /// [`LoadError`] if the generator cannot run; answers and transport errors are results.
-    pub async fn run(self) -> Result<CrowdRun, LoadError> {
-        let clicks = Arc::new(Mutex::new(Vec::new()));
-        let buy = BuyRequest::new(self.target, &self.path_id, &self.sku_id, 1);
-        let observed = clicks.clone();
-        let load = Load {
-            observer: Some(Arc::new(move |seq, outcome| {
-                observed.lock().push(Click::new(buyer(seq), outcome));
-            })),
-            until: Until::Requests(self.clicks()),
-            connections: CONNECTIONS,
-            progress: self.progress,
-            ..Load::new(
-                self.target,
-                Arc::new(move |seq, buffer| buy.write(buyer(seq), None, buffer)),
-            )
-        };
-        let report = run(load).await?;
-        let clicks = std::mem::take(&mut *clicks.lock());
-        Ok(CrowdRun { report, clicks })
-    }
+/// The number of requests, second clicks included.
+fn clicks_of(buyers: u64) -> u64 {
+    buyers + buyers.div_ceil(DOUBLE_CLICK_EVERY)
 }
 
 /// The buyer of click `seq`: the first buyer of each group has two in a row.
@@ -137,9 +115,8 @@ mod tests {
     #[test]
     fn every_buyer_clicks_once_or_twice() {
         for buyers in [1, 4, 5, 19, 250] {
-            let target = SocketAddr::from(([127, 0, 0, 1], 1));
             let mut clicks = BTreeMap::new();
-            for seq in 0..Crowd::new(target, "1", "1", buyers).clicks() {
+            for seq in 0..clicks_of(buyers) {
                 *clicks.entry(buyer(seq)).or_insert(0_u64) += 1;
             }
             assert!(clicks.keys().copied().eq(1..=buyers), "{buyers}");

@@ -8,9 +8,8 @@
 //! The generator runs on its own OS threads, each with a current-thread runtime, so that it can
 //! share a machine with an actix server without sharing its executors.
 
-pub mod crowd;
-
 mod clock;
+mod crowd;
 mod generator;
 mod pacer;
 mod plan;
@@ -23,7 +22,7 @@ mod run;
 #[cfg(test)]
 mod tests;
 
-pub use crowd::{Click, Crowd, CrowdRun};
+pub use crowd::{Click, CrowdRun, run_crowd};
 pub use generator::call;
 pub use plan::{
     Answer, Load, LoadError, Observer, Outcome, Pace, RequestSource, TransportError, Until,

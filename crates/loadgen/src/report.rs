@@ -135,7 +135,7 @@ impl Latency {
     }
 
     /// Microseconds that the given share (0 to 1) of latencies does not exceed; 0 when empty.
-    pub fn quantile_us(&self, share: f64) -> u64 {
+    fn quantile_us(&self, share: f64) -> u64 {
         self.0.as_ref().map_or(0, |histogram| histogram.value_at_quantile(share))
     }
 

@@ -72,7 +72,8 @@ mod tests {
 
     #[test]
     fn a_response_is_read_in_pieces_of_any_size() {
-        let cases: [(&[u8], (u16, bool, &[u8], bool)); 4] = [
+        type Expected = (u16, bool, &'static [u8], bool);
+        let cases: [(&[u8], Expected); 4] = [
             (
                 b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nIdempotent-Replayed: true\r\n\r\nhello",
                 (200, true, b"hello", true),

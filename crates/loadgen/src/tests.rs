@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
-use super::{Crowd, Load, Outcome, Pace, Report, TransportError, Until, run};
+use super::{Load, Outcome, Pace, Report, TransportError, Until, run, run_crowd};
 
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
@@ -199,7 +199,7 @@ async fn a_crowd_records_its_answers() {
         }
     })
     .await;
-    let run = Crowd::new(target, "1", "2", 200).run().await.unwrap();
+    let run = run_crowd(target, "1", "2", 200, None).await.unwrap();
     assert_eq!((run.clicks.len(), run.report.answered), (240, 240));
     assert_eq!(run.accepted_ids(), ["17"]);
     assert!(run.clicks.iter().all(|click| !click.is_unknown));

@@ -7,8 +7,8 @@ use std::process::Command;
 use anyhow::{Context, ensure};
 use tempfile::TempDir;
 
-/// A new folder for a server, in `parent`.
-pub(crate) fn folder(parent: &Path) -> anyhow::Result<TempDir> {
+/// A new temporary folder for a server, in `parent`.
+pub fn folder(parent: &Path) -> anyhow::Result<TempDir> {
     let folder = tempfile::Builder::new().prefix("floodgate-server-").tempdir_in(parent);
     folder.with_context(|| format!("cannot create a folder in {}", parent.display()))
 }
