@@ -6,8 +6,7 @@ use crate::pipeline::Servers;
 use crate::relay_fixture::Plan;
 use crate::stats::{grouped, shown};
 
-/// Orders per second of a round: a million in all by default.
-const PER_SECOND: u64 = 250_000;
+/// Orders of rounds of four seconds and more.
 const ORDERS_MAX: u64 = 1_000_000;
 /// Enough buckets that none exceeds the capacity of its pages.
 const BUCKETS: u16 = 4;
@@ -16,7 +15,7 @@ const ENVELOPE: usize = 64;
 const WARM_UP_SHARE: u64 = 5;
 
 pub(crate) async fn backlog(harness: &mut Harness<'_>) -> anyhow::Result<()> {
-    let orders = (PER_SECOND * harness.args.seconds).min(ORDERS_MAX);
+    let orders = harness.up_to(ORDERS_MAX);
     let all = Plan { orders, buckets: BUCKETS, envelope_max: ENVELOPE };
     let servers = Servers::start(harness)?;
     servers.steady(harness, Plan { orders: orders / WARM_UP_SHARE, ..all }).await?;

@@ -8,15 +8,15 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use floodgate::domain::{
-    BucketKey, BucketNo, BuyerId, Currency, Epoch, OrderIntent, Policy, RequestId, Reservation,
-    SaleDraft, SaleId, Sku, SkuDraft, SkuHistory, SlotReturns, TraceId, Verdict,
+    BucketKey, BucketNo, BuyerId, Currency, Epoch, OrderIntent, Phase, Policy, RequestId,
+    Reservation, Sale, SaleDraft, SaleId, Sku, SkuDraft, SkuHistory, SlotReturns, TraceId, Verdict,
 };
 use floodgate::runtime::clock;
+use floodgate::services::rebuild::load_sku;
 use futures_util::future::try_join_all;
 use tempfile::TempDir;
 
 use crate::harness::Harness;
-use crate::process::scratch;
 use crate::servers::RedisServer;
 use crate::stores::{self, Stores, settings};
 
@@ -42,7 +42,7 @@ pub(crate) struct GateFixture {
 
 impl GateFixture {
     pub(crate) async fn start(harness: &Harness<'_>, lines: &[&str]) -> anyhow::Result<Self> {
-        let scratch = scratch(&harness.args.parent())?;
+        let scratch = testkit::folder(&harness.args.parent())?;
         let redis = RedisServer::start(harness, lines)?;
         let set = [
             "tier=gate".to_owned(),
@@ -106,7 +106,14 @@ impl Offer {
                 history: SkuHistory::default(),
             }],
         };
-        let (sku, epoch) = stores.open_sale(draft).await?;
+        let Stores { ledger, stock } = stores;
+        let created = ledger.create_sale(draft, now).await?;
+        let created = created.context("a sale of that name exists")?;
+        let opened = ledger.set_sale_phase(sale, created.epoch, Phase::Open, now, None).await?;
+        let Sale { id: sale, epoch, skus, .. } = opened.context("the sale is gone")?;
+        let sku = Arc::new(skus.into_iter().next().context("the sale has no SKU")?);
+        let loader = ledger.begin_load(sku.no).await?;
+        load_sku(ledger.as_ref(), stock.as_ref(), &sku, loader, Vec::new()).await?;
         Ok(Self { sale, sku, epoch })
     }
 

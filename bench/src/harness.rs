@@ -14,7 +14,7 @@ use crate::admin::{Admin, DAY_S, SKU};
 use crate::args::BenchArgs;
 use crate::batches::Batches;
 use crate::meter::{Meter, Metered, Named};
-use crate::process::{ServerChild, scratch};
+use crate::process::ServerChild;
 use crate::stats::{Figures, Results, Round, Sample, whole};
 
 /// Stock that no round can sell out.
@@ -73,7 +73,7 @@ pub(crate) struct Measured {
 
 impl<'a> Harness<'a> {
     pub(crate) async fn new(args: &'a BenchArgs) -> anyhow::Result<Self> {
-        let scratch = scratch(&args.parent())?;
+        let scratch = testkit::folder(&args.parent())?;
         Ok(Self {
             args,
             baseline: ServerChild::baseline(scratch.path(), args.workers).await?,
@@ -90,11 +90,16 @@ impl<'a> Harness<'a> {
 
     /// Starts a server on an empty ledger, with `changes` to its configuration.
     pub(crate) async fn product(&self, changes: &[String]) -> anyhow::Result<Product> {
-        let scratch = scratch(&self.args.parent())?;
+        let scratch = testkit::folder(&self.args.parent())?;
         let settings = [&self.args.settings(), changes].concat();
         let server = ServerChild::serve(scratch.path(), &settings).await?;
         let admin = server.ready().await?;
         Ok(Product { server, admin, backends: Vec::new(), _scratch: scratch })
+    }
+
+    /// A round's number of operations: all of them by default, fewer in short rounds.
+    pub(crate) fn up_to(&self, operations: u64) -> u64 {
+        (operations / 4 * self.args.seconds).min(operations)
     }
 
     /// Opens a new sale and returns its id.
@@ -314,7 +319,7 @@ impl Measured {
 
     /// Core-microseconds of the server per answer.
     pub(crate) fn server_us(&self) -> f64 {
-        self.metered.each(self.report.answered).first().map_or(0.0, |(_, us)| *us)
+        self.metered.server_us(self.report.answered)
     }
 
     /// The sample of a round, with `value` as the compared value.

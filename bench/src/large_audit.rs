@@ -13,8 +13,7 @@ use crate::servers::maria;
 use crate::stats::grouped;
 use crate::stores::{self, Stores, settings};
 
-/// Orders per second of a round: 10,000,000 in all by default.
-const PER_SECOND: u64 = 2_500_000;
+/// Orders of rounds of four seconds and more.
 const ORDERS_MAX: u64 = 10_000_000;
 const MEMORY_READ_EVERY: Duration = Duration::from_millis(20);
 const PROGRESS_EVERY: u64 = 1_000_000;
@@ -22,7 +21,7 @@ const PROGRESS_EVERY: u64 = 1_000_000;
 /// The most memory that the server has while it audits, beyond what it had before, which is the
 /// gate's own index of the orders. Measured once: the audit reads each row.
 pub(crate) async fn audit(harness: &mut Harness<'_>) -> anyhow::Result<()> {
-    let orders = (PER_SECOND * harness.args.seconds).min(ORDERS_MAX);
+    let orders = harness.up_to(ORDERS_MAX);
     let maria = maria(harness)?;
     let set = [
         "tier=ledger".to_owned(),

@@ -9,7 +9,7 @@ use loadgen::{Load, Until, run, terminal_progress};
 use crate::admin::DAY_S;
 use crate::harness::{ENDLESS, Harness, newly_accepted};
 use crate::meter::{mib, resident};
-use crate::process::{ServerChild, scratch};
+use crate::process::ServerChild;
 use crate::stats::grouped;
 
 const SALE: &str = "million";
@@ -20,7 +20,7 @@ const COMMIT_TIMEOUT: Duration = Duration::from_mins(2);
 /// Fills a ledger over HTTP, kills the server, and measures the next start, once.
 pub(crate) async fn large_start(harness: &mut Harness<'_>) -> anyhow::Result<()> {
     let args = harness.args;
-    let scratch = scratch(&args.parent())?;
+    let scratch = testkit::folder(&args.parent())?;
     let server = ServerChild::serve(scratch.path(), &args.settings()).await?;
     let admin = server.ready().await?;
     admin.open_sale(SALE, ENDLESS, args.buckets, DAY_S).await?;

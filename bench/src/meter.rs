@@ -86,6 +86,11 @@ impl Metered {
         self.servers.iter().map(|(name, cpu)| (*name, us_each(*cpu, operations))).collect()
     }
 
+    /// Core-microseconds per operation of the server under test.
+    pub(crate) fn server_us(&self, operations: u64) -> f64 {
+        self.servers.first().map_or(0.0, |(_, cpu)| us_each(*cpu, operations))
+    }
+
     /// Core-microseconds per operation of this process.
     pub(crate) fn own_us(&self, operations: u64) -> f64 {
         us_each(self.own_cpu, operations)

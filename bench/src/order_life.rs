@@ -24,8 +24,7 @@ use crate::servers::{GateTier, maria, new_database, rabbit};
 use crate::stats::{grouped, whole};
 use crate::stores::{self, Stores, settings};
 
-/// Orders per second of a round: 100,000 in all by default.
-const PER_SECOND: u64 = 25_000;
+/// Orders of rounds of four seconds and more.
 const ORDERS_MAX: u64 = 100_000;
 /// Sales while orders end, as a share of the rate before.
 const OFFERED: f64 = 0.85;
@@ -42,7 +41,7 @@ const CONFIRM_WINDOW: usize = 512;
 /// The time until every unit is back, and the sales meanwhile.
 pub(crate) async fn due(harness: &mut Harness<'_>) -> anyhow::Result<()> {
     let tier = GateTier::start(harness).await?;
-    let orders = (PER_SECOND * harness.args.seconds).min(ORDERS_MAX);
+    let orders = harness.up_to(ORDERS_MAX);
     for _ in 0..harness.args.rounds {
         returned(harness, &tier.product, orders).await?;
     }
@@ -112,7 +111,7 @@ async fn returned(harness: &mut Harness<'_>, product: &Product, orders: u64) -> 
 /// numbers on the way.
 pub(crate) async fn feed(harness: &mut Harness<'_>) -> anyhow::Result<()> {
     let (maria, rabbit) = (maria(harness)?, rabbit(harness)?);
-    let events = (PER_SECOND * harness.args.seconds).min(ORDERS_MAX);
+    let events = harness.up_to(ORDERS_MAX);
     for round in 1..=harness.args.rounds {
         for (id, with_broker) in [("feed", false), ("feed broker", true)] {
             let url = format!("ledger.url={}", new_database(&maria).await?);
@@ -155,7 +154,9 @@ pub(crate) async fn feed(harness: &mut Harness<'_>) -> anyhow::Result<()> {
 async fn with_events(stores: &Stores, events: u64) -> anyhow::Result<Offer> {
     let offer = Offer::open(stores, stock_for(events)?, 1).await?;
     let mut intents = offer.intents(usize::try_from(events / 2)?)?;
-    intents.iter_mut().for_each(|intent| intent.payment_window_s = 1);
+    for intent in &mut intents {
+        intent.payment_window_s = 1;
+    }
     for batch in intents.chunks(BATCH_MAX) {
         place(stores, batch.to_vec()).await?;
     }

@@ -8,18 +8,11 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use floodgate::runtime::clock::now_monotonic;
 use serde_json::Value as Json;
-use tempfile::TempDir;
 use testkit::{Process, Signal};
 
 /// Limit of a server's start, which may have to read a large ledger.
 const START_TIMEOUT: Duration = Duration::from_mins(2);
 const POLL_PERIOD: Duration = Duration::from_millis(10);
-
-/// A fresh temporary directory.
-pub(crate) fn scratch(parent: &Path) -> anyhow::Result<TempDir> {
-    let scratch = tempfile::Builder::new().prefix("floodgate-bench-").tempdir_in(parent);
-    scratch.with_context(|| format!("cannot create a directory in {}", parent.display()))
-}
 
 /// Repeats `check` until its second value is true or `timeout` is over; returns its last result.
 pub(crate) async fn poll<T>(

@@ -7,6 +7,7 @@ use anyhow::{Context, bail, ensure};
 use floodgate::broker::{Route, Topology};
 use floodgate::domain::{BucketNo, SaleId};
 use floodgate::redis::scripts::BucketKeys;
+use redis::Commands;
 use tempfile::TempDir;
 
 use crate::admin::Admin;
@@ -14,7 +15,7 @@ use crate::crowd::{Offer, stock_for};
 use crate::harness::{Harness, number};
 use crate::meter::Meter;
 use crate::pipeline::Servers;
-use crate::process::{ServerChild, poll, scratch};
+use crate::process::{ServerChild, poll};
 use crate::raw;
 use crate::stats::{Sample, whole};
 use crate::stores::{self, Stores, settings};
@@ -71,7 +72,7 @@ impl Servers {
         ]);
         let stores = stores::open(&settings(&set)?).await?;
         let offer = Offer::open(&stores, stock_for(plan.orders)?, plan.buckets).await?;
-        let scratch = scratch(&harness.args.parent())?;
+        let scratch = testkit::folder(&harness.args.parent())?;
         Ok(Backlog { plan, set, stores, offer, num_entries: 0, scratch })
     }
 
@@ -102,15 +103,13 @@ impl Servers {
     pub(crate) fn counts(&self, backlog: &Backlog) -> anyhow::Result<OutboxCounts> {
         let mut connection = self.redis.connect()?;
         let mut counts = OutboxCounts::default();
-        let mut set_connection = self.redis.connect()?;
-        let mut len = |key: String| redis::cmd("LLEN").arg(key).query::<u64>(&mut connection);
         for bucket in (0..backlog.plan.buckets).map(BucketNo) {
             let keys = BucketKeys::new(NAMESPACE, backlog.offer.sku.no, bucket);
-            counts.queued += len(keys.outbox())?;
-            let names: Vec<String> =
-                redis::cmd("SMEMBERS").arg(keys.claimants()).query(&mut set_connection)?;
+            let (queued, names): (u64, Vec<String>) =
+                (connection.llen(keys.outbox())?, connection.smembers(keys.claimants())?);
+            counts.queued += queued;
             for name in names {
-                let count = len(keys.claimed(&name))?;
+                let count = connection.llen(keys.claimed(&name))?;
                 if count > 0 {
                     counts.claimed.push((name, count));
                 }

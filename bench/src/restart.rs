@@ -11,8 +11,7 @@ use crate::process::poll;
 use crate::relay_fixture::Plan;
 use crate::stats::grouped;
 
-/// Orders per second of a round: 100,000 in all by default.
-const PER_SECOND: u64 = 25_000;
+/// Orders of rounds of four seconds and more.
 const ORDERS_MAX: u64 = 100_000;
 const BUCKETS: u16 = 4;
 const ENVELOPE: usize = 64;
@@ -22,7 +21,7 @@ const COMMIT_LIMIT: Duration = Duration::from_mins(10);
 /// Accepts and relays orders while no consumer runs. Then starts one process with every role, kills
 /// Redis and restarts it on its append-only file.
 pub(crate) async fn restart(harness: &mut Harness<'_>) -> anyhow::Result<()> {
-    let orders = (PER_SECOND * harness.args.seconds).min(ORDERS_MAX);
+    let orders = harness.up_to(ORDERS_MAX);
     let plan = Plan { orders, buckets: BUCKETS, envelope_max: ENVELOPE };
     let servers = Servers::start(harness)?;
     for _ in 0..harness.args.rounds {

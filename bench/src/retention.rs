@@ -8,12 +8,10 @@ use loadgen::{Load, Until, run};
 use serde_json::Value as Json;
 
 use crate::harness::{ENDLESS, Harness, Product, newly_accepted};
-use crate::process::scratch;
 use crate::servers::GateTier;
 use crate::stats::grouped;
 
-/// Orders of a purged sale per second of a round: 1,000,000 in all by default.
-const PER_SECOND: u64 = 250_000;
+/// Orders of rounds of four seconds and more.
 const ORDERS_MAX: u64 = 1_000_000;
 /// Sales meanwhile, as a share of the rate before.
 const OFFERED: f64 = 0.5;
@@ -22,7 +20,7 @@ const SETTLED_TIMEOUT: Duration = Duration::from_mins(10);
 
 /// The longest transaction of a purge, by the server's own clock; the client is this executable.
 pub(crate) async fn purge(harness: &mut Harness<'_>) -> anyhow::Result<()> {
-    let orders = (PER_SECOND * harness.args.seconds).min(ORDERS_MAX);
+    let orders = harness.up_to(ORDERS_MAX);
     let tier = GateTier::start(harness).await?;
     for _ in 0..harness.args.rounds {
         purged(harness, &tier.product, orders).await?;
@@ -41,7 +39,7 @@ async fn purged(harness: &mut Harness<'_>, product: &Product, orders: u64) -> an
     product.admin.close_sale(&old).await?;
     let is_settled = product.admin.await_archivable(&old, SETTLED_TIMEOUT).await?;
     ensure!(is_settled, "{old}: cannot be archived after {SETTLED_TIMEOUT:?}");
-    let folder = scratch(&harness.args.parent())?;
+    let folder = testkit::folder(&harness.args.parent())?;
     let archive = folder.path().to_str().context("a path that is not text")?.to_owned();
     product.server.command(&["sale", "archive", &old, "--to", &archive]).await?;
 

@@ -2,40 +2,22 @@ use std::time::Duration;
 
 use floodgate::cli::output::Output;
 use floodgate::runtime::clock;
-use loadgen::{BuyRequest, Load, Pace, Report, Until, run as run_load, terminal_progress};
-use serde::Serialize;
-use serde_json::json;
+use loadgen::{BuyRequest, Load, Pace, Until, run as run_load, terminal_progress};
+use serde_json::{Value as Json, json};
 
 use crate::admin::{DAY_S, SKU};
 use crate::args::BenchArgs;
 use crate::harness::{COMMIT_TIMEOUT, newly_accepted};
 use crate::meter::Meter;
-use crate::process::{ServerChild, scratch};
+use crate::process::ServerChild;
 
 /// How long a request of the open loop may wait for a connection.
 const LATE_LIMIT: Duration = Duration::from_secs(2);
 
-/// The result of one run.
-#[derive(Debug, Serialize)]
-struct Findings {
-    sale_id: String,
-    accepted: u64,
-    accepted_per_second: f64,
-    rejected_per_second: f64,
-    landed: u64,
-    landed_per_second: f64,
-    server_us_per_answer: f64,
-    server_resident_bytes: u64,
-    generator_us_per_answer: f64,
-    audit: String,
-    valid: bool,
-    report: Report,
-}
-
 /// Runs one load; returns false if the run is void.
 pub(crate) async fn run(args: &BenchArgs) -> anyhow::Result<bool> {
     // Declared before the server: the directory is removed after the process has ended.
-    let folder = scratch(&args.parent())?;
+    let folder = testkit::folder(&args.parent())?;
     let server = ServerChild::serve(folder.path(), &args.settings()).await?;
     let admin = server.ready().await?;
     let sale_id = format!("bench-{}", clock::wall_ms());
@@ -58,25 +40,26 @@ pub(crate) async fn run(args: &BenchArgs) -> anyhow::Result<bool> {
     let committed = admin.await_committed(&sale_id, accepted, COMMIT_TIMEOUT).await?;
     let until_committed = clock::now_monotonic().duration_since(begin);
     let violations = admin.audit(Some(&sale_id)).await?;
-    let findings = Findings {
-        accepted,
-        accepted_per_second: report.per_second(accepted),
-        rejected_per_second: report.per_second(report.answered - report.succeeded()),
-        landed: committed,
-        landed_per_second: committed as f64 / until_committed.as_secs_f64().max(1e-9),
-        server_us_per_answer: metered.each(report.answered).first().map_or(0.0, |(_, us)| *us),
-        server_resident_bytes: metered.resident.1,
-        generator_us_per_answer: metered.own_us(report.answered),
-        valid: is_valid(&violations, accepted, committed),
-        audit: match violations.as_slice() {
+    let valid = is_valid(&violations, accepted, committed);
+    let findings = json!({
+        "sale_id": sale_id,
+        "accepted": accepted,
+        "accepted_per_second": report.per_second(accepted),
+        "rejected_per_second": report.per_second(report.answered - report.succeeded()),
+        "landed": committed,
+        "landed_per_second": committed as f64 / until_committed.as_secs_f64().max(1e-9),
+        "server_us_per_answer": metered.server_us(report.answered),
+        "server_resident_bytes": metered.resident.1,
+        "generator_us_per_answer": metered.own_us(report.answered),
+        "valid": valid,
+        "audit": match violations.as_slice() {
             [] => "holds".to_owned(),
             violations => format!("VIOLATED: {}", violations.join("; ")),
         },
-        sale_id,
-        report,
-    };
+        "report": report,
+    });
     Output::new(args.json).data(&findings, || render(&findings))?;
-    Ok(findings.valid)
+    Ok(valid)
 }
 
 /// Purchases with an unknown outcome may be committed too: more orders than acknowledgements are
@@ -86,8 +69,7 @@ fn is_valid(violations: &[String], accepted: u64, committed: u64) -> bool {
 }
 
 /// One line for each finding.
-fn render(findings: &Findings) -> String {
-    let findings = json!(findings);
+fn render(findings: &Json) -> String {
     let members = findings.as_object().into_iter().flatten();
     members.map(|(name, value)| format!("{name:<26}{value}")).collect::<Vec<_>>().join("\n")
 }

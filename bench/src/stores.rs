@@ -2,13 +2,11 @@
 
 use std::sync::Arc;
 
-use anyhow::Context;
 use floodgate::config::{ConfigSources, Settings};
 use floodgate::db::Ledger;
-use floodgate::domain::{Epoch, Phase, SaleDraft, SaleId, Sku};
+use floodgate::domain::SaleId;
 use floodgate::runtime::clock;
 use floodgate::services::audit;
-use floodgate::services::rebuild::load_sku;
 use floodgate::stock::Stock;
 use floodgate::tier;
 use floodgate::tier::Backends;
@@ -34,20 +32,6 @@ pub(crate) async fn open(settings: &Settings) -> Result<Stores, tier::Error> {
 }
 
 impl Stores {
-    /// Creates a sale, opens it, and loads the buckets of its first SKU.
-    pub(crate) async fn open_sale(&self, draft: SaleDraft) -> anyhow::Result<(Arc<Sku>, Epoch)> {
-        let (id, now) = (draft.id.clone(), clock::wall_ms());
-        let created = self.ledger.create_sale(draft, now).await?;
-        let created = created.context("a sale of that name exists")?;
-        let opened = self.ledger.set_sale_phase(id, created.epoch, Phase::Open, now, None).await?;
-        let sale = opened.context("the sale is gone")?;
-        let sku = Arc::new(sale.skus.into_iter().next().context("the sale has no SKU")?);
-        let (ledger, stock) = (self.ledger.as_ref(), self.stock.as_ref());
-        let loader = ledger.begin_load(sku.no).await?;
-        load_sku(ledger, stock, &sku, loader, Vec::new()).await?;
-        Ok((sku, sale.epoch))
-    }
-
     /// Audits the ledger of a sale, and its buckets if wanted. Returns the first violations, and
     /// the notes of an incomplete audit.
     pub(crate) async fn violations(
