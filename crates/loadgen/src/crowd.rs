@@ -47,9 +47,9 @@ impl CrowdRun {
     }
 }
 
-/// Sends a crowd's clicks and waits until each has ended: `buyers` buyers, with ids from 1 on, buy one
-/// unit each of one SKU, and 20 % of them click twice. `path_id` is the ticket path, or the sale's
-/// id if the sale requires no ticket.
+/// Sends a crowd's clicks and waits until each has ended: `buyers` buyers, with ids from 1 on, buy
+/// one unit each of one SKU, and 20 % of them click twice. `path_id` is the ticket path, or the
+/// sale's id if the sale requires no ticket.
 ///
 /// # Errors
 /// [`LoadError`] if the generator cannot run; answers and transport errors are results.

@@ -192,8 +192,9 @@ async fn connect(load: &Load) -> Option<TcpStream> {
     tokio::time::timeout(load.connect_timeout, attempts).await.ok()
 }
 
-/// Sends a request over an open connection and reads its answer into `received`. A read of a `TcpStream` clears its
-/// readiness if it is short, which saves the system call that would only return `WouldBlock`.
+/// Sends a request over an open connection and reads its answer into `received`. A read of a
+/// `TcpStream` clears its readiness if it is short, which saves the system call that would only
+/// return `WouldBlock`.
 async fn exchange(
     stream: &mut TcpStream,
     request: &[u8],
