@@ -25,9 +25,16 @@ pub(crate) const DAY_S: u64 = 86_400;
 pub(crate) struct Admin(AdminClient);
 
 impl Admin {
-    /// The API at this internal listener.
+    /// The API at the internal listener of an own server.
     pub(crate) fn at(internal: SocketAddr) -> anyhow::Result<Self> {
-        Ok(Self(AdminClient::at(&format!("http://{internal}"), None, Path::new(""))?))
+        Self::at_url(&format!("http://{internal}"), None)
+    }
+
+    /// The API at the internal listener `url`, with the token of this file.
+    pub(crate) fn at_url(url: &str, token_file: Option<&Path>) -> anyhow::Result<Self> {
+        let token = token_file.map(std::fs::read_to_string).transpose()?;
+        let token = token.map(|token| token.trim().into());
+        Ok(Self(AdminClient::at(url, token, Path::new(""))?))
     }
 
     /// Opens a new sale of [`SKU`] whose orders are due after `window_s`; 0 = never.

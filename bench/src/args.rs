@@ -1,14 +1,17 @@
 //! The flags of the bench.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::builder::PossibleValuesParser;
 
 const EXAMPLES: &str = "Examples:
   floodgate-bench --duration 10                    own server, as fast as 64 connections go
   floodgate-bench --rate 5000 --duration 30        open loop: 5,000 purchases per second
   floodgate-bench --stock 100 --requests 50000     a sale that sells out
+  floodgate-bench --url http://127.0.0.1:8080 --internal-url http://127.0.0.1:9090
   floodgate-bench --table                          the performance goals, as `make bench`
   floodgate-bench --table --only S3,S8             some of them
 
@@ -18,6 +21,16 @@ Exit code: 0 = the audit holds, 1 = the run is void (audit or counts disagree), 
 #[derive(Debug, Clone, clap::Args)]
 #[command(before_help = EXAMPLES)]
 pub(crate) struct BenchArgs {
+    /// Public listener of a running server with auth.mode = "header"; without it an own server is
+    /// started and stopped.
+    #[arg(long, value_name = "URL", requires = "internal_url", conflicts_with = "table")]
+    pub(crate) url: Option<String>,
+    /// Internal listener of the running server.
+    #[arg(long, value_name = "URL", requires = "url")]
+    pub(crate) internal_url: Option<String>,
+    /// File with the admin token of the running server.
+    #[arg(long, value_name = "FILE", requires = "url")]
+    pub(crate) admin_token_file: Option<PathBuf>,
     /// Units on sale.
     #[arg(long, value_name = "N", default_value_t = 1_000_000_000)]
     pub(crate) stock: u32,
@@ -40,7 +53,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) buckets: u16,
     /// Tier of the own server.
-    #[arg(long, default_value = "memory")]
+    #[arg(long, default_value = "memory", conflicts_with = "url")]
     pub(crate) tier: String,
     /// HTTP workers of the own server and of the yardstick; 0 = one per core.
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -87,6 +100,16 @@ impl BenchArgs {
     }
 }
 
+/// Resolves `http://host:port`; the default port is 80.
+pub(crate) async fn resolve(url: &str) -> anyhow::Result<SocketAddr> {
+    let authority = url.strip_prefix("http://").context("only http:// addresses are supported")?;
+    let authority = authority.split('/').next().unwrap_or_default();
+    let host =
+        if authority.contains(':') { authority.to_owned() } else { format!("{authority}:80") };
+    let mut found = tokio::net::lookup_host(&host).await?;
+    found.next().with_context(|| format!("cannot resolve {host}"))
+}
+
 #[cfg(test)]
 mod tests {
     use clap::{CommandFactory, Parser};
@@ -102,8 +125,15 @@ mod tests {
     #[test]
     pub(crate) fn flags_are_consistent() {
         Command::command().debug_assert();
+        assert!(Command::try_parse_from(["x", "--url", "http://a"]).is_err());
         assert!(Command::try_parse_from(["x", "--requests", "1", "--duration", "1"]).is_err());
         let bench = Command::try_parse_from(["x", "--table"]).unwrap().bench;
         assert!(bench.table && bench.rounds == 5 && bench.seconds == 4);
+    }
+
+    #[tokio::test]
+    async fn only_plain_http_is_resolved() {
+        assert_eq!(resolve("http://127.0.0.1:81/").await.unwrap().port(), 81);
+        assert!(resolve("https://127.0.0.1").await.is_err());
     }
 }

@@ -115,7 +115,7 @@ async fn run(args: BenchArgs) -> anyhow::Result<Exit> {
         Err(error) => Err(error.context(CommandFailure::new(
             Exit::Unclear,
             "the bench could not run",
-            "see `floodgate doctor`",
+            "see `floodgate doctor`; for a running server check --url and --internal-url",
         ))),
     }
 }

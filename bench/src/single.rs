@@ -5,8 +5,8 @@ use floodgate::runtime::clock;
 use loadgen::{BuyRequest, Load, Pace, Until, run as run_load, terminal_progress};
 use serde_json::{Value as Json, json};
 
-use crate::admin::{DAY_S, SKU};
-use crate::args::BenchArgs;
+use crate::admin::{Admin, DAY_S, SKU};
+use crate::args::{BenchArgs, resolve};
 use crate::harness::{COMMIT_TIMEOUT, newly_accepted};
 use crate::meter::Meter;
 use crate::process::ServerChild;
@@ -17,12 +17,23 @@ const LATE_LIMIT: Duration = Duration::from_secs(2);
 /// Runs one load; returns false if the run is void.
 pub(crate) async fn run(args: &BenchArgs) -> anyhow::Result<bool> {
     // Declared before the server: the directory is removed after the process has ended.
-    let folder = testkit::folder(&args.parent())?;
-    let server = ServerChild::serve(folder.path(), &args.settings()).await?;
-    let admin = server.ready().await?;
+    let folder;
+    let (server, target, admin) = match (&args.url, &args.internal_url) {
+        (Some(url), Some(internal)) => {
+            let admin = Admin::at_url(internal, args.admin_token_file.as_deref())?;
+            admin.await_ready().await?;
+            (None, resolve(url).await?, admin)
+        }
+        _ => {
+            folder = testkit::folder(&args.parent())?;
+            let server = ServerChild::serve(folder.path(), &args.settings()).await?;
+            let (target, admin) = (server.public, server.ready().await?);
+            (Some(server), target, admin)
+        }
+    };
     let sale_id = format!("bench-{}", clock::wall_ms());
     admin.open_sale(&sale_id, args.stock, args.buckets, DAY_S).await?;
-    let buy = BuyRequest::new(server.public, &sale_id, SKU, 1);
+    let buy = BuyRequest::new(target, &sale_id, SKU, 1);
     let load = Load {
         pace: args
             .rate
@@ -31,9 +42,10 @@ pub(crate) async fn run(args: &BenchArgs) -> anyhow::Result<bool> {
         connections: args.connections,
         threads: args.threads,
         progress: terminal_progress("buying"),
-        ..Load::new(server.public, buy.by_unique_buyers(1))
+        ..Load::new(target, buy.by_unique_buyers(1))
     };
-    let (meter, begin) = (Meter::start(&[("server", server.id())])?, clock::now_monotonic());
+    let processes: Vec<_> = server.iter().map(|server| ("server", server.id())).collect();
+    let (meter, begin) = (Meter::start(&processes)?, clock::now_monotonic());
     let report = run_load(load).await?;
     let metered = meter.stop()?;
     let accepted = newly_accepted(&report);
@@ -48,8 +60,8 @@ pub(crate) async fn run(args: &BenchArgs) -> anyhow::Result<bool> {
         "rejected_per_second": report.per_second(report.answered - report.succeeded()),
         "landed": committed,
         "landed_per_second": committed as f64 / until_committed.as_secs_f64().max(1e-9),
-        "server_us_per_answer": metered.server_us(report.answered),
-        "server_resident_bytes": metered.resident.1,
+        "server_us_per_answer": server.as_ref().map(|_| metered.server_us(report.answered)),
+        "server_resident_bytes": server.as_ref().map(|_| metered.resident.1),
         "generator_us_per_answer": metered.own_us(report.answered),
         "valid": valid,
         "audit": match violations.as_slice() {

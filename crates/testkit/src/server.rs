@@ -127,7 +127,7 @@ impl Server {
     }
 
     /// Whether the launched process takes connections; fails if it has ended.
-    fn is_ready(&self) -> anyhow::Result<bool> {
+    pub fn is_ready(&self) -> anyhow::Result<bool> {
         let mut process = self.process.lock();
         let process = process.as_mut().context("no launched server")?;
         let log = self.log();
