@@ -153,14 +153,18 @@ impl RabbitConnection {
         })
     }
 
-    /// Awaits an answer of the broker, and aborts the connection on a time-out. Errors of the
-    /// broker are returned for the caller to classify.
+    /// Awaits an answer of the broker, and aborts the connection on a time-out, unless it is
+    /// blocked: it answers nothing then, and goes on after the alarm. Errors of the broker are
+    /// returned for the caller to classify.
     pub(super) async fn within_limit<T>(
         &self,
         what: &str,
         request: impl Future<Output = T>,
     ) -> Result<T, Error> {
-        let timed_out = |_| self.failed(format!("{what} timed out after {:?}", self.limit));
+        let timed_out = |_| match self.blocked_reason() {
+            Some(reason) => Error::unavailable(reason),
+            None => self.failed(format!("{what} timed out after {:?}", self.limit)),
+        };
         tokio::time::timeout(self.limit, request).await.map_err(timed_out)
     }
 

@@ -8,6 +8,7 @@ use floodgate::broker::{
     BrokerStatus, Headers, Message, PublishChannel, PublishOutcome, Publisher, RabbitBroker, Route,
     Subscriber, Topology,
 };
+use futures_util::future::{join, join_all};
 
 use crate::support::offers::run;
 use crate::support::servers::rabbitmq::{Alarm, RabbitMq};
@@ -93,6 +94,41 @@ fn check_alarm(server: &RabbitMq, alarm: Alarm, namespace: &str) {
                 break;
             }
         }
+        broker.close().await;
+    });
+}
+
+/// The broker stops reading with the first message of an alarm: channels that are being opened get
+/// no answer. The connection is blocked, and not lost.
+#[test]
+fn an_alarm_while_channels_are_opened_loses_no_connection() {
+    let server = RabbitMq::start();
+    run(async {
+        let mut options = server.options(Topology::new("opening", 1, 100));
+        options.confirm_timeout = Duration::from_millis(500);
+        options.connect_timeout = Duration::from_secs(2);
+        let broker = RabbitBroker::new(options).unwrap();
+        let mut first = broker.open_channel(1);
+        until("a confirm in time", async || publish_one(&mut first, message(0)).await).await;
+        server.alarm(Alarm::Memory, true);
+
+        let mut others: Vec<_> = (0..4).map(|_| broker.open_channel(1)).collect();
+        let opening = join_all(others.iter_mut().map(|other| other.publish(vec![message(1)])));
+        let (_, outcomes) = join(first.publish(vec![message(1)]), opening).await;
+        assert_eq!(broker.status(), BrokerStatus::Blocked, "{outcomes:?}");
+        for outcome in outcomes.concat() {
+            match outcome {
+                PublishOutcome::NotSent { reason } => {
+                    assert!(reason.contains("the broker accepts no messages"), "{reason}");
+                }
+                // It was opened before the broker read the first message.
+                PublishOutcome::Unknown { .. } => {}
+                outcome => panic!("{outcome:?} during an alarm"),
+            }
+        }
+
+        server.alarm(Alarm::Memory, false);
+        until("a confirm", async || publish_one(&mut first, message(2)).await).await;
         broker.close().await;
     });
 }
