@@ -129,7 +129,7 @@ metrics! {
         commit_durations();
     relay_failures: Family<KindLabel, Counter> = "floodgate_relay_failures", "By kind";
     relay_in_flight: Gauge = "floodgate_relay_in_flight", "Entries claimed";
-    outbox_waiting: Gauge = "floodgate_outbox_waiting", "Entries not published";
+    outbox_waiting: Gauge = "floodgate_outbox_waiting", "Entries waiting or claimed";
     outbox_oldest: Gauge<f64, AtomicU64> = "floodgate_outbox_oldest_seconds", "Age of the oldest";
     rescued_entries: Counter = "floodgate_rescued_entries", "Entries reclaimed";
     reconcile_matched: Counter = "floodgate_reconcile_matched", "Results written";

@@ -45,6 +45,24 @@ fn entries_of_workers_with_a_heartbeat_are_not_reclaimed() {
 }
 
 #[test]
+fn the_gauge_of_the_outbox_counts_waiting_and_claimed_entries_and_says_so() {
+    in_system(async {
+        let simulation = Simulation::new(2);
+        simulation.accept(1..=20);
+        simulation.store.claim_all("gone/0");
+        simulation.accept(21..=30);
+        let rescuer = simulation.rescuer();
+        until("the gauge", || async {
+            ((rescuer.metric("floodgate_outbox_waiting") - 30.0).abs() < 0.5).then_some(())
+        })
+        .await;
+        let text = rescuer.metrics.exposition();
+        let help = "# HELP floodgate_outbox_waiting Entries waiting or claimed.";
+        assert!(text.lines().any(|line| line == help), "{text}");
+    });
+}
+
+#[test]
 fn two_rescuers_at_once_lose_nothing() {
     in_system(async {
         let simulation = Simulation::new(3);
