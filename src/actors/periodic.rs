@@ -12,11 +12,9 @@ use std::time::Duration;
 use actix::{Actor, AsyncContext, Context, Handler};
 use tokio::sync::oneshot;
 
-use crate::actors::supervisor::supervised::{
-    ExitReason, Incarnation, LastError, Supervised, end, spawn_step, step,
-};
+use crate::actors::supervisor::supervised::{Incarnation, LastError, Supervised, spawn_step, step};
 use crate::domain::BucketKey;
-use crate::messages::{Quiet, RunNow, Stop, reply};
+use crate::messages::{Quiet, RunNow, reply};
 use crate::services::catalog::Catalog;
 
 /// Passes per pass that includes the sales closed for long.
@@ -147,14 +145,6 @@ impl<T: Task> Handler<Quiet> for Periodic<T> {
             actor.quiet.push(quiet.done);
             actor.release_if_quiet(ctx);
         });
-    }
-}
-
-impl<T: Task> Handler<Stop> for Periodic<T> {
-    type Result = ();
-
-    fn handle(&mut self, _: Stop, ctx: &mut Self::Context) {
-        end(self, ctx, ExitReason::Stopped);
     }
 }
 

@@ -3,7 +3,6 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use actix::Handler;
 use actix_rt::{Arbiter, ArbiterHandle};
 use parking_lot::Mutex;
 
@@ -27,7 +26,7 @@ use crate::actors::supervisor::supervised::{Address, Incarnation, Supervised, qu
 use crate::config::Settings;
 use crate::domain::{BucketNo, Counting, Sku, SkuNo};
 use crate::lease::TaskLease;
-use crate::messages::{RunNow, Stop};
+use crate::messages::RunNow;
 use crate::observe::metrics::Metrics;
 use crate::observe::series::{self, SampleHistory};
 use crate::runtime::backoff::Backoff;
@@ -193,7 +192,7 @@ impl ActorSystem {
     }
 
     /// Starts an actor that ends with the process.
-    pub(super) fn start_actor<A: Supervised + Handler<Stop>>(
+    pub(super) fn start_actor<A: Supervised>(
         &self,
         name: &str,
         kind: &'static str,

@@ -12,7 +12,6 @@
 //! | [`PlaceOrders`] | command | gate, consumer | writer | [`PlaceOutcome`] each | sender waits |
 //! | [`RunNow`] | command | who changed orders | periodic actor | none | dropped: a run follows |
 //! | [`Quiet`] | command | system | actors with work in flight | when idle | never full |
-//! | [`Stop`] | command | supervisor | any actor | none | never full |
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -134,11 +133,6 @@ pub struct Quiet {
     /// Receives the reply when no work is in flight.
     pub done: oneshot::Sender<()>,
 }
-
-/// Terminate at once; the successor resumes the work in flight.
-#[derive(Debug, Message)]
-#[rtype(result = "()")]
-pub struct Stop;
 
 /// Sends a reply. A closed channel is no error: its receiver reads the result again by request id.
 pub fn reply<T>(to: oneshot::Sender<T>, answer: T) {

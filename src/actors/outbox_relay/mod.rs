@@ -47,7 +47,7 @@ mod worker_names;
 use worker::RelayWorker;
 use worker_names::WorkerNames;
 
-/// Mailbox slots: room for `Quiet` and `Stop`.
+/// Mailbox slots: room for `Quiet`.
 const MAILBOX: usize = 16;
 
 /// Interval at which the catalog is read for new buckets; a notification adds a bucket at once.

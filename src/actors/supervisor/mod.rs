@@ -14,15 +14,14 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use actix::{Addr, Context, Handler};
+use actix::{ActorFutureExt, Addr, AsyncContext, Context, fut};
 use actix_rt::ArbiterHandle;
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio_util::task::TaskTracker;
 
-use crate::actors::supervisor::supervised::{Address, ExitReason, Incarnation, Supervised};
+use crate::actors::supervisor::supervised::{Address, ExitReason, Incarnation, Supervised, end};
 use crate::config::SupervisorSettings;
-use crate::messages::Stop;
 use crate::runtime::backoff::Backoff;
 use crate::runtime::clock::SharedClock;
 use crate::runtime::fault_injection::FaultInjector;
@@ -93,16 +92,6 @@ pub struct Supervisor {
     running: TaskTracker,
 }
 
-/// Ends an actor when its monitor no longer watches it.
-struct EndOnDrop<A: Supervised + Handler<Stop>>(Addr<A>);
-
-impl<A: Supervised + Handler<Stop>> Drop for EndOnDrop<A> {
-    fn drop(&mut self) {
-        // Its mailbox has room beyond the permits.
-        drop(self.0.try_send(Stop));
-    }
-}
-
 impl Supervisor {
     /// A supervisor without children; its monitor tasks run on the thread of `home`.
     pub fn new(
@@ -126,10 +115,7 @@ impl Supervisor {
 
     /// Starts a child and restarts it until the shutdown begins, or until it ends with its last
     /// address.
-    pub fn start<A>(&self, spec: ChildSpec<A>) -> Address<A>
-    where
-        A: Supervised + Handler<Stop>,
-    {
+    pub fn start<A: Supervised>(&self, spec: ChildSpec<A>) -> Address<A> {
         let report = ChildReport {
             name: spec.name.clone(),
             kind: spec.kind,
@@ -148,31 +134,32 @@ impl Supervisor {
         Address { current }
     }
 
-    async fn monitor<A>(
+    async fn monitor<A: Supervised>(
         self,
         spec: ChildSpec<A>,
         child: Arc<Child>,
         address: watch::Sender<Option<Addr<A>>>,
-    ) where
-        A: Supervised + Handler<Stop>,
-    {
+    ) {
         let mut spent = VecDeque::new();
         let mut backoff = self.new_backoff();
         while !(spec.ends_with_last_address && address.is_closed()) {
             let (progress, running) = (Arc::clone(&child.progress), self.running.token());
             let (incarnation, exit) = Incarnation::new(progress, spec.fault_injector, running);
             let (factory, mailbox) = (Arc::clone(&spec.factory), spec.mailbox);
+            let (watched, unwatched) = oneshot::channel::<()>();
             let addr = A::start_in_arbiter(&spec.arbiter, move |ctx: &mut Context<A>| {
                 ctx.set_mailbox_capacity(mailbox);
+                let unwatched = fut::wrap_future::<_, A>(unwatched);
+                ctx.spawn(unwatched.map(|_, actor, ctx| end(actor, ctx, ExitReason::Stopped)));
                 factory(incarnation)
             });
-            address.send_replace(Some(addr.clone()));
+            address.send_replace(Some(addr));
             child.report.lock().state = ChildState::Up;
             let started_at = self.clock.now();
             let reason = {
-                // An actor whose stalled call ends later must not run beside its successor, and
-                // none runs on after the shutdown has begun.
-                let _ends = EndOnDrop(addr);
+                // Its drop ends the actor: one whose stalled call ends later must not run beside its
+                // successor, and none runs on after the shutdown has begun.
+                let _watched = watched;
                 tokio::select! {
                     exit = exit => exit.unwrap_or(ExitReason::Stopped),
                     () = self.stalled(&child.progress) => ExitReason::Stalled,

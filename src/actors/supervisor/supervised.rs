@@ -24,7 +24,7 @@ use crate::runtime::progress::Progress;
 /// Why an actor exited.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExitReason {
-    /// The actor received [`crate::messages::Stop`], or was dropped.
+    /// The supervisor ended the actor, or it was dropped.
     #[error("stopped")]
     Stopped,
     /// A step panicked with this message.
@@ -82,22 +82,12 @@ pub trait Supervised: Actor<Context = Context<Self>> + Sized {
     fn incarnation(&mut self) -> &mut Incarnation;
 }
 
-/// Implements [`Supervised`] for an actor with the field `incarnation`, which ends on
-/// [`crate::messages::Stop`].
+/// Implements [`Supervised`] for an actor with the field `incarnation`.
 macro_rules! supervised {
     ($actor:ty) => {
         impl $crate::actors::supervisor::supervised::Supervised for $actor {
             fn incarnation(&mut self) -> &mut $crate::actors::supervisor::supervised::Incarnation {
                 &mut self.incarnation
-            }
-        }
-
-        impl actix::Handler<$crate::messages::Stop> for $actor {
-            type Result = ();
-
-            fn handle(&mut self, _: $crate::messages::Stop, ctx: &mut Self::Context) {
-                use $crate::actors::supervisor::supervised::{ExitReason, end};
-                end(self, ctx, ExitReason::Stopped);
             }
         }
     };

@@ -13,7 +13,7 @@ use floodgate::actors::supervisor::supervised::{
 use floodgate::actors::supervisor::{ChildSpec, Supervisor};
 use floodgate::config::{Settings, Tier};
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
-use floodgate::messages::{BuyAnswer, NoOutcome, Stop, WriteError};
+use floodgate::messages::{BuyAnswer, NoOutcome, WriteError};
 use floodgate::runtime::clock::{ManualClock, SystemClock, now_monotonic};
 use floodgate::runtime::fault_injection::FaultInjector;
 use floodgate::runtime::progress::ChildState;
@@ -51,14 +51,6 @@ impl Actor for Victim {
 impl Supervised for Victim {
     fn incarnation(&mut self) -> &mut Incarnation {
         &mut self.incarnation
-    }
-}
-
-impl Handler<Stop> for Victim {
-    type Result = ();
-
-    fn handle(&mut self, _: Stop, ctx: &mut Self::Context) {
-        end(self, ctx, ExitReason::Stopped);
     }
 }
 

@@ -4,17 +4,16 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use actix::Arbiter;
+use actix::{Arbiter, Handler, Message};
 use async_trait::async_trait;
 use floodgate::actors::OrderConsumer;
 use floodgate::actors::order_consumer::{CatalogSync, ConsumerDeps};
 use floodgate::actors::supervisor::ChildSpec;
-use floodgate::actors::supervisor::supervised::Address;
+use floodgate::actors::supervisor::supervised::{Address, ExitReason, end};
 use floodgate::broker::Headers;
 use floodgate::config::{Settings, Tier};
 use floodgate::db::Ledger;
 use floodgate::domain::{BucketKey, BucketNo, OrderIntent, RequestStatus, Verdict};
-use floodgate::messages::Stop;
 use floodgate::messages::envelope;
 use floodgate::observe::metrics::Metrics;
 use floodgate::runtime::backoff::Backoff;
@@ -36,6 +35,19 @@ use super::wait::until;
 
 /// The installation in the headers of this harness's messages.
 pub const INSTALLATION: &str = "0badcafe";
+
+/// Ends the consumer at once, without answers.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+struct Kill;
+
+impl Handler<Kill> for OrderConsumer {
+    type Result = ();
+
+    fn handle(&mut self, _: Kill, ctx: &mut Self::Context) {
+        end(self, ctx, ExitReason::Stopped);
+    }
+}
 
 /// The announced watermarks, oldest first.
 #[derive(Debug, Default)]
@@ -218,7 +230,7 @@ impl ConsumerHarness {
     /// Stops the consumer as a crash does: in-flight work is dropped without answers.
     pub async fn kill(&self) {
         let restarts = self.restarts();
-        self.consumer.wait_up().await.try_send(Stop).unwrap();
+        self.consumer.wait_up().await.try_send(Kill).unwrap();
         until("the restart of the consumer", || async {
             (self.restarts() > restarts).then_some(())
         })
