@@ -27,14 +27,14 @@ impl ActorSystem {
             self.start_periodic("clock_watcher", engine, every_ms, ClockWatcher(time));
             return;
         }
-        let deps = Arc::new(TimerDeps::new(
-            orders.clone(),
-            Arc::clone(&self.backends.ledger),
-            &self.settings.payment,
+        let deps = Arc::new(TimerDeps {
+            orders: orders.clone(),
+            ledger: Arc::clone(&self.backends.ledger),
+            settings: self.settings.payment.clone(),
             time,
-            Arc::clone(&self.clock),
-            Arc::clone(&self.metrics),
-        ));
+            clock: Arc::clone(&self.clock),
+            metrics: Arc::clone(&self.metrics),
+        });
         self.start_periodic("payment_timer", engine, every_ms, PaymentTimer(Arc::clone(&deps)));
         let inquirer = PaymentInquirer(Arc::clone(&deps));
         self.start_periodic("payment_inquirer", engine, every_ms, inquirer);

@@ -66,8 +66,7 @@ async fn match_events(deps: &TimerDeps) -> Result<(), db::Error> {
 
 /// Asks about the next payments of the round.
 async fn ask_page(deps: &TimerDeps, doubts: &Doubts) -> Result<(), db::Error> {
-    // The other calls are for buyers.
-    let at_once = (deps.settings.calls_max / 2).max(1);
+    let at_once = deps.calls_at_once();
     let limit = u32::try_from(at_once).unwrap_or(u32::MAX);
     let page = deps.ledger.payments_in_doubt(doubts.after.get(), limit).await?;
     let now = deps.clock.now();

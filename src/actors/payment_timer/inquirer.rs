@@ -111,11 +111,9 @@ impl PaymentInquirer {
 
     /// Asks the provider. Returns whether it answered at all, and the ledger's first error.
     async fn ask(&self, asked: &Asked, questions: &[Question<'_>]) -> (bool, Option<db::Error>) {
-        // The other calls are for buyers.
-        let at_once = (self.0.settings.calls_max / 2).max(1);
         let (mut any_answered, mut first_error) = (false, None);
         let mut is_away = false;
-        for chunk in questions.chunks(at_once) {
+        for chunk in questions.chunks(self.0.calls_at_once()) {
             if is_away {
                 self.wait(asked, chunk);
                 continue;

@@ -55,23 +55,12 @@ pub struct TimerDeps {
     pub time: Arc<TrustedTime>,
     pub clock: SharedClock,
     pub metrics: Arc<Metrics>,
-    /// How long a due order is left to the hints of the broker.
-    sweep_lag_ms: i64,
 }
 
 impl TimerDeps {
-    pub fn new(
-        orders: OrderService,
-        ledger: Arc<dyn Ledger>,
-        settings: &PaymentSettings,
-        time: Arc<TrustedTime>,
-        clock: SharedClock,
-        metrics: Arc<Metrics>,
-    ) -> Self {
-        let has_hints = !settings.delay_queues_s.is_empty();
-        let sweep_lag_ms = if has_hints { HINT_LAG_MS } else { 0 };
-        let settings = settings.clone();
-        Self { orders, ledger, settings, time, clock, metrics, sweep_lag_ms }
+    /// Calls of one task to the provider at once; the others are for buyers.
+    fn calls_at_once(&self) -> usize {
+        (self.settings.calls_max / 2).max(1)
     }
 }
 
@@ -106,11 +95,14 @@ impl Task for PaymentTimer {
     async fn run(&self, (): &()) -> RunResult {
         let deps = &self.0;
         let batch = deps.settings.batch;
+        // Due orders are left to the hints of the broker for a moment.
+        let has_hints = !deps.settings.delay_queues_s.is_empty();
+        let lag_ms = if has_hints { HINT_LAG_MS } else { 0 };
         // Orders that cannot be ended, or not yet, are the oldest again and hide no others.
         let mut num_left = 0;
         while let Some(now) = deps.time.now().await? {
             let limit = batch.saturating_add(num_left);
-            let until_ms = now.wall_ms() - deps.sweep_lag_ms;
+            let until_ms = now.wall_ms() - lag_ms;
             let due = deps.ledger.due_orders(OrderState::PendingPayment, until_ms, limit).await?;
             let is_full = due.len() >= usize::try_from(limit).unwrap_or(usize::MAX);
             let orders = due.iter().map(|due| &due.order).filter(|order| is_due(order, &now));

@@ -35,7 +35,6 @@ impl Task for RefundWorker {
 
     async fn run(&self, (): &()) -> RunResult {
         let (deps, settings) = (&self.0, &self.0.settings);
-        let at_once = (settings.calls_max / 2).max(1);
         let left_max = settings.batch.saturating_mul(BATCHES_LEFT_MAX);
         // Refunds whose result cannot be stored are due again and hide no others.
         let mut left: HashSet<AttemptKey> = HashSet::new();
@@ -45,7 +44,7 @@ impl Task for RefundWorker {
             let mut due = deps.ledger.due_refunds(deps.clock.wall_ms(), limit).await?;
             let is_full = due.len() >= usize::try_from(limit).unwrap_or(usize::MAX);
             due.retain(|due| !left.contains(&due.key));
-            for chunk in due.chunks(at_once) {
+            for chunk in due.chunks(deps.calls_at_once()) {
                 let refunds = join_all(chunk.iter().map(|due| self.refund(due))).await;
                 for (due, stored) in chunk.iter().zip(refunds) {
                     match stored {

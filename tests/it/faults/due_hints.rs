@@ -51,7 +51,7 @@ fn deps(
 ) -> TimerDeps {
     let skew_max_ms = settings.clock_skew_max_ms;
     let time = TrustedTime::new(clock.clone(), ledger.clone(), metrics.clone(), skew_max_ms);
-    TimerDeps::new(orders, ledger, settings, time, clock, metrics)
+    TimerDeps { orders, ledger, settings: settings.clone(), time, clock, metrics }
 }
 
 impl Fixture {

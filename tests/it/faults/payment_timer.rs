@@ -114,7 +114,8 @@ pub(super) fn deps(shop: &Shop, clock: Arc<ManualClock>) -> Arc<TimerDeps> {
     let ledger = shop.ledger.clone();
     let skew_max_ms = shop.settings.clock_skew_max_ms;
     let time = TrustedTime::new(clock.clone(), ledger.clone(), metrics.clone(), skew_max_ms);
-    Arc::new(TimerDeps::new(shop.service(), ledger, &shop.settings, time, clock, metrics))
+    let (orders, settings) = (shop.service(), shop.settings.clone());
+    Arc::new(TimerDeps { orders, ledger, settings, time, clock, metrics })
 }
 
 #[test]

@@ -106,7 +106,7 @@ impl Fixture {
         let metrics = Arc::new(Metrics::default());
         let skew_max_ms = payment.clock_skew_max_ms;
         let time = TrustedTime::new(clock.clone(), ledger.clone(), metrics.clone(), skew_max_ms);
-        let deps = TimerDeps::new(orders, ledger, &payment, time, clock, metrics);
+        let deps = TimerDeps { orders, ledger, settings: payment, time, clock, metrics };
         PaymentTimer(Arc::new(deps)).run(&()).await.unwrap();
     }
 
