@@ -8,11 +8,11 @@
 //! dead letter after some tries. On crash: the broker delivers again what was not acknowledged. May
 //! repeat: every event, which the ledger knows by its id.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::stream::{self, StreamExt};
 
 use super::periodic::{RunResult, Task};
 use crate::broker::{self, Delivery, Inbox, Message, PublishOutcome, Publisher, Route, Subscriber};
@@ -49,10 +49,10 @@ pub struct PaymentConsumer {
 }
 
 /// The subscription of one incarnation.
-#[derive(Default)]
-pub struct Events(RefCell<Option<OpenEvents>>);
+pub type Events = Cell<Option<OpenEvents>>;
 
-struct OpenEvents {
+/// An open subscription.
+pub struct OpenEvents {
     inbox: Inbox,
     /// Unacknowledged events, oldest first.
     waiting: Vec<WaitingEvent>,
@@ -81,8 +81,7 @@ impl Task for PaymentConsumer {
     const FAILURE: &'static str = "payment events not consumed, retrying";
 
     async fn run(&self, events: &Events) -> RunResult {
-        let known = events.0.take();
-        let mut open = match known {
+        let mut open = match events.take() {
             Some(open) => open,
             None => self.subscribe().await?,
         };
@@ -92,7 +91,7 @@ impl Task for PaymentConsumer {
         let received = open.inbox.next_batch(wait, num_waiting).await?.into_iter();
         open.waiting.extend(received.map(|delivery| WaitingEvent { delivery, num_refused: 0 }));
         let ended = self.decide(&mut open).await;
-        events.0.replace(Some(open));
+        events.set(Some(open));
         ended
     }
 }
@@ -107,16 +106,11 @@ impl PaymentConsumer {
     /// of the others.
     async fn decide(&self, open: &mut OpenEvents) -> RunResult {
         let acks = open.inbox.acks();
-        let mut events = std::mem::take(&mut open.waiting).into_iter();
-        let mut decided = Vec::new();
-        loop {
-            let chunk: Vec<WaitingEvent> = events.by_ref().take(AT_ONCE).collect();
-            if chunk.is_empty() {
-                break;
-            }
-            let decisions = join_all(chunk.iter().map(|event| self.record(&event.delivery))).await;
-            decided.extend(chunk.into_iter().zip(decisions));
-        }
+        let deciding = std::mem::take(&mut open.waiting).into_iter().map(|event| async move {
+            let decision = self.record(&event.delivery).await;
+            (event, decision)
+        });
+        let decided: Vec<_> = stream::iter(deciding).buffered(AT_ONCE).collect().await;
         // The ledger commits: a refusal is of its event.
         let is_committing = decided.iter().any(|(_, it)| matches!(it, Decision::Recorded(_)));
         let (mut first_error, mut undecided) = (None, Vec::new());

@@ -19,34 +19,28 @@ pub struct SaleLoader {
     pub sales: SalesService,
 }
 
-/// The runs that have read the sales and make a pass over their buckets.
-#[derive(Default)]
-pub struct LoaderState {
-    num_passes: Cell<usize>,
-}
-
 impl Task for SaleLoader {
-    type State = LoaderState;
+    /// The number of runs that have read the sales and make a pass over their buckets.
+    type State = Cell<usize>;
 
     const FAILURE: &'static str = "sale sync failed, retrying";
 
     /// Not while another run reads the sales.
-    fn can_begin(state: &LoaderState, num_runs: usize) -> bool {
-        num_runs == state.num_passes.get()
+    fn can_begin(num_passes: &Cell<usize>, num_runs: usize) -> bool {
+        num_runs == num_passes.get()
     }
 
     /// Reads the sales and the buyers that they bar, then makes a pass over their buckets.
-    async fn run(&self, state: &LoaderState) -> RunResult {
+    async fn run(&self, num_passes: &Cell<usize>) -> RunResult {
         let sales = self.sales.refresh_catalog().await?;
         // Bars that cannot be read delay no bucket.
         let bars_read = self.sales.read_bars(&sales).await;
-        let num_passes = state.num_passes.get();
-        if num_passes >= PASSES_MAX {
+        if num_passes.get() >= PASSES_MAX {
             return Ok(bars_read?);
         }
-        state.num_passes.set(num_passes + 1);
+        num_passes.update(|num| num + 1);
         let synced = self.sales.sync_sales(&sales).await;
-        state.num_passes.set(state.num_passes.get() - 1);
+        num_passes.update(|num| num - 1);
         Ok(synced.and(bars_read)?)
     }
 }

@@ -6,7 +6,7 @@
 //! while the clock is not trusted or once it has stepped, the payment timer ends the orders. On
 //! crash: the broker delivers the hints again. May repeat: everything.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,8 +31,7 @@ pub struct HintConsumer {
 }
 
 /// The subscription of one incarnation.
-#[derive(Default)]
-pub struct Hints(RefCell<Option<Inbox>>);
+pub type Hints = Cell<Option<Inbox>>;
 
 impl Task for HintConsumer {
     type State = Hints;
@@ -40,8 +39,7 @@ impl Task for HintConsumer {
     const FAILURE: &'static str = "hints of due orders not read, their orders end a bit later";
 
     async fn run(&self, hints: &Hints) -> RunResult {
-        let known = hints.0.take();
-        let mut inbox = match known {
+        let mut inbox = match hints.take() {
             Some(inbox) => inbox,
             None => Inbox::open(&self.subscriber, Route::Due, PREFETCH, &self.deps.clock).await?,
         };
@@ -50,7 +48,7 @@ impl Task for HintConsumer {
         if let Some(last) = last {
             inbox.acks().up_to(last).await;
         }
-        hints.0.replace(Some(inbox));
+        hints.set(Some(inbox));
         Ok(ended?)
     }
 }
