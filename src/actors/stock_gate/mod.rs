@@ -13,7 +13,7 @@
 //! sends waiting requests again; unsettled reservations are in the stock, and any gate of the
 //! bucket resubmits them. May repeat: reservations and submissions, by request id.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -98,10 +98,9 @@ pub struct StockGate {
     pending: VecDeque<Reserve>,
     /// Purchases that this bucket alone cannot serve.
     starved: VecDeque<Reserve>,
-    /// The buyers of the requests in `submitting`.
-    waiting: HashMap<RequestId, Vec<Waiter>>,
-    /// Accepted requests that this gate has submitted to the ledger writer.
-    submitting: HashSet<RequestId>,
+    /// Accepted requests that this gate has submitted to the ledger writer, each with the buyers
+    /// who wait for it.
+    submitting: HashMap<RequestId, Vec<Waiter>>,
     in_progress: InProgress,
     /// The last error of the stock, until it succeeds again.
     last_error: LastError,
@@ -118,8 +117,7 @@ impl StockGate {
             deps,
             pending: VecDeque::new(),
             starved: VecDeque::new(),
-            waiting: HashMap::new(),
-            submitting: HashSet::new(),
+            submitting: HashMap::new(),
             in_progress: InProgress::default(),
             last_error: LastError::default(),
             full_logged_at: None,
@@ -147,15 +145,11 @@ impl StockGate {
         }
         self.in_progress.deciding = true;
         self.deps.metrics.gate_batch_size.observe(batch.len() as f64);
-        self.reserve(ctx, batch, None);
+        let failed = FailedAttempts { backoff: self.deps.backoff(), is_unknown: false };
+        self.reserve(ctx, batch, failed);
     }
 
-    fn reserve(
-        &mut self,
-        ctx: &mut Context<Self>,
-        batch: Vec<Reserve>,
-        failed: Option<FailedAttempts>,
-    ) {
+    fn reserve(&mut self, ctx: &mut Context<Self>, batch: Vec<Reserve>, failed: FailedAttempts) {
         let reservations = batch.iter().map(|purchase| purchase.reservation).collect();
         let (stock, key) = (Arc::clone(&self.deps.stock), self.deps.key());
         let work = async move { stock.reserve(key, reservations).await };
@@ -234,7 +228,7 @@ impl StockGate {
         ctx: &mut Context<Self>,
         mut batch: Vec<Reserve>,
         error: &stock::Error,
-        failed: Option<FailedAttempts>,
+        mut failed: FailedAttempts,
     ) {
         if self.handle_stock_error(ctx, error) {
             for purchase in batch {
@@ -244,8 +238,6 @@ impl StockGate {
         }
         let is_transient =
             matches!(error, stock::Error::Unavailable { .. } | stock::Error::Unknown { .. });
-        let first = FailedAttempts { backoff: self.deps.backoff(), is_unknown: false };
-        let mut failed = failed.unwrap_or(first);
         failed.is_unknown |= !error.is_certain();
         let wait = failed.backoff.next_wait(fastrand::f64());
         if is_transient && failed.backoff.failures() < self.deps.settings.reserve_attempts_max {
@@ -255,7 +247,7 @@ impl StockGate {
                 if batch.is_empty() {
                     gate.decide_next(ctx);
                 } else {
-                    gate.reserve(ctx, batch, Some(failed));
+                    gate.reserve(ctx, batch, failed);
                 }
             });
             return;

@@ -1,5 +1,6 @@
 //! Submits accepted intents to the ledger writer, and resubmits those that have no outcome.
 
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,7 +31,9 @@ impl StockGate {
     /// an unknown outcome delays its own chunk only. Does nothing with an outbox.
     pub(super) fn submit(&mut self, ctx: &mut Context<Self>, intents: Vec<OrderIntent>) {
         let Dispatch::LedgerWriter(ledger_writer) = self.deps.dispatch.clone() else { return };
-        self.submitting.extend(intents.iter().map(|intent| intent.request));
+        for intent in &intents {
+            self.submitting.entry(intent.request).or_default();
+        }
         for chunk in intents.chunks(self.deps.settings.batch_max) {
             let backoff = self.deps.backoff();
             self.place(ctx, ledger_writer.clone(), chunk.to_vec(), backoff);
@@ -97,16 +100,18 @@ impl StockGate {
     ) {
         match &self.deps.dispatch {
             Dispatch::LedgerWriter(_) => {
-                let request = purchase.reservation.request;
-                match intent {
-                    Some(intent) if self.submitting.insert(request) => intents.push(intent),
-                    None if !self.submitting.contains(&request) => {
-                        answer(purchase, pending_answer(self.deps.counting, replayed));
-                        return;
+                match (self.submitting.entry(purchase.reservation.request), intent) {
+                    (Entry::Occupied(mut waiters), _) => {
+                        waiters.get_mut().push(Waiter { purchase, replayed });
                     }
-                    _ => {}
+                    (Entry::Vacant(waiters), Some(intent)) => {
+                        intents.push(intent);
+                        waiters.insert(vec![Waiter { purchase, replayed }]);
+                    }
+                    (Entry::Vacant(_), None) => {
+                        answer(purchase, pending_answer(self.deps.counting, replayed));
+                    }
                 }
-                self.waiting.entry(request).or_default().push(Waiter { purchase, replayed });
             }
             Dispatch::Outbox(relays) => {
                 if let Some(relays) = relays {
@@ -118,8 +123,7 @@ impl StockGate {
     }
 
     fn answer_waiters(&mut self, request: RequestId, written: &WriteResult) {
-        self.submitting.remove(&request);
-        for waiter in self.waiting.remove(&request).unwrap_or_default() {
+        for waiter in self.submitting.remove(&request).unwrap_or_default() {
             answer(waiter.purchase, answer_of(written, self.deps.counting, waiter.replayed));
         }
     }
@@ -206,7 +210,7 @@ impl StockGate {
 
     /// Submits the intents that this gate is not submitting already.
     fn submit_others(&mut self, ctx: &mut Context<Self>, mut intents: Vec<OrderIntent>) {
-        intents.retain(|intent| !self.submitting.contains(&intent.request));
+        intents.retain(|intent| !self.submitting.contains_key(&intent.request));
         self.submit(ctx, intents);
     }
 }
