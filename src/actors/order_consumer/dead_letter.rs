@@ -45,9 +45,7 @@ impl OrderConsumer {
         let work = async move {
             let outcomes = channel.publish(messages).await;
             let confirmed = outcomes.iter().filter(|it| **it == PublishOutcome::Confirmed);
-            confirmed.for_each(|_| {
-                metrics.consumer_dead_letters.inc();
-            });
+            metrics.consumer_dead_letters.inc_by(confirmed.count() as u64);
             (channel, outcomes)
         };
         self.spawn(ctx, Operation::Publish, work, move |consumer, ctx, (channel, outcomes)| {

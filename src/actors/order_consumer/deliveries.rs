@@ -9,7 +9,7 @@ use super::submission::{InFlightIntent, Submission};
 use super::{Arc, Delivery, Inbox, Operation, OrderConsumer, SubscriptionState};
 use crate::actors::supervisor::supervised::{spawn_step, step_later};
 use crate::broker::{Acknowledger, Error, Route};
-use crate::domain::{Epoch, Sale, Sku, SkuNo, window_fault};
+use crate::domain::{Epoch, Sku, SkuNo, window_fault};
 use crate::messages::envelope;
 use crate::messages::envelope::{DecodedIntents, EnvelopeFlaw, EnvelopeReader, MalformedEnvelope};
 
@@ -116,7 +116,9 @@ impl OrderConsumer {
     ) {
         let catalog = &self.deps.catalog;
         let validation = validate(&delivery, &self.deps.reader, is_fresh, |no| {
-            catalog.of_sku(no).map(|(listed, sku)| KnownSku::new(sku, &listed.sale))
+            let (listed, sku) = catalog.of_sku(no)?;
+            let window = listed.sale.starts_at_ms..listed.sale.ends_at_ms;
+            Some(KnownSku { sku, latest: listed.sale.epoch, window })
         });
         let (queue, metrics) = (self.deps.queue, Arc::clone(&self.deps.metrics));
         match validation {
@@ -125,8 +127,8 @@ impl OrderConsumer {
                 let message = envelope::dead_letter(&delivery, queue, &what);
                 self.dead_letter(delivery.tag, message, flaw.name());
             }
-            Ok(Validation::NeedsCatalog) => self.subscription.awaiting_catalog.push(delivery),
-            Ok(Validation::Intents(intents)) => {
+            Ok(None) => self.subscription.awaiting_catalog.push(delivery),
+            Ok(Some(intents)) => {
                 self.subscription.unacked.split(delivery.tag, intents.len());
                 let mut items = Vec::with_capacity(intents.len());
                 for (position, decoded) in intents.into_iter().enumerate() {
@@ -191,14 +193,6 @@ impl OrderConsumer {
     }
 }
 
-/// What [`validate`] found in a readable delivery.
-#[derive(Debug)]
-pub enum Validation {
-    Intents(DecodedIntents),
-    /// The catalog may be older than the delivery: refresh it and validate again.
-    NeedsCatalog,
-}
-
 /// A SKU of the catalog.
 #[derive(Debug, Clone)]
 pub struct KnownSku {
@@ -209,16 +203,11 @@ pub struct KnownSku {
     pub window: Range<i64>,
 }
 
-impl KnownSku {
-    pub fn new(sku: Arc<Sku>, sale: &Sale) -> Self {
-        Self { sku, latest: sale.epoch, window: sale.starts_at_ms..sale.ends_at_ms }
-    }
-}
-
 /// Validates the intents of one delivery against the catalog, because the ledger trusts the price,
 /// slot and quota of an intent: a lookup for every row would be too expensive. `is_fresh`: the
 /// catalog was read from the ledger after the delivery arrived, so that a SKU or epoch it lacks
-/// does not exist, and its windows are the present ones.
+/// does not exist, and its windows are the present ones. `None`: the catalog may be older than the
+/// delivery: refresh it and validate again.
 ///
 /// # Errors
 /// The whole delivery is malformed.
@@ -227,7 +216,7 @@ pub fn validate(
     reader: &EnvelopeReader,
     is_fresh: bool,
     lookup: impl Fn(SkuNo) -> Option<KnownSku>,
-) -> Result<Validation, MalformedEnvelope> {
+) -> Result<Option<DecodedIntents>, MalformedEnvelope> {
     let mut intents = reader.decode(&delivery.headers, &delivery.body)?;
     for decoded in &mut intents {
         let Ok(intent) = decoded else { continue };
@@ -237,7 +226,7 @@ pub fn validate(
             intent.epoch > known.latest || !known.window.contains(&intent.placed_at_ms)
         };
         if !is_fresh && found.as_ref().is_none_or(may_be_newer) {
-            return Ok(Validation::NeedsCatalog);
+            return Ok(None);
         }
         let flaw = match found {
             None => Some((EnvelopeFlaw::Sku, format!("no sale has sku {}", intent.sku))),
@@ -257,7 +246,7 @@ pub fn validate(
             *decoded = Err(MalformedEnvelope::new(flaw, what));
         }
     }
-    Ok(Validation::Intents(intents))
+    Ok(Some(intents))
 }
 
 #[cfg(test)]

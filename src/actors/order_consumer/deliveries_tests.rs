@@ -49,10 +49,7 @@ fn delivery(intents: &[OrderIntent]) -> Delivery {
 fn validated(sku: &Arc<Sku>, delivery: &Delivery, is_fresh: bool) -> Option<DecodedIntents> {
     let known = KnownSku { sku: Arc::clone(sku), latest: Epoch(3), window: STARTS_MS..ENDS_MS };
     let lookup = |no| (no == sku.no).then(|| known.clone());
-    match validate(delivery, &reader(), is_fresh, lookup).expect("no intent of it is decoded") {
-        Validation::Intents(intents) => Some(intents),
-        Validation::NeedsCatalog => None,
-    }
+    validate(delivery, &reader(), is_fresh, lookup).expect("no intent of it is decoded")
 }
 
 /// The flaw of a delivery of this intent alone.

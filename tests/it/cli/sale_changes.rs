@@ -1,5 +1,5 @@
-//! `floodgate sale create`, `set`, `restock`, `close` and `show`, against a server whose answers the
-//! test writes.
+//! `floodgate sale create`, `set`, `restock`, `close` and `show`, against a server whose answers
+//! the test writes.
 
 use std::io::Write;
 use std::process::{Command, Stdio};

@@ -2,7 +2,7 @@
 //! run another release. An unreadable message is refused with a reason that names the flaw.
 
 use bytes::Bytes;
-use floodgate::actors::order_consumer::{KnownSku, Validation, validate};
+use floodgate::actors::order_consumer::{KnownSku, validate};
 use floodgate::broker::{Delivery, Headers};
 use floodgate::domain::{
     BucketNo, BuyerId, Epoch, OrderIntent, Policy, RequestId, Sku, SkuHistory, SkuNo, SlotReturns,
@@ -133,10 +133,7 @@ fn validated(headers: Headers, body: Bytes) -> Result<DecodedIntents, MalformedE
     let delivery = Delivery { tag: 1, headers, routing_key, num_previous: 0, body };
     let known = KnownSku { sku: sku().into(), latest: Epoch(2), window: 0..i64::MAX };
     let lookup = |no| (no == SkuNo(7)).then(|| known.clone());
-    match validate(&delivery, &reader(), true, lookup)? {
-        Validation::Intents(intents) => Ok(intents),
-        Validation::NeedsCatalog => panic!("the catalog is fresh"),
-    }
+    Ok(validate(&delivery, &reader(), true, lookup)?.expect("the catalog is fresh"))
 }
 
 #[test]
