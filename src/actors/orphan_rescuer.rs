@@ -52,16 +52,15 @@ impl Task for OrphanRescuer {
                     num_entries += status.num_waiting + num_claimed;
                     let oldest = [oldest_ms, status.oldest_waiting_ms, status.oldest_claimed_ms];
                     oldest_ms = oldest.into_iter().flatten().min();
-                    let workers = status.claimed.into_iter().map(|(worker, _)| (bucket, worker));
-                    claimants.extend(workers);
+                    let workers = status.claimed.into_iter().map(|(worker, _)| worker);
+                    claimants.push((bucket, workers.collect::<Vec<_>>()));
                 }
                 Err(error) => outcome = outcome.and(Err(error)),
             }
         }
-        let names = claimants.iter().map(|(_, worker)| worker.clone()).collect();
+        let names = claimants.iter().flat_map(|(_, workers)| workers.clone()).collect();
         let silent = self.outbox.silent(&names).await;
-        claimants.retain(|(_, worker)| silent.contains(worker));
-        outcome = outcome.and(self.reclaim(&claimants, &silent).await);
+        outcome = outcome.and(self.reclaim(claimants, &silent).await);
         let age_ms = oldest_ms.map_or(0, |oldest| self.clock.wall_ms().saturating_sub(oldest));
         let age = Duration::from_millis(u64::try_from(age_ms).unwrap_or(0));
         self.metrics.outbox_waiting.set(i64::try_from(num_entries).unwrap_or(i64::MAX));
@@ -71,19 +70,18 @@ impl Task for OrphanRescuer {
 }
 
 impl OrphanRescuer {
-    /// Reclaims the entries of these workers, bucket by bucket; `workers` is logged.
+    /// Reclaims the entries of the silent workers, bucket by bucket.
     async fn reclaim(
         &self,
-        orphans: &[(BucketKey, String)],
-        workers: &BTreeSet<String>,
+        claimants: Vec<(BucketKey, Vec<String>)>,
+        silent: &BTreeSet<String>,
     ) -> Result<(), Error> {
-        let reclaims =
-            orphans.chunk_by(|(one, _), (other, _)| one == other).map(|of_bucket| async move {
-                let Some((bucket, _)) = of_bucket.first() else { return Ok(0) };
-                let workers: Vec<String> =
-                    of_bucket.iter().map(|(_, worker)| worker.clone()).collect();
-                self.outbox.reclaim(*bucket, &workers).await
-            });
+        let orphans = claimants.into_iter().filter_map(|(bucket, mut workers)| {
+            workers.retain(|worker| silent.contains(worker));
+            (!workers.is_empty()).then_some((bucket, workers))
+        });
+        let reclaims = orphans
+            .map(|(bucket, workers)| async move { self.outbox.reclaim(bucket, &workers).await });
         let mut reclaims = stream::iter(reclaims).buffer_unordered(BUCKETS_IN_PARALLEL);
         let (mut outcome, mut num_entries) = (Ok(()), 0);
         while let Some(reclaimed) = reclaims.next().await {
@@ -94,7 +92,7 @@ impl OrphanRescuer {
         }
         self.metrics.rescued_entries.inc_by(num_entries);
         if num_entries > 0 {
-            tracing::warn!(num_entries, ?workers, "entries of silent workers reclaimed");
+            tracing::warn!(num_entries, workers = ?silent, "entries of silent workers reclaimed");
         }
         outcome
     }

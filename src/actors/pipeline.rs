@@ -75,15 +75,9 @@ impl PipelineActors {
     /// until the consumers have finished the deliveries in flight; the broker delivers the others
     /// elsewhere.
     pub(super) async fn quiet(&self) {
-        if let Some(rescuer) = &self.rescuer {
-            quiet_one(rescuer).await;
-        }
-        if let Some(reconciler) = &self.reconciler {
-            quiet_one(reconciler).await;
-        }
-        if let Some(event_publisher) = &self.event_publisher {
-            quiet_one(event_publisher).await;
-        }
+        join_all(self.rescuer.iter().map(quiet_one)).await;
+        join_all(self.reconciler.iter().map(quiet_one)).await;
+        join_all(self.event_publisher.iter().map(quiet_one)).await;
         // A rescuer reclaims the entries of a relay that crashes now.
         join_all(self.relays.iter().map(quiet_one)).await;
         join_all(self.consumers.iter().map(quiet_one)).await;

@@ -31,7 +31,6 @@ mod queue_source;
 mod source_collector;
 
 /// Dependencies of the collector; shared by all its incarnations.
-#[derive(Clone)]
 pub struct CollectorDeps {
     pub ledger: Arc<dyn Ledger>,
     /// The sources of dead letters.

@@ -190,12 +190,12 @@ impl RelayWorker {
         claimed: PerBucket<Vec<OutboxEntry>>,
     ) {
         let now = now_monotonic();
-        let most: HashMap<_, _> = asked.iter().copied().collect();
         let mut claimed: HashMap<_, _> = claimed.into_iter().collect();
-        let asked = asked.into_iter().map(|(bucket, _)| bucket);
-        let answers = asked.map(|key| (key, claimed.remove(&key).unwrap_or(Ok(Vec::new()))));
-        self.record_moved(answers.collect(), |worker, bucket, entries| {
-            let max = most.get(&bucket).copied().unwrap_or(0);
+        let answers = asked.into_iter().map(|(bucket, max)| {
+            let entries = claimed.remove(&bucket).unwrap_or(Ok(Vec::new()));
+            (bucket, entries.map(|entries| (max, entries)))
+        });
+        self.record_moved(answers.collect(), |worker, bucket, (max, entries)| {
             if worker.plan.record_claim(bucket, max, entries, now) {
                 // The outbox may have more entries: wake another worker.
                 worker.deps.relay_handle.notify(bucket);
@@ -208,16 +208,16 @@ impl RelayWorker {
     /// An unanswered call may still move entries to the worker's name at any later time, so the
     /// worker is renamed. It takes over the entries of the old name; entries that arrive there
     /// later are reclaimed by a rescuer, because the old name has no heartbeat.
-    fn record_moved(
+    fn record_moved<T>(
         &mut self,
-        answers: PerBucket<Vec<OutboxEntry>>,
-        mut record: impl FnMut(&mut Self, BucketKey, Vec<OutboxEntry>),
+        answers: PerBucket<T>,
+        mut record: impl FnMut(&mut Self, BucketKey, T),
     ) {
         let now = now_monotonic();
         let mut uncertain = Vec::new();
         for (bucket, answer) in answers {
             match answer {
-                Ok(entries) => record(self, bucket, entries),
+                Ok(moved) => record(self, bucket, moved),
                 Err(error) => {
                     self.record_outbox_error(bucket, &error);
                     self.plan.record_failure(bucket, now);
