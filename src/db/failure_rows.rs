@@ -3,7 +3,7 @@
 use diesel::prelude::*;
 
 use super::Error;
-use super::rows::{narrow, readable, units};
+use super::rows::{narrow, number, readable};
 use super::schema::failed_requests;
 use crate::domain::{BuyerId, Failure, Refusal, RequestId, SkuNo};
 
@@ -74,8 +74,8 @@ impl FailureRow {
                 let details = self.owned.zip(self.quota);
                 let (owned, limit) = readable(details, name, "reason", missing)?;
                 Ok(Refusal::QuotaExceeded {
-                    owned: units(name, "owned", owned)?,
-                    limit: units(name, "quota", limit)?,
+                    owned: number(name, "owned", owned)?,
+                    limit: number(name, "quota", limit)?,
                 })
             }
             code => readable(refusal_without_details(code), name, "reason", code),
@@ -109,7 +109,7 @@ impl TryFrom<FailureRow> for Failure {
             request: readable(request, name, "request_id", row.request_id)?,
             sku: SkuNo(row.sku_no),
             buyer: readable(buyer, name, "buyer_id", row.buyer_id)?,
-            quantity: units(name, "quantity", row.quantity)?,
+            quantity: number(name, "quantity", row.quantity)?,
             reason: row.refusal()?,
             recorded_at_ms: row.recorded_at_ms,
         })

@@ -3,21 +3,9 @@
 use diesel::prelude::*;
 
 use super::Error;
-use super::rows::{readable, unstorable};
+use super::rows::{number, order_key, readable, unstorable};
 use super::schema::{bars, order_events};
-use crate::domain::{
-    Actor, BuyerId, Order, OrderChange, OrderEvent, OrderKey, OrderState, RequestId, SkuNo,
-};
-
-/// The key of an order from its columns.
-pub(super) fn order_key(sku: i32, buyer: i64, request: i64) -> Result<OrderKey, Error> {
-    let name = || format!("order {request} of sku {sku}");
-    Ok(OrderKey {
-        sku: SkuNo(sku),
-        buyer: readable(BuyerId::from_db(buyer), name, "buyer_id", buyer)?,
-        request: readable(RequestId::from_db(request), name, "request_id", request)?,
-    })
-}
+use crate::domain::{Actor, Order, OrderChange, OrderEvent, OrderKey, OrderState};
 
 /// A text that fits into a column of `max` characters.
 pub(super) fn short(name: &str, text: &str, max: usize) -> Result<String, Error> {
@@ -130,7 +118,7 @@ impl OrderEventRow {
     /// The event of an order, which may have changed since.
     pub(super) fn event(&self, feed_no: i64, now: Order) -> Result<OrderEvent, Error> {
         let name = || self.name();
-        let version = readable(u16::try_from(self.version).ok(), name, "version", self.version)?;
+        let version = number(name, "version", self.version)?;
         let actor = readable(self.actor.parse().ok(), name, "actor", &self.actor)?;
         let state = readable(OrderState::from_db(self.kind), name, "kind", self.kind)?;
         let due_ms = if version == 0 { now.pay_by_ms } else { self.due_ms };

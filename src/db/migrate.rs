@@ -17,24 +17,6 @@ pub const SQLITE: EmbeddedMigrations = embed_migrations!("migrations/sqlite");
 /// The migrations of MySQL and MariaDB.
 pub const MYSQL: EmbeddedMigrations = embed_migrations!("migrations/mysql");
 
-/// A database whose schema this program migrates.
-pub trait MigratedDatabase: Sized {
-    const MIGRATIONS: EmbeddedMigrations;
-    /// The state of the ledger after a failed migration, for the error message.
-    const AFTER_FAILED_MIGRATION: &'static str;
-    /// The number of tables of one name. Parameter: the name.
-    const TABLES_NAMED: &'static str;
-
-    /// Runs a job under the lock that serializes the migrations of this ledger; `CannotOpen` when
-    /// another process does not release the lock in time.
-    fn with_migration_lock<T>(
-        &mut self,
-        job: impl FnOnce(&mut Self) -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        job(self)
-    }
-}
-
 /// The table of the applied migrations, created before every other.
 pub const MIGRATIONS: &str = "__diesel_schema_migrations";
 

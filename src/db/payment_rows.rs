@@ -3,8 +3,8 @@
 use diesel::prelude::*;
 
 use super::Error;
-use super::life_rows::{order_key, short};
-use super::rows::readable;
+use super::life_rows::short;
+use super::rows::{number, order_key, readable};
 use super::sale_rows::currency;
 use super::schema::{payment_events, payments};
 use crate::domain::{
@@ -121,11 +121,10 @@ impl TryFrom<&PaymentRow> for Payment {
     fn try_from(row: &PaymentRow) -> Result<Self, Error> {
         let name = || format!("payment {} of order {}", row.attempt_no, row.request_id);
         let received = money(row.received, row.received_currency.as_deref(), name)?;
-        let no = u16::try_from(row.attempt_no).ok();
         Ok(Self {
             key: AttemptKey {
                 order: order_key(row.sku_no, row.buyer_id, row.request_id)?,
-                no: readable(no, name, "attempt_no", row.attempt_no)?,
+                no: number(name, "attempt_no", row.attempt_no)?,
             },
             provider: row.provider.clone(),
             started: row.payment_id.clone().map(|payment_id| StartedPayment {

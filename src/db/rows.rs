@@ -11,7 +11,8 @@ use diesel::sqlite::Sqlite;
 use super::Error;
 use super::schema::orders;
 use crate::domain::{
-    BuyerId, Epoch, Order, OrderIntent, OrderState, OrderTimeline, RequestId, SkuNo, TraceId,
+    BuyerId, Epoch, Order, OrderIntent, OrderKey, OrderState, OrderTimeline, RequestId, SkuNo,
+    TraceId,
 };
 
 /// The converted value of a column; `Unreadable` with row, column and value for `None`.
@@ -29,14 +30,32 @@ pub(super) fn unstorable<T>(name: &str, value: impl Display) -> Result<T, Error>
     Err(Error::Unstorable { what: format!("{name} {value}") })
 }
 
-/// Converts to a signed 32-bit column.
-pub(super) fn narrow(name: &str, value: u32) -> Result<i32, Error> {
-    i32::try_from(value).or_else(|_| unstorable(name, value))
+/// A number as the type of its column; `Unstorable` if it is out of its range.
+pub(super) fn narrow<N, T>(name: &str, value: N) -> Result<T, Error>
+where
+    N: Display + Copy,
+    T: TryFrom<N>,
+{
+    T::try_from(value).or_else(|_| unstorable(name, value))
 }
 
-/// Converts from a signed 32-bit column; `Unreadable` if negative.
-pub(super) fn units(row: impl FnOnce() -> String, column: &str, value: i32) -> Result<u32, Error> {
-    readable(u32::try_from(value).ok(), row, column, value)
+/// A number from its column; `Unreadable` if it is out of the range of its type.
+pub(super) fn number<N, T>(row: impl FnOnce() -> String, column: &str, value: N) -> Result<T, Error>
+where
+    N: Display + Copy,
+    T: TryFrom<N>,
+{
+    readable(T::try_from(value).ok(), row, column, value)
+}
+
+/// The key of an order from its columns.
+pub(super) fn order_key(sku: i32, buyer: i64, request: i64) -> Result<OrderKey, Error> {
+    let name = || format!("order {request} of sku {sku}");
+    Ok(OrderKey {
+        sku: SkuNo(sku),
+        buyer: readable(BuyerId::from_db(buyer), name, "buyer_id", buyer)?,
+        request: readable(RequestId::from_db(request), name, "request_id", request)?,
+    })
 }
 
 /// A row of `orders`, without the columns of its timeline.
@@ -69,20 +88,19 @@ impl TryFrom<OrderRow> for Order {
 
     fn try_from(row: OrderRow) -> Result<Self, Error> {
         let name = || format!("order {} of sku {}", row.request_id, row.sku_no);
-        let request = RequestId::from_db(row.request_id);
-        let buyer = BuyerId::from_db(row.buyer_id);
+        let OrderKey { sku, buyer, request } = order_key(row.sku_no, row.buyer_id, row.request_id)?;
         Ok(Self {
-            request: readable(request, name, "request_id", row.request_id)?,
-            sku: SkuNo(row.sku_no),
+            request,
+            sku,
             epoch: Epoch(row.epoch),
-            buyer: readable(buyer, name, "buyer_id", row.buyer_id)?,
-            quantity: units(name, "quantity", row.quantity)?,
+            buyer,
+            quantity: number(name, "quantity", row.quantity)?,
             slot: row.slot,
             amount: row.amount,
             state: readable(OrderState::from_db(row.state), name, "state", row.state)?,
             placed_at_ms: row.placed_at_ms,
             pay_by_ms: (row.pay_by_ms > 0).then_some(row.pay_by_ms),
-            version: readable(u16::try_from(row.version).ok(), name, "version", row.version)?,
+            version: number(name, "version", row.version)?,
             due_ms: row.due_ms,
             counts_for_limit: row.counts_for_limit != 0,
         })
@@ -142,7 +160,7 @@ impl NewOrder {
                 intent.slot,
                 intent.request.to_db(),
                 intent.epoch.0,
-                narrow("quantity", intent.quantity)?.into(),
+                narrow::<_, i32>("quantity", intent.quantity)?.into(),
                 intent.amount,
                 OrderState::PendingPayment.to_db().into(),
                 intent.placed_at_ms,

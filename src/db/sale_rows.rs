@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use diesel::prelude::*;
 
 use super::Error;
-use super::rows::{narrow, readable, units, unstorable};
+use super::rows::{narrow, number, readable};
 use super::schema::{sale_phases, sales, skus, stock_changes, terms};
 use crate::domain::{
     Currency, Epoch, Phase, PhaseChange, Policy, Retention, RetentionState, Sale, SaleId, Sku,
@@ -124,24 +124,22 @@ impl SkuRow {
             policy_kind: sku.policy.kind().to_owned(),
             policy_limit: sku.policy.quota().map(|limit| narrow("limit", limit)).transpose()?,
             max_quantity: narrow("max_quantity", sku.policy.max_quantity())?,
-            buckets: i16::try_from(sku.buckets).or_else(|_| unstorable("buckets", sku.buckets))?,
+            buckets: narrow("buckets", sku.buckets)?,
             payment_window_s: sku.payment_window_s,
             bar_lapsed: i16::from(sku.bar_lapsed),
             slot_returns: sku.slot_returns.to_db(),
-            ends_max: i16::try_from(sku.ends_max)
-                .or_else(|_| unstorable("ends_max", sku.ends_max))?,
+            ends_max: narrow("ends_max", sku.ends_max)?,
             queue_timeout_s: sku.queue_timeout_s,
         })
     }
-}
 
-impl SkuRow {
     /// The SKU with its history among these.
     pub(super) fn with_history(self, histories: &SkuHistories) -> Result<Sku, Error> {
         let row = self;
         let name = || format!("sku {}", row.sku_no);
-        let limit = row.policy_limit.map(|limit| units(name, "policy_limit", limit)).transpose()?;
-        let max_quantity = units(name, "max_quantity", row.max_quantity)?;
+        let limit =
+            row.policy_limit.map(|limit| number(name, "policy_limit", limit)).transpose()?;
+        let max_quantity = number(name, "max_quantity", row.max_quantity)?;
         let policy = Policy::from_parts(&row.policy_kind, limit, Some(max_quantity))
             .or_else(|fault| readable(None, name, "policy", fault))?;
         let returns = SlotReturns::from_db(row.slot_returns);
@@ -150,13 +148,13 @@ impl SkuRow {
             no: SkuNo(row.sku_no),
             id: readable(row.sku_id.parse().ok(), name, "sku_id", &row.sku_id)?,
             price: row.price,
-            initial: units(name, "initial_stock", row.initial_stock)?,
+            initial: number(name, "initial_stock", row.initial_stock)?,
             policy,
-            buckets: readable(u16::try_from(row.buckets).ok(), name, "buckets", row.buckets)?,
+            buckets: number(name, "buckets", row.buckets)?,
             payment_window_s: row.payment_window_s,
             bar_lapsed: row.bar_lapsed != 0,
             slot_returns: readable(returns, name, "slot_returns", row.slot_returns)?,
-            ends_max: readable(u16::try_from(row.ends_max).ok(), name, "ends_max", row.ends_max)?,
+            ends_max: number(name, "ends_max", row.ends_max)?,
             queue_timeout_s: row.queue_timeout_s,
             title: row.title,
             history,
@@ -225,11 +223,12 @@ impl TryFrom<&TermsRow> for TermsSince {
 
     fn try_from(row: &TermsRow) -> Result<Self, Error> {
         let name = || format!("terms of sku {} in epoch {}", row.sku_no, row.epoch);
-        let limit = row.policy_limit.map(|limit| units(name, "policy_limit", limit)).transpose()?;
+        let limit =
+            row.policy_limit.map(|limit| number(name, "policy_limit", limit)).transpose()?;
         let terms = Terms {
             price: row.price,
             limit,
-            max_quantity: units(name, "max_quantity", row.max_quantity)?,
+            max_quantity: number(name, "max_quantity", row.max_quantity)?,
             payment_window_s: row.payment_window_s,
         };
         Ok(Self { epoch: Epoch(row.epoch), since_ms: row.since_ms, terms })
@@ -255,6 +254,7 @@ impl From<StockChangeRow> for StockChange {
         Self { sku: SkuNo(row.sku_no), no: row.change_no, wanted: row.wanted, units: row.units }
     }
 }
+
 /// A row of `sale_phases` without the number of its sale.
 #[derive(Debug, Queryable, Selectable)]
 #[diesel(table_name = sale_phases)]

@@ -15,19 +15,23 @@ use diesel::prelude::*;
 use diesel::result::Error as Diesel;
 use diesel::sql_query;
 use diesel::sql_types::BigInt;
+use diesel_migrations::EmbeddedMigrations;
 
 use super::client::MysqlConnection;
 use super::health::SERVER_TIME;
 use super::session::{SessionAccess, statement_limit};
-use crate::db::Error;
-use crate::db::error::is_rolled_back_commit;
+use crate::db::error::{cannot_open, is_rolled_back_commit};
 use crate::db::rows::{NEW_ORDER_COLUMNS, NewOrder};
 use crate::db::sql::statements::{IN_LIST_MAX, SkuAndBuyer, TakeStock, list, of_buyers, statement};
 use crate::db::sql::{Database, QuotaClaim};
+use crate::db::{Error, migrate};
 use crate::domain::{Actor, Failure};
 
 /// A connection without a response for this long is tested before a job.
 const VALID_FOR: Duration = Duration::from_secs(1);
+
+/// Limit of each statement of a migration.
+const MIGRATION_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Whether a connection can run a job.
 pub(super) fn is_valid(conn: &mut MysqlConnection) -> bool {
@@ -57,6 +61,11 @@ fn reject_replica(conn: &mut MysqlConnection) -> Result<(), Error> {
 }
 
 impl Database for MysqlConnection {
+    const MIGRATIONS: EmbeddedMigrations = migrate::MYSQL;
+    const AFTER_FAILED_MIGRATION: &'static str =
+        "tables created by the failed migration stay, and the next attempt continues from there";
+    const TABLES_NAMED: &'static str = "SELECT COUNT(*) FROM information_schema.tables \
+         WHERE table_schema = DATABASE() AND table_name = ";
     const BEGIN: &'static str = "BEGIN";
     const INDEXED_REQUESTS: &'static str = "TRUE";
     const UNINDEXED_REQUESTS: Option<&'static str> = None;
@@ -70,6 +79,32 @@ impl Database for MysqlConnection {
     // Locks an existing row exclusively at once, as `open_quotas`.
     const RAISE_CURSOR: &'static str = "INSERT INTO cursors (name, feed_no) VALUES (?, ?) \
          ON DUPLICATE KEY UPDATE feed_no = GREATEST(feed_no, VALUES(feed_no))";
+
+    fn with_migration_lock<T>(
+        &mut self,
+        job: impl FnOnce(&mut Self) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        // GET_LOCK locks are global to the server: the name contains the database.
+        const NAME: &str = "LEFT(CONCAT('floodgate migrates ', DATABASE()), 64)";
+        let wait_s = (self.session().audit_timeout_ms / 1000).max(1);
+        // Practically unlimited: a large table takes long, and the operator can abort.
+        self.limit_each(MIGRATION_TIMEOUT);
+        self.batch_execute(&statement_limit(0))?;
+        let lock = format!("SELECT GET_LOCK({NAME}, {wait_s})");
+        if number(self, &lock)? != 1 {
+            return cannot_open(format!(
+                "another process has been migrating this ledger for {wait_s} s: wait for it, or \
+                 find out what blocks it (SHOW PROCESSLIST)"
+            ));
+        }
+        let result = job(self)?;
+        // After an error the end of the connection releases the lock.
+        let release = format!("SELECT RELEASE_LOCK({NAME})");
+        number(self, &release)?;
+        let usual = statement_limit(self.session().statement_timeout_ms);
+        self.batch_execute(&usual)?;
+        Ok(result)
+    }
 
     fn limit_job(&mut self) {
         let limit = self.session().job_limit;

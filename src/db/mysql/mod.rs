@@ -19,7 +19,7 @@ use self::session::{Session, SessionAccess};
 use super::Error;
 use super::error::{cannot_open, explained};
 use super::migrate::{self, SchemaStatus};
-use super::sql::{Database, SqlLedger, WriteMode, WriterFence, scans};
+use super::sql::{Database, SqlLedger, WriteMode, WriterFence};
 use super::workers::{Connector, Workers};
 use crate::net::{self, Trust};
 use crate::runtime::clock::{SharedClock, SystemClock};
@@ -123,8 +123,7 @@ impl SqlLedger<MysqlConnection> {
             let fence = WriterFence::take(&mut conn, options.writing)?;
             let writers = start(options, "ledger-writer", options.writers, &session)?;
             let readers = start(options, "ledger-reader", options.readers, &session)?;
-            let (scans, clock) = (scans(options.readers), Arc::clone(&options.clock));
-            Ok(Self { readers, scans, writers: Some((writers, fence)), clock })
+            Ok(Self::new(readers, options.readers, Some((writers, fence)), &options.clock))
         })
     }
 
@@ -136,12 +135,7 @@ impl SqlLedger<MysqlConnection> {
         Self::schema_status(options)?.check_current()?;
         let session = Session::new(options, SessionAccess::Read)?;
         let readers = start(options, "ledger-reader", options.readers, &session)?;
-        Ok(Self {
-            readers,
-            scans: scans(options.readers),
-            writers: None,
-            clock: Arc::clone(&options.clock),
-        })
+        Ok(Self::new(readers, options.readers, None, &options.clock))
     }
 
     /// Brings the schema up to date and returns the applied migrations by full name. Blocks.

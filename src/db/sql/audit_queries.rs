@@ -7,7 +7,6 @@ use diesel::sql_types::{BigInt, Bool};
 use super::Database;
 use super::queries::queries;
 use crate::db::failure_rows::FailureRow;
-use crate::db::mysql::MysqlConnection;
 use crate::db::rows::OrderRow;
 use crate::db::schema::{failed_requests, orders};
 

@@ -3,17 +3,17 @@
 use diesel::QueryResult;
 use diesel::connection::SimpleConnection;
 use diesel::result::Error as Diesel;
+use diesel_migrations::EmbeddedMigrations;
 
 use super::{
     AuditQueries, DeadLetterQueries, LifeQueries, OrderQueries, PaymentQueries, Queries,
     QuotaClaim, RepairQueries, RetentionQueries, SaleQueries, VerbQueries,
 };
 use crate::db::Error;
-use crate::db::migrate::MigratedDatabase;
 use crate::db::rows::NewOrder;
 use crate::domain::Failure;
 
-/// The transactions of a database, and the statements that write orders.
+/// The migrations and the transactions of a database, and the statements that write orders.
 pub trait Database:
     SimpleConnection
     + Queries
@@ -26,10 +26,14 @@ pub trait Database:
     + AuditQueries
     + DeadLetterQueries
     + VerbQueries
-    + MigratedDatabase
     + Send
     + 'static
 {
+    const MIGRATIONS: EmbeddedMigrations;
+    /// The state of the ledger after a failed migration, for the error message.
+    const AFTER_FAILED_MIGRATION: &'static str;
+    /// The number of tables of one name. Parameter: the name.
+    const TABLES_NAMED: &'static str;
     /// Begins a write transaction.
     const BEGIN: &'static str;
     /// The SQL condition of the unique index of request ids; lets the database use the index.
@@ -49,6 +53,16 @@ pub trait Database:
     const INSERT_TOKEN: &'static str;
     /// Inserts a cursor, or moves it forward. Parameters: name, feed number.
     const RAISE_CURSOR: &'static str;
+
+    /// Runs a job under the lock that serializes the migrations of this ledger; `CannotOpen` when
+    /// another process does not release the lock in time. By default, for a database that locks
+    /// itself, without another lock.
+    fn with_migration_lock<T>(
+        &mut self,
+        job: impl FnOnce(&mut Self) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        job(self)
+    }
 
     /// Limits all further statements together to the time that the caller of a job waits. By
     /// default, for a database whose connections cannot hang, no limit.

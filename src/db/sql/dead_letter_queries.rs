@@ -6,8 +6,7 @@ use diesel::sql_types::{Bool, Text};
 
 use super::queries::queries;
 use crate::db::Error;
-use crate::db::mysql::MysqlConnection;
-use crate::db::rows::{narrow, readable, units, unstorable};
+use crate::db::rows::{narrow, number, readable};
 use crate::db::schema::{dead_letters, dead_requests};
 use crate::domain::{
     DeadLetter, DeadLetterFilter, DeadLetterNo, DeadLetterOrigin, DeadLetterState,
@@ -35,7 +34,6 @@ pub struct DeadLetterRow {
 impl DeadLetterRow {
     /// The row of a first arrival at `now_ms`, without a number.
     pub(super) fn first_arrival(dead_letter: &NewDeadLetter, now_ms: i64) -> Result<Self, Error> {
-        let body_bytes = i64::try_from(dead_letter.body_bytes);
         Ok(Self {
             letter_no: 0,
             origin: dead_letter.origin.name().to_owned(),
@@ -43,7 +41,7 @@ impl DeadLetterRow {
             attempts: narrow("attempts", dead_letter.attempts)?,
             message_id: dead_letter.message_id.clone(),
             headers: dead_letter.headers.clone(),
-            body_bytes: body_bytes.or_else(|_| unstorable("body_bytes", dead_letter.body_bytes))?,
+            body_bytes: narrow("body_bytes", dead_letter.body_bytes)?,
             dead_at_ms: dead_letter.dead_at_ms,
             arrivals: 1,
             state: DeadLetterState::Open.to_db(),
@@ -58,15 +56,14 @@ impl TryFrom<DeadLetterRow> for DeadLetter {
 
     fn try_from(row: DeadLetterRow) -> Result<Self, Error> {
         let name = || format!("dead letter {}", row.letter_no);
-        let body_bytes = u64::try_from(row.body_bytes).ok();
         let origin = DeadLetterOrigin::from_name(&row.origin);
         Ok(Self {
             no: DeadLetterNo(row.letter_no),
             origin: readable(origin, name, "origin", &row.origin)?,
-            attempts: units(name, "attempts", row.attempts)?,
-            body_bytes: readable(body_bytes, name, "body_bytes", row.body_bytes)?,
+            attempts: number(name, "attempts", row.attempts)?,
+            body_bytes: number(name, "body_bytes", row.body_bytes)?,
             dead_at_ms: row.dead_at_ms,
-            arrivals: units(name, "arrivals", row.arrivals)?,
+            arrivals: number(name, "arrivals", row.arrivals)?,
             state: readable(DeadLetterState::from_db(row.state), name, "state", row.state)?,
             changed_at_ms: row.changed_at_ms,
             reason: row.reason,

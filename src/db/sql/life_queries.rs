@@ -9,13 +9,13 @@ use diesel::sql_types::{BigInt, Bool, Integer, Text};
 
 use super::Database;
 use super::queries::queries;
-use super::statements::{SkuAndBuyer, list, of_buyers};
+use super::statements::{IN_LIST_MAX, SkuAndBuyer, condition, list, of_buyers};
 use crate::db::failure_rows::FailureRow;
 use crate::db::life_rows::{BarRow, OrderEventRow};
-use crate::db::mysql::MysqlConnection;
 use crate::db::rows::{ORDER_COLUMNS, OrderColumns, OrderRow};
 use crate::db::sale_rows::SkuRow;
 use crate::db::schema::{bars, cursors, order_events, orders, sales, skus};
+use crate::domain::OrderKey;
 
 queries! {
 /// The queries about the life of orders.
@@ -34,12 +34,18 @@ trait LifeQueries {
         sql::<OrderColumns>(&text).load(self)
     }
 
-    /// The orders of these buyers with these request ids.
-    fn orders_by_key(
-        &mut self, buyers: &[SkuAndBuyer], requests: &[i64]
-    ) -> QueryResult<Vec<OrderRow>> {
-        let row = orders::table.filter(sql::<Bool>(&format!("({})", of_buyers(buyers))));
-        row.filter(orders::request_id.eq_any(requests)).select(OrderRow::as_select()).load(self)
+    /// The orders with these keys.
+    fn orders_by_key(&mut self, keys: &[OrderKey]) -> QueryResult<Vec<OrderRow>> {
+        let mut rows = Vec::new();
+        for chunk in keys.chunks(IN_LIST_MAX) {
+            let (buyers, requests) = condition(chunk.iter().copied());
+            let of_chunk = orders::table
+                .filter(sql::<Bool>(&format!("({})", of_buyers(&buyers))))
+                .filter(orders::request_id.eq_any(requests))
+                .select(OrderRow::as_select());
+            rows.extend(of_chunk.load(self)?);
+        }
+        Ok(rows)
     }
 
     /// Sets columns of locked orders of one version, and increments the version. Returns the number

@@ -55,16 +55,27 @@ pub use verbs::VerbQueries;
 
 /// A ledger in an SQL database.
 pub struct SqlLedger<D> {
-    pub(super) readers: Workers<D>,
+    readers: Workers<D>,
     /// Scans that may run at once.
-    pub(super) scans: Semaphore,
+    scans: Semaphore,
     /// With their fencing token; `None`: opened for reading only.
     pub(super) writers: Option<(Workers<D>, WriterFence)>,
     /// Timestamps the rows.
-    pub(super) clock: SharedClock,
+    clock: SharedClock,
 }
 
 impl<D: Database> SqlLedger<D> {
+    /// The ledger of these threads; `num_readers` is the number of reader threads.
+    pub(super) fn new(
+        readers: Workers<D>,
+        num_readers: usize,
+        writers: Option<(Workers<D>, WriterFence)>,
+        clock: &SharedClock,
+    ) -> Self {
+        let scans = Semaphore::new(num_readers.saturating_sub(1).max(1));
+        Self { readers, scans, writers, clock: Arc::clone(clock) }
+    }
+
     async fn read<T, F>(&self, operation: &'static str, job: F) -> Result<T, Error>
     where
         T: Send + 'static,
@@ -128,11 +139,6 @@ impl<D> std::fmt::Debug for SqlLedger<D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SqlLedger").field("writes", &self.writers.is_some()).finish_non_exhaustive()
     }
-}
-
-/// Permits for the scans of a ledger with so many readers.
-pub(super) fn scans(readers: usize) -> Semaphore {
-    Semaphore::new(readers.saturating_sub(1).max(1))
 }
 
 fn convert_rows<R, T: TryFrom<R, Error = Error>>(rows: Vec<R>) -> Result<Vec<T>, Error> {

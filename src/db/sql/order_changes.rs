@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::order_writer::QuotaClaim;
-use super::statements::{IN_LIST_MAX, SkuAndBuyer};
+use super::statements::{IN_LIST_MAX, SkuAndBuyer, condition};
 use super::{Database, TransactionEnd, WriterFence, in_transaction};
 use crate::db::life_rows::{BarRow, Cause, OrderEventRow};
 use crate::db::rows::{narrow, readable};
@@ -15,14 +15,6 @@ use crate::domain::{
     Actor, CancelOutcome, Currency, Order, OrderChange, OrderKey, OrderState, OrderTrigger,
     RetentionState, Sku, lifecycle,
 };
-
-/// The sorted buyers of orders and their requests, for a condition on the primary key.
-pub(super) fn condition(keys: impl Iterator<Item = OrderKey>) -> (Vec<SkuAndBuyer>, Vec<i64>) {
-    let keys: BTreeSet<OrderKey> = keys.collect();
-    let buyers: BTreeSet<SkuAndBuyer> =
-        keys.iter().map(|key| (key.sku.0, key.buyer.to_db())).collect();
-    (Vec::from_iter(buyers), keys.iter().map(|key| key.request.to_db()).collect())
-}
 
 /// The orders with these keys, at most [`IN_LIST_MAX`], locked until the transaction ends; without
 /// those of sealed sales, which do not change any more.
@@ -38,13 +30,9 @@ pub(super) fn lock<D: Database>(conn: &mut D, keys: &[OrderKey]) -> Result<Vec<O
     Ok(orders)
 }
 
-/// The orders with these keys, at most [`IN_LIST_MAX`].
+/// The orders with these keys.
 pub(super) fn read<D: Database>(conn: &mut D, keys: &[OrderKey]) -> Result<Vec<Order>, Error> {
-    if keys.is_empty() {
-        return Ok(Vec::new());
-    }
-    let (buyers, requests) = condition(keys.iter().copied());
-    super::convert_rows(conn.orders_by_key(&buyers, &requests)?)
+    super::convert_rows(conn.orders_by_key(keys)?)
 }
 
 /// The SKUs of these orders, each with the currency of its sale.
@@ -111,7 +99,7 @@ fn write<D: Database>(
     let mut units: BTreeMap<i32, i32> = BTreeMap::new();
     for change in changes {
         let (sku_no, buyer_id) = (change.after.sku.0, change.after.buyer.to_db());
-        let back = narrow("quantity", change.units_back())?;
+        let back: i32 = narrow("quantity", change.units_back())?;
         if back > 0 {
             *units.entry(sku_no).or_default() -= back;
         }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::order_changes::{cancel, condition, end_due};
+use super::order_changes::{cancel, end_due};
 use super::payments::{open, record, refund_result, started};
 use super::statements::IN_LIST_MAX;
 use super::{Database, SqlLedger, TransactionEnd, readable_rows};
@@ -98,13 +98,9 @@ impl<D: Database> OrderChanges for SqlLedger<D> {
             let paying = |order: &&Order| order.state == OrderState::Paying;
             let paying: Vec<OrderKey> = orders.iter().filter(paying).map(Order::key).collect();
             let mut open: HashMap<OrderKey, Payment> = HashMap::new();
-            for chunk in paying.chunks(IN_LIST_MAX) {
-                let (buyers, requests) = condition(chunk.iter().copied());
-                let rows = conn.payments_of(&buyers, &requests)?;
-                for payment in readable_rows(&rows, Payment::try_from) {
-                    if payment.state == PaymentState::Started {
-                        open.insert(payment.key.order, payment);
-                    }
+            for payment in readable_rows(&conn.payments_of(&paying)?, Payment::try_from) {
+                if payment.state == PaymentState::Started {
+                    open.insert(payment.key.order, payment);
                 }
             }
             let with_open = |order: Order| DueOrder { open: open.remove(&order.key()), order };
@@ -252,12 +248,10 @@ fn with_orders<D: Database>(
     rows: &[OrderEventRow],
     keys: Vec<(i64, OrderKey, usize)>,
 ) -> Result<Vec<Result<FeedEvent, Error>>, Error> {
-    let mut orders: HashMap<(i32, i64, i64), OrderRow> = HashMap::new();
-    for chunk in keys.chunks(IN_LIST_MAX) {
-        let (buyers, requests) = condition(chunk.iter().map(|(_, key, _)| *key));
-        let found = conn.orders_by_key(&buyers, &requests)?.into_iter();
-        orders.extend(found.map(|row| ((row.sku_no, row.buyer_id, row.request_id), row)));
-    }
+    let order_keys: Vec<OrderKey> = keys.iter().map(|(_, key, _)| *key).collect();
+    let found = conn.orders_by_key(&order_keys)?.into_iter();
+    let orders: HashMap<(i32, i64, i64), OrderRow> =
+        found.map(|row| ((row.sku_no, row.buyer_id, row.request_id), row)).collect();
     let mut failures: HashMap<i64, FailureRow> = HashMap::new();
     let refusals = rows.iter().filter(|row| row.is_refusal());
     let refusals: Vec<i64> = refusals.map(|row| row.request_id).collect();

@@ -9,7 +9,6 @@ use super::queries::queries;
 use super::statements::{SkuAndBuyer, of_buyers};
 use crate::db::OrderCursor;
 use crate::db::failure_rows::FailureRow;
-use crate::db::mysql::MysqlConnection;
 use crate::db::rows::{OrderRow, OrderTimelineRow};
 use crate::db::schema::{failed_requests, orders, quotas, skus};
 

@@ -6,11 +6,10 @@ use std::collections::BTreeSet;
 use async_trait::async_trait;
 use diesel::QueryResult;
 
-use super::order_changes::{condition, read};
-use super::statements::IN_LIST_MAX;
+use super::order_changes::read;
 use super::{Database, SqlLedger, convert_rows};
 use crate::db::failure_rows::{FailureRow, refusal_without_details};
-use crate::db::rows::{OrderRow, units};
+use crate::db::rows::{OrderRow, number};
 use crate::db::sale_rows::SkuHistories;
 use crate::db::{
     Anomalies, AuditRow, CrossSkuAnomalies, Error, LedgerSize, OrderCursor, OrderReader,
@@ -32,12 +31,11 @@ impl<D: Database> OrderReader for SqlLedger<D> {
             let Some(available) = conn.available(sku.0)? else {
                 return Ok(LedgerSize::default());
             };
-            let num_orders = conn.with_audit_limit(|conn| conn.num_orders(sku.0))?;
-            let num_failures = conn.with_audit_limit(|conn| conn.num_failures(sku.0))?;
+            let (num_orders, num_failures) = num_rows(conn, sku)?;
             Ok(LedgerSize {
-                num_orders: num_orders.unsigned_abs(),
-                num_failures: num_failures.unsigned_abs(),
-                available: units(|| format!("sku {sku}"), "available", available)?,
+                num_orders,
+                num_failures,
+                available: number(|| format!("sku {sku}"), "available", available)?,
             })
         })
         .await
@@ -110,12 +108,7 @@ impl<D: Database> OrderReader for SqlLedger<D> {
 
     async fn payments_of(&self, orders: Vec<OrderKey>) -> Result<Vec<Payment>, Error> {
         self.read("reading payments", move |conn| {
-            let mut payments = Vec::new();
-            for chunk in orders.chunks(IN_LIST_MAX) {
-                let (buyers, requests) = condition(chunk.iter().copied());
-                payments.extend(conn.payments_of(&buyers, &requests)?);
-            }
-            payments.iter().map(Payment::try_from).collect()
+            conn.payments_of(&orders)?.iter().map(Payment::try_from).collect()
         })
         .await
     }
@@ -151,32 +144,34 @@ impl<D: Database> OrderReader for SqlLedger<D> {
             let duplicate_requests =
                 conn.with_audit_limit(|conn| conn.repeated_requests(ANOMALIES_MAX))?;
             let mut used = BTreeSet::new();
-            let mut after = i32::MIN;
-            while let Some(sku) = conn.sku_with_orders(after)? {
-                used.insert(sku);
-                after = sku;
-            }
-            after = i32::MIN;
-            while let Some(sku) = conn.sku_with_failures(after)? {
-                used.insert(sku);
-                after = sku;
+            let next_sku: [fn(&mut D, i32) -> QueryResult<Option<i32>>; 2] =
+                [D::sku_with_orders, D::sku_with_failures];
+            for next_sku in next_sku {
+                let mut after = i32::MIN;
+                while let Some(sku) = next_sku(conn, after)? {
+                    used.insert(sku);
+                    after = sku;
+                }
             }
             // Read last, because the row of a SKU is written before its first order.
             let sold: BTreeSet<i32> = conn.sku_rows()?.into_iter().map(|row| row.sku_no).collect();
             let mut unknown_skus = Vec::new();
             for sku in used.difference(&sold).take(usize::try_from(ANOMALIES_MAX).unwrap_or(0)) {
-                let num_orders = conn.with_audit_limit(|conn| conn.num_orders(*sku))?;
-                let num_failures = conn.with_audit_limit(|conn| conn.num_failures(*sku))?;
-                unknown_skus.push(UnknownSku {
-                    sku: SkuNo(*sku),
-                    num_orders: num_orders.unsigned_abs(),
-                    num_failures: num_failures.unsigned_abs(),
-                });
+                let sku = SkuNo(*sku);
+                let (num_orders, num_failures) = num_rows(conn, sku)?;
+                unknown_skus.push(UnknownSku { sku, num_orders, num_failures });
             }
             Ok(CrossSkuAnomalies { duplicate_requests, unknown_skus })
         })
         .await
     }
+}
+
+/// The numbers of orders and of failures of a SKU.
+fn num_rows<D: Database>(conn: &mut D, sku: SkuNo) -> QueryResult<(u64, u64)> {
+    let num_orders = conn.with_audit_limit(|conn| conn.num_orders(sku.0))?;
+    let num_failures = conn.with_audit_limit(|conn| conn.num_failures(sku.0))?;
+    Ok((num_orders.unsigned_abs(), num_failures.unsigned_abs()))
 }
 
 /// Visits the orders of a SKU by buyer and slot; part of a snapshot.

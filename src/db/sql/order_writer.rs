@@ -10,7 +10,7 @@ use super::{
     Database, SqlLedger, TransactionEnd, WriterFence, in_transaction, inserted, retry_concurrent,
 };
 use crate::db::failure_rows::FailureRow;
-use crate::db::rows::{NewOrder, narrow, readable, units};
+use crate::db::rows::{NewOrder, narrow, number, readable};
 use crate::db::{Error, OrderWriter};
 use crate::domain::{
     BuyerId, Examination, Failure, Order, OrderIntent, OrderKey, RequestId, SkuNo,
@@ -213,12 +213,12 @@ fn examine<D: Database>(conn: &mut D, batch: &[OrderIntent]) -> Result<Examinati
             for (sku, buyer, owned) in conn.owned_units(chunk)? {
                 let name = || format!("quota of sku {sku} buyer {buyer}");
                 let id = readable(BuyerId::from_db(buyer), name, "buyer_id", buyer)?;
-                examination.owned.insert((SkuNo(sku), id), units(name, "owned", owned)?);
+                examination.owned.insert((SkuNo(sku), id), number(name, "owned", owned)?);
             }
         }
         for chunk in skus.chunks(IN_LIST_MAX) {
             for (sku, available) in conn.units_left(chunk)? {
-                let available = units(|| format!("sku {sku}"), "available", available)?;
+                let available = number(|| format!("sku {sku}"), "available", available)?;
                 examination.available.insert(SkuNo(sku), available);
             }
         }

@@ -6,7 +6,6 @@ use async_trait::async_trait;
 
 use super::order_changes::read;
 use super::payments::{match_again, refund_again, resolve};
-use super::statements::IN_LIST_MAX;
 use super::{Database, SqlLedger, readable_rows};
 use crate::db::payment_rows::PaymentRow;
 use crate::db::{Error, EventCursor, FollowUps};
@@ -36,12 +35,8 @@ fn orders_of<D: Database>(
     conn: &mut D,
     payments: &[Payment],
 ) -> Result<HashMap<OrderKey, Order>, Error> {
-    let mut orders = HashMap::new();
-    for chunk in payments.chunks(IN_LIST_MAX) {
-        let keys: Vec<OrderKey> = chunk.iter().map(|payment| payment.key.order).collect();
-        orders.extend(read(conn, &keys)?.into_iter().map(|order| (order.key(), order)));
-    }
-    Ok(orders)
+    let keys: Vec<OrderKey> = payments.iter().map(|payment| payment.key.order).collect();
+    Ok(read(conn, &keys)?.into_iter().map(|order| (order.key(), order)).collect())
 }
 
 #[async_trait]

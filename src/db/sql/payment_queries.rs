@@ -5,12 +5,11 @@ use diesel::prelude::*;
 use diesel::sql_types::Bool;
 
 use super::queries::queries;
-use super::statements::{SkuAndBuyer, of_buyers};
+use super::statements::{IN_LIST_MAX, condition, of_buyers};
 use crate::db::EventCursor;
-use crate::db::mysql::MysqlConnection;
 use crate::db::payment_rows::{PaymentEventRow, PaymentRow};
 use crate::db::schema::{payment_events, payments};
-use crate::domain::PaymentState;
+use crate::domain::{OrderKey, PaymentState};
 
 /// The unmatched reports that no operator has resolved. A constant, so that SQLite uses its index
 /// of these rows: the number of [`crate::domain::PaymentOutcome::Unmatched`].
@@ -26,16 +25,19 @@ fn unmatched(is_resolved: bool) -> &'static str {
 queries! {
 /// The queries about payments.
 trait PaymentQueries {
-    /// The attempts of the orders of these buyers with these request ids, oldest first.
-    fn payments_of(
-        &mut self, buyers: &[SkuAndBuyer], requests: &[i64]
-    ) -> QueryResult<Vec<PaymentRow>> {
-        payments::table
-            .filter(sql::<Bool>(&format!("({})", of_buyers(buyers))))
-            .filter(payments::request_id.eq_any(requests))
-            .order(payments::attempt_no)
-            .select(PaymentRow::as_select())
-            .load(self)
+    /// The attempts of these orders; those of one order oldest first.
+    fn payments_of(&mut self, keys: &[OrderKey]) -> QueryResult<Vec<PaymentRow>> {
+        let mut rows = Vec::new();
+        for chunk in keys.chunks(IN_LIST_MAX) {
+            let (buyers, requests) = condition(chunk.iter().copied());
+            let of_chunk = payments::table
+                .filter(sql::<Bool>(&format!("({})", of_buyers(&buyers))))
+                .filter(payments::request_id.eq_any(requests))
+                .order(payments::attempt_no)
+                .select(PaymentRow::as_select());
+            rows.extend(of_chunk.load(self)?);
+        }
+        Ok(rows)
     }
 
     fn payment_by_id(

@@ -14,12 +14,6 @@ use crate::domain::{
     PaymentTerms, RefundResult, StartedPayment, UnmatchedEvent, VerbSubject, payment,
 };
 
-/// The attempts of an order, oldest first.
-fn attempts<D: Database>(conn: &mut D, key: OrderKey) -> Result<Vec<PaymentRow>, Error> {
-    let buyer = (key.sku.0, key.buyer.to_db());
-    Ok(conn.payments_of(&[buyer], &[key.request.to_db()])?)
-}
-
 /// The attempt that a `paying` order waits for.
 pub(super) fn open_attempt<D: Database>(
     conn: &mut D,
@@ -28,14 +22,14 @@ pub(super) fn open_attempt<D: Database>(
     if order.state != OrderState::Paying {
         return Ok(None);
     }
-    let all = attempts(conn, order.key())?;
+    let all = conn.payments_of(&[order.key()])?;
     let all = all.iter().map(Payment::try_from).collect::<Result<Vec<_>, _>>()?;
     Ok(all.into_iter().rev().find(|payment| payment.state == PaymentState::Started))
 }
 
 /// The number of the next attempt of a locked order.
 pub(super) fn next_no<D: Database>(conn: &mut D, key: OrderKey) -> Result<u16, Error> {
-    let largest = attempts(conn, key)?.iter().map(|row| row.id().3).max().unwrap_or(0);
+    let largest = conn.payments_of(&[key])?.iter().map(|row| row.id().3).max().unwrap_or(0);
     Ok(u16::try_from(largest).unwrap_or(u16::MAX).saturating_add(1))
 }
 
@@ -98,7 +92,7 @@ pub(super) fn locked_attempt<D: Database>(
     key: AttemptKey,
 ) -> Result<Option<(Order, PaymentRow, Payment)>, Error> {
     let Some(order) = lock(conn, &[key.order])?.pop() else { return Ok(None) };
-    for row in attempts(conn, key.order)? {
+    for row in conn.payments_of(&[key.order])? {
         let payment = Payment::try_from(&row)?;
         if payment.key == key {
             return Ok(Some((order, row, payment)));
@@ -226,7 +220,7 @@ fn locked_payment<D: Database>(
     payment_id: &str,
 ) -> Result<Option<(Order, PaymentRow, Payment)>, Error> {
     let Some(order) = lock(conn, &[key.order])?.pop() else { return Ok(None) };
-    let rows = attempts(conn, key.order)?;
+    let rows = conn.payments_of(&[key.order])?;
     let has_id = rows.iter().position(|row| row.has_id(payment_id));
     let number = usize::from(key.no);
     let is_named = |row: &PaymentRow| usize::try_from(row.id().3) == Ok(number);

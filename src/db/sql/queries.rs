@@ -10,8 +10,6 @@ use diesel::sql_types::{BigInt, Text};
 use diesel_migrations::{EmbeddedMigrations, MigrationHarness};
 
 use super::Database;
-use crate::db::migrate::MigratedDatabase;
-use crate::db::mysql::MysqlConnection;
 use crate::db::schema::{sales, secrets, tokens};
 
 /// Declares a trait of queries and implements it for the connection of every database.
@@ -21,15 +19,19 @@ macro_rules! queries {
         pub trait $name {
             $crate::db::sql::queries::queries!(@declare $($query)+);
         }
-        $crate::db::sql::queries::queries!(@implement $name SqliteConnection { $($query)+ });
-        $crate::db::sql::queries::queries!(@implement $name MysqlConnection { $($query)+ });
+        $crate::db::sql::queries::queries!(@implement $name diesel::sqlite::SqliteConnection {
+            $($query)+
+        });
+        $crate::db::sql::queries::queries!(@implement $name $crate::db::mysql::MysqlConnection {
+            $($query)+
+        });
     };
     (@declare $($(#[$doc:meta])* fn $query:ident(
         &mut $conn:ident $(, $arg:ident: $kind:ty)*
     ) -> $answer:ty $body:block)+) => {
         $($(#[$doc])* fn $query(&mut $conn $(, $arg: $kind)*) -> $answer;)+
     };
-    (@implement $name:ident $connection:ident { $($(#[$doc:meta])* fn $query:ident(
+    (@implement $name:ident $connection:ty { $($(#[$doc:meta])* fn $query:ident(
         &mut $conn:ident $(, $arg:ident: $kind:ty)*
     ) -> $answer:ty $body:block)+ }) => {
         impl $name for $connection {

@@ -1,11 +1,12 @@
 //! Purchases with late money. Each transaction first locks the order that timed out, as every
 //! change of its payments does, and its successor with it.
 
+use std::collections::HashMap;
+
 use async_trait::async_trait;
 
-use super::order_changes::{change, condition, lock};
+use super::order_changes::{change, lock};
 use super::payments::{locked_attempt, next_no};
-use super::statements::IN_LIST_MAX;
 use super::{Database, SqlLedger, TransactionEnd, readable_rows};
 use crate::db::life_rows::Cause;
 use crate::db::payment_rows::PaymentRow;
@@ -38,25 +39,18 @@ impl<D: Database> Retakes for SqlLedger<D> {
 }
 
 fn due<D: Database>(conn: &mut D, limit: u32) -> Result<Vec<DueRetake>, Error> {
-    let mut due = Vec::new();
     // Due at once, whenever the money came.
     let rows = conn.due_payments(PaymentState::Retaking, i64::MAX, limit)?;
-    for rows in rows.chunks(IN_LIST_MAX) {
-        let waiting =
-            readable_rows(rows, |row| Ok((Payment::try_from(row)?.key, row.refund_due_ms)));
-        if waiting.is_empty() {
-            continue;
-        }
-        let (buyers, requests) = condition(waiting.iter().map(|(key, _)| key.order));
-        let orders = readable_rows(conn.orders_by_key(&buyers, &requests)?, Order::try_from);
-        for (key, received_ms) in waiting {
-            let order = orders.iter().find(|order| order.key() == key.order);
-            if let (Some(order), Some(received_ms)) = (order, received_ms) {
-                due.push(DueRetake { key, order: *order, received_ms });
-            }
-        }
-    }
-    Ok(due)
+    let waiting = readable_rows(&rows, |row| Ok((Payment::try_from(row)?.key, row.refund_due_ms)));
+    let keys: Vec<OrderKey> = waiting.iter().map(|(key, _)| key.order).collect();
+    let orders = readable_rows(conn.orders_by_key(&keys)?, Order::try_from);
+    let orders: HashMap<OrderKey, Order> =
+        orders.into_iter().map(|order| (order.key(), order)).collect();
+    let with_order = |(key, received_ms): (AttemptKey, Option<i64>)| {
+        let order = *orders.get(&key.order)?;
+        Some(DueRetake { key, order, received_ms: received_ms? })
+    };
+    Ok(waiting.into_iter().filter_map(with_order).collect())
 }
 
 fn end_retake<D: Database>(

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::sales::load;
+use super::sales::commit_change;
 use super::verbs::record_by;
 use super::{Database, SqlLedger, TransactionEnd, WRITER, in_transaction};
 use crate::db::archive_tables::{ArchiveScope, TableSpec, array, elements, spec};
@@ -128,8 +128,7 @@ fn set_retention<D: Database>(
     by: Option<&ByOperator>,
     now_ms: i64,
 ) -> Result<TransactionEnd<Option<Sale>>, Error> {
-    conn.lock_sale(id.as_str())?;
-    let Some(row) = conn.sale_row(id.as_str())? else { return Ok(TransactionEnd::RollBack(None)) };
+    let Some(row) = conn.lock_sale(id.as_str())? else { return Ok(TransactionEnd::RollBack(None)) };
     let before = row.retention()?;
     let is_closed = row.phase()? == Phase::Closed;
     let Some(mut after) = change.after(&before).filter(|_| is_closed) else {
@@ -160,8 +159,7 @@ fn set_retention<D: Database>(
         RetentionChange::Archive(_) | RetentionChange::Unseal | RetentionChange::EndPurge => {}
     }
     conn.set_retention(row.sale_no, &after)?;
-    let Some(row) = conn.sale_row(id.as_str())? else { return Ok(TransactionEnd::RollBack(None)) };
-    load(conn, row).map(|sale| TransactionEnd::Commit(Some(sale)))
+    commit_change(conn, id.as_str())
 }
 
 /// Whether no order was placed and no failure recorded since the sale had these contents. Reads

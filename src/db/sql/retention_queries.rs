@@ -8,7 +8,6 @@ use diesel::sql_types::{BigInt, Integer, Text};
 use super::Database;
 use super::queries::queries;
 use super::statements::{SkuAndBuyer, list, of_buyers};
-use crate::db::mysql::MysqlConnection;
 use crate::db::schema::{sales, skus};
 use crate::domain::{Retention, RetentionState};
 

@@ -27,8 +27,7 @@ pub(super) fn change_sale<D: Database>(
     now_ms: i64,
 ) -> Result<TransactionEnd<SaleChanged>, Error> {
     // Serializes the changes of a sale: two must not get the same epoch.
-    conn.lock_sale(id.as_str())?;
-    let Some(row) = conn.sale_row(id.as_str())? else {
+    let Some(row) = conn.lock_sale(id.as_str())? else {
         return Ok(TransactionEnd::RollBack(SaleChanged::Unknown));
     };
     let before = load(conn, row)?;

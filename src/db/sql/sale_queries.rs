@@ -4,7 +4,6 @@ use diesel::dsl::{insert_into, update};
 use diesel::prelude::*;
 
 use super::queries::queries;
-use crate::db::mysql::MysqlConnection;
 use crate::db::sale_rows::{PhaseRow, SaleRow, SkuRow, StockChangeRow, TermsRow};
 use crate::db::schema::{sale_phases, sales, skus, stock_changes, terms};
 use crate::domain::{Phase, Sale, SaleDraft};
@@ -33,10 +32,11 @@ trait SaleQueries {
         insert_into(skus::table).values(sku).execute(self).map(drop)
     }
 
-    /// Locks the row of a sale until the transaction ends.
-    fn lock_sale(&mut self, id: &str) -> QueryResult<()> {
+    /// Locks the row of a sale until the transaction ends, and returns it.
+    fn lock_sale(&mut self, id: &str) -> QueryResult<Option<SaleRow>> {
         let sale = sales::table.filter(sales::sale_id.eq(id));
-        update(sale).set(sales::phase.eq(sales::phase)).execute(self).map(drop)
+        update(sale).set(sales::phase.eq(sales::phase)).execute(self)?;
+        self.sale_row(id)
     }
 
     /// Writes the phase of a sale, with its epoch and the time of its opening.

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use super::sale_changes::{begin_load, change_sale, change_stock};
 use super::verbs::record_by;
 use super::{Database, SqlLedger, TransactionEnd, inserted};
-use crate::db::rows::units;
+use crate::db::rows::number;
 use crate::db::sale_rows::{SaleRow, SkuHistories, SkuRow};
 use crate::db::{Error, SaleStore};
 use crate::domain::{
@@ -132,7 +132,7 @@ impl<D: Database> SaleStore for SqlLedger<D> {
     async fn available(&self, sku: SkuNo) -> Result<u32, Error> {
         self.read("reading the stock", move |conn| {
             let available = conn.available(sku.0)?.unwrap_or(0);
-            units(|| format!("sku {sku}"), "available", available)
+            number(|| format!("sku {sku}"), "available", available)
         })
         .await
     }
@@ -149,8 +149,7 @@ fn set_phase<D: Database>(
 ) -> Result<TransactionEnd<Option<Sale>>, Error> {
     let (id, subject) = (sale.as_str(), VerbSubject::Sale(sale.clone()));
     // Serializes phase changes of the sale: two openings must not get the same epoch.
-    conn.lock_sale(id)?;
-    let Some(mut sale) = conn.sale_row(id)? else { return Ok(TransactionEnd::RollBack(None)) };
+    let Some(mut sale) = conn.lock_sale(id)? else { return Ok(TransactionEnd::RollBack(None)) };
     let phase = sale.phase()?;
     if !phase.may_become(next) {
         return Ok(TransactionEnd::RollBack(None));
@@ -169,8 +168,7 @@ fn set_phase<D: Database>(
     conn.set_phase(&sale, next.to_db())?;
     conn.insert_phase(sale.sale_no, sale.epoch, next.to_db(), now_ms)?;
     record_by(conn, &subject, next.verb(), by, now_ms)?;
-    let Some(sale) = conn.sale_row(id)? else { return Ok(TransactionEnd::RollBack(None)) };
-    load(conn, sale).map(|sale| TransactionEnd::Commit(Some(sale)))
+    commit_change(conn, id)
 }
 
 /// `None`: unknown sale, another epoch, or closed.
@@ -181,8 +179,7 @@ fn pause_above<D: Database>(
     above: Epoch,
     now_ms: i64,
 ) -> Result<TransactionEnd<Option<Sale>>, Error> {
-    conn.lock_sale(id)?;
-    let Some(mut sale) = conn.sale_row(id)? else { return Ok(TransactionEnd::RollBack(None)) };
+    let Some(mut sale) = conn.lock_sale(id)? else { return Ok(TransactionEnd::RollBack(None)) };
     if sale.epoch != epoch.0 || sale.phase()? == Phase::Closed {
         return Ok(TransactionEnd::RollBack(None));
     }
@@ -190,6 +187,14 @@ fn pause_above<D: Database>(
     conn.set_phase(&sale, Phase::Paused.to_db())?;
     // A sale that is paused already keeps the row of that pause.
     inserted(conn.insert_phase(sale.sale_no, sale.epoch, Phase::Paused.to_db(), now_ms))?;
+    commit_change(conn, id)
+}
+
+/// Ends the transaction of a changed sale with the sale after the change.
+pub(super) fn commit_change<D: Database>(
+    conn: &mut D,
+    id: &str,
+) -> Result<TransactionEnd<Option<Sale>>, Error> {
     let Some(sale) = conn.sale_row(id)? else { return Ok(TransactionEnd::RollBack(None)) };
     load(conn, sale).map(|sale| TransactionEnd::Commit(Some(sale)))
 }

@@ -1,8 +1,11 @@
 //! Statements that diesel cannot express, or would prepare anew each time.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use diesel::sql_types::Integer;
+
+use crate::domain::OrderKey;
 
 /// The maximum number of values in one `IN` list.
 pub(in crate::db) const IN_LIST_MAX: usize = 500;
@@ -18,6 +21,16 @@ pub(in crate::db) fn list(numbers: impl IntoIterator<Item = i64>) -> String {
         let _written = write!(text, "{comma}{number}");
     }
     text
+}
+
+/// The sorted buyers of orders and their requests, for a condition on the primary key.
+pub(in crate::db) fn condition(
+    keys: impl Iterator<Item = OrderKey>,
+) -> (Vec<SkuAndBuyer>, Vec<i64>) {
+    let keys: BTreeSet<OrderKey> = keys.collect();
+    let buyers: BTreeSet<SkuAndBuyer> =
+        keys.iter().map(|key| (key.sku.0, key.buyer.to_db())).collect();
+    (Vec::from_iter(buyers), keys.iter().map(|key| key.request.to_db()).collect())
 }
 
 /// The SQL condition that a row belongs to one of these buyers, with one `IN` list of the primary

@@ -6,7 +6,6 @@ use diesel::prelude::*;
 
 use super::queries::queries;
 use super::{Database, SqlLedger, TransactionEnd};
-use crate::db::mysql::MysqlConnection;
 use crate::db::schema::operator_verbs;
 use crate::db::verbs::VerbRow;
 use crate::db::{Error, VerbStore};

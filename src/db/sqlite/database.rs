@@ -13,7 +13,6 @@ use diesel_migrations::EmbeddedMigrations;
 
 use super::connection::checkpoint;
 use crate::db::life_rows::OrderEventRow;
-use crate::db::migrate::MigratedDatabase;
 use crate::db::rows::{NEW_ORDER_COLUMNS, NewOrder};
 use crate::db::schema::{bars, failed_requests, order_events, tokens};
 use crate::db::sql::statements::{IN_LIST_MAX, SkuAndBuyer, TakeStock, list, statement};
@@ -25,6 +24,10 @@ use crate::domain::Failure;
 const ROWS_PER_INSERT: usize = 16;
 
 impl Database for SqliteConnection {
+    const MIGRATIONS: EmbeddedMigrations = migrate::SQLITE;
+    const AFTER_FAILED_MIGRATION: &'static str = "nothing of the failed migration was kept";
+    const TABLES_NAMED: &'static str =
+        "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name = ";
     const BEGIN: &'static str = "BEGIN IMMEDIATE";
     const INDEXED_REQUESTS: &'static str = "slot <> 0";
     const UNINDEXED_REQUESTS: Option<&'static str> = Some("slot = 0");
@@ -163,13 +166,6 @@ fn reject_ended_requests(conn: &mut SqliteConnection, orders: &[NewOrder]) -> Qu
         }
     }
     Ok(())
-}
-
-impl MigratedDatabase for SqliteConnection {
-    const MIGRATIONS: EmbeddedMigrations = migrate::SQLITE;
-    const AFTER_FAILED_MIGRATION: &'static str = "nothing of the failed migration was kept";
-    const TABLES_NAMED: &'static str =
-        "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name = ";
 }
 
 /// Inserts several orders.

@@ -20,7 +20,7 @@ use self::file::InstanceLock;
 use super::Error;
 use super::error::cannot_open;
 use super::migrate::{self, SchemaStatus};
-use super::sql::{Queries, SqlLedger, WriteMode, WriterFence, scans};
+use super::sql::{Queries, SqlLedger, WriteMode, WriterFence};
 use super::workers::{Connector, Workers};
 use crate::runtime::clock::{SharedClock, SystemClock};
 
@@ -136,12 +136,8 @@ impl SqlLedger<SqliteConnection> {
             .map_err(|error| explain_refusal(&options.path, error))?;
         let name = vec!["ledger-writer".to_owned()];
         let writers = start(options, name, ConnectionAccess::Write, conn, Some(lock))?;
-        Ok(Self {
-            readers: start_readers(options, ConnectionAccess::Read)?,
-            scans: scans(options.readers),
-            writers: Some((writers, fence)),
-            clock: Arc::clone(&options.clock),
-        })
+        let readers = start_readers(options, ConnectionAccess::Read)?;
+        Ok(Self::new(readers, options.readers, Some((writers, fence)), &options.clock))
     }
 
     /// Opens the ledger for reading only, also while a server has it open; takes no lock and writes
@@ -152,12 +148,7 @@ impl SqlLedger<SqliteConnection> {
     pub fn open_for_reading(options: &OpenOptions) -> Result<Self, Error> {
         Self::schema_status(options)?.check_current()?;
         let readers = start_readers(options, ConnectionAccess::ReadOnly)?;
-        Ok(Self {
-            readers,
-            scans: scans(options.readers),
-            writers: None,
-            clock: Arc::clone(&options.clock),
-        })
+        Ok(Self::new(readers, options.readers, None, &options.clock))
     }
 
     /// Brings the schema up to date, closes the file, and returns the applied migrations by full
