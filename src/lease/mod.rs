@@ -171,7 +171,7 @@ impl RedisLease {
         let key = format!("{}:lease:{name}", self.namespace);
         let mut command = redis::cmd("EVAL");
         command.arg(script).arg(1).arg(&key).arg(args);
-        let answers = self.pool.call(ConnectionPurpose::Results, &key, &[command]).await;
+        let answers = self.pool.call(ConnectionPurpose::Results, &key, vec![command]).await;
         let failed = |reason| Error { name: name.to_owned(), reason };
         let answer = answers.map_err(|error| failed(error.to_string()))?.pop();
         let answer = answer.ok_or_else(|| failed("no answer".to_owned()))?;

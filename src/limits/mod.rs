@@ -82,7 +82,7 @@ impl SharedLimits {
             let window = u64::try_from(window.as_micros()).unwrap_or(u64::MAX);
             command.arg((*count).max(1)).arg(window);
         }
-        let answers = self.pool.call(ConnectionPurpose::Results, &key, &[command]).await;
+        let answers = self.pool.call(ConnectionPurpose::Results, &key, vec![command]).await;
         let mut answers = answers.map_err(|error| Error(error.to_string()))?;
         let answer = answers.pop().ok_or_else(|| Error("no answer".to_owned()))?;
         counted(answer.map_err(|error| Error(format!("{key}: {error}")))?)

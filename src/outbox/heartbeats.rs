@@ -42,7 +42,7 @@ impl Heartbeats {
     pub(super) async fn renew(&self, worker: &str, ttl: Duration) -> Result<(), Error> {
         let (key, ttl_ms) = (self.key(worker), ttl.as_millis().max(1).to_string());
         let set = redis::cmd("EVAL").arg(RENEW_HEARTBEAT).arg(1).arg(&key).arg(ttl_ms).to_owned();
-        Ok(self.executor.send(&key, &[set], "renewing a heartbeat").await.map(drop)?)
+        Ok(self.executor.send(&key, vec![set], "renewing a heartbeat").await.map(drop)?)
     }
 
     pub(super) async fn silent(&self, workers: &BTreeSet<String>) -> BTreeSet<String> {
@@ -67,14 +67,14 @@ impl Heartbeats {
     }
 
     async fn search(&self, node: ServerAddress, operation: &'static str) -> Result<(), CallError> {
-        // The key names follow `scripts::keys`.
+        // The key names follow `redis::scripts`.
         let pattern = format!("{}:{{*}}:claimed:*", self.executor.namespace());
         let connection = self.executor.connection_to(&node, operation).await?;
         let cursor = self.cursors.lock().get(&node).cloned();
         let mut scan = redis::cmd("SCAN");
         scan.arg(cursor.as_deref().unwrap_or("0"));
         scan.arg("MATCH").arg(&pattern).arg("COUNT").arg(KEYS_PER_STEP);
-        let answer = send_on(&connection, &pattern, &[scan], operation).await?.pop();
+        let answer = send_on(&connection, &pattern, vec![scan], operation).await?.pop();
         let (next, keys): (String, Vec<String>) = decode(&pattern, answer.unwrap_or(Value::Nil))?;
         self.cursors.lock().insert(node, next);
         let add = |key: &String| {
@@ -84,7 +84,7 @@ impl Heartbeats {
         let additions: Vec<Cmd> = keys.iter().filter_map(add).collect();
         if !additions.is_empty() {
             // A failed addition is repeated by the next search.
-            let added = connection.call(&additions).await;
+            let added = connection.call(additions).await;
             added.map_err(|error| CallError::new(error, operation))?;
         }
         Ok(())

@@ -28,11 +28,12 @@ use crate::domain::{BucketKey, RequestId, TraceId};
 use crate::redis::executor::CallError;
 use crate::redis::scripts::Error as ScriptError;
 
+mod dead_letter;
 mod heartbeats;
 mod redis;
 pub mod scripts;
 
-pub use redis::{RedisOutbox, RedisOutboxOptions};
+pub use redis::RedisOutbox;
 
 /// Why an outbox could not answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

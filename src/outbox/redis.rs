@@ -13,16 +13,14 @@ use async_trait::async_trait;
 use super::heartbeats::Heartbeats;
 use super::{
     EndedEntry, EntryLocation, Error, FoundEntry, Outbox, OutboxDeadLetter, OutboxEntry,
-    OutboxStatus, PerBucket,
+    OutboxStatus, PerBucket, dead_letter,
 };
 use crate::config::OutboxKind;
 use crate::domain::{BucketKey, RequestId, TraceId};
 use crate::messages::envelope::intents_in;
-use crate::outbox::scripts;
-use crate::outbox::scripts::{count_entries, dead_letter, read_list, read_stream};
+use crate::outbox::scripts::{self, count_entries, read_list, read_stream};
 use crate::redis::executor::ScriptExecutor;
-use crate::redis::scripts::{BucketKeys, Installation, ScriptCall};
-use crate::redis::transport::{ConnectionPool, ConnectionPurpose};
+use crate::redis::scripts::{BucketKeys, ScriptCall};
 use crate::runtime::clock::SharedClock;
 
 /// Elements that a search reads by one call.
@@ -31,32 +29,18 @@ const PAGE: i64 = 256;
 /// Smallest id of a stream.
 const FIRST_ID: &str = "0-0";
 
-/// Connections and key names of [`RedisOutbox`].
-#[derive(Debug)]
-pub struct RedisOutboxOptions {
-    pub pool: ConnectionPool,
-    /// First part of every key.
-    pub namespace: String,
-    pub installation: Installation,
-    /// For the time of a dead letter.
-    pub clock: SharedClock,
-}
-
 /// The outboxes of all buckets in Redis, of one kind.
 #[derive(Debug)]
 pub struct RedisOutbox {
     executor: ScriptExecutor,
     heartbeats: Heartbeats,
+    /// For the time of a dead letter.
     clock: SharedClock,
     kind: OutboxKind,
 }
 
 impl RedisOutbox {
-    /// Connects on the first call.
-    pub fn new(options: RedisOutboxOptions, kind: OutboxKind) -> Self {
-        let RedisOutboxOptions { pool, namespace, installation, clock } = options;
-        let purpose = ConnectionPurpose::Relay;
-        let executor = ScriptExecutor::new(pool, purpose, &namespace, installation);
+    pub fn new(executor: ScriptExecutor, kind: OutboxKind, clock: SharedClock) -> Self {
         Self { heartbeats: Heartbeats::new(executor.clone()), executor, clock, kind }
     }
 

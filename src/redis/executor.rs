@@ -10,7 +10,7 @@ use super::scripts;
 use super::scripts::{BucketFence, BucketKeys, Installation, ScriptCall};
 use super::transport::{
     CallEffect, Connection, ConnectionPool, ConnectionPurpose, Error as TransportError,
-    PipelineRequest, ServerAddress,
+    PipelineAnswers, ServerAddress,
 };
 use crate::domain::{BucketNo, SkuNo};
 use crate::runtime::progress;
@@ -111,18 +111,11 @@ impl ScriptExecutor {
         calls: &[&ScriptCall<A>],
         operation: &'static str,
     ) -> Vec<Result<A, CallError>> {
-        // The installation and server that a bucket must have on this connection.
-        let server = Arc::clone(connection.server());
-        let fence = BucketFence { installation: self.installation, server };
-        let fenced: Vec<_> = calls.iter().map(|call| (*call, &fence)).collect();
-        let called = match self.purpose {
-            ConnectionPurpose::Hot => connection.call_and_wait(&fenced).await,
-            _ => connection.call(&fenced).await,
-        };
+        let called = self.evaluate(connection, calls).await;
         progress::answered();
         let answers = called.unwrap_or_else(|error| vec![Err(error); calls.len()]);
-        let mut answers = answers.into_iter();
         let mut results = Vec::with_capacity(calls.len());
+        let mut answers = answers.into_iter();
         for call in calls {
             let answer = answers.next().map_or_else(
                 || Err(no_answer(operation)),
@@ -142,11 +135,30 @@ impl ScriptExecutor {
         results
     }
 
+    async fn evaluate<A>(
+        &self,
+        connection: &Connection,
+        calls: &[&ScriptCall<A>],
+    ) -> Result<PipelineAnswers, TransportError> {
+        // The installation and server that a bucket must have on this connection.
+        let server = Arc::clone(connection.server());
+        let fence = BucketFence { installation: self.installation, server };
+        let command = |call: &&ScriptCall<A>| {
+            let digest = connection.digest(call.script().name())?;
+            Ok(call.command("EVALSHA", digest, &fence))
+        };
+        let commands = calls.iter().map(command).collect::<Result<_, TransportError>>()?;
+        match self.purpose {
+            ConnectionPurpose::Hot => connection.call_and_wait(commands).await,
+            _ => connection.call(commands).await,
+        }
+    }
+
     /// Sends plain commands on one key as one pipeline. Returns the first error, if there is one.
     pub async fn send(
         &self,
         key: &str,
-        commands: &[Cmd],
+        commands: Vec<Cmd>,
         operation: &'static str,
     ) -> Result<Vec<Value>, CallError> {
         let connection = self.connection(key).await?;
@@ -160,7 +172,7 @@ impl ScriptExecutor {
         command: Cmd,
         operation: &'static str,
     ) -> Result<T, CallError> {
-        let answer = self.send(key, &[command], operation).await?.pop();
+        let answer = self.send(key, vec![command], operation).await?.pop();
         decode(key, answer.ok_or_else(|| no_answer(operation))?)
     }
 
@@ -217,7 +229,7 @@ fn no_answer(operation: &'static str) -> CallError {
 pub async fn send_on(
     connection: &Connection,
     key: &str,
-    commands: &[Cmd],
+    commands: Vec<Cmd>,
     operation: &'static str,
 ) -> Result<Vec<Value>, CallError> {
     let answers = connection.call(commands).await;
@@ -238,8 +250,8 @@ pub fn damaged(key: &str, what: &dyn Display) -> CallError {
 /// The keys of a call with a wrong type, for the error message: Redis does not name them.
 async fn mistyped_keys<A>(connection: &Connection, call: &ScriptCall<A>) -> String {
     let keys: Vec<_> = call.iter_keys().map(String::from_utf8_lossy).collect();
-    let types: Vec<_> = keys.iter().map(|key| redis::cmd("TYPE").arg(&**key).to_owned()).collect();
-    let types = connection.call(&types).await.unwrap_or_default();
+    let types = keys.iter().map(|key| redis::cmd("TYPE").arg(&**key).to_owned()).collect();
+    let types = connection.call(types).await.unwrap_or_default();
     let script = call.script().name();
     let mistyped = keys.iter().zip(&types).filter_map(|(key, kind)| {
         let Ok(Value::SimpleString(kind)) = kind else { return None };
@@ -258,15 +270,5 @@ async fn mistyped_keys<A>(connection: &Connection, call: &ScriptCall<A>) -> Stri
         keys.first().cloned().unwrap_or_default().into()
     } else {
         mistyped.join(", ")
-    }
-}
-
-impl<A> PipelineRequest for (&ScriptCall<A>, &BucketFence) {
-    fn script(&self) -> Option<&'static str> {
-        Some(self.0.script().name())
-    }
-
-    fn command(&self, sha: &str) -> Cmd {
-        self.0.command("EVALSHA", sha, self.1)
     }
 }

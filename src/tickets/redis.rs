@@ -36,7 +36,7 @@ impl TicketUses for RedisTicketUses {
         let mut set = redis::cmd("SET");
         set.arg(&key).arg(request.get()).arg("NX").arg("PX").arg(ttl_ms);
         let get = redis::cmd("GET").arg(&key).to_owned();
-        let answers = self.pool.call(ConnectionPurpose::Results, &key, &[set, get]).await;
+        let answers = self.pool.call(ConnectionPurpose::Results, &key, vec![set, get]).await;
         let mut answers = answers.map_err(|error| Error(error.to_string()))?;
         match answers.pop() {
             Some(Ok(Value::BulkString(bytes))) => {

@@ -11,12 +11,13 @@ use crate::domain::Counting;
 use crate::lease::{Lease, RedisLease, SoleLease};
 use crate::limits::SharedLimits;
 use crate::messages::envelope::EnvelopeReader;
-use crate::outbox::{Outbox, RedisOutbox, RedisOutboxOptions};
+use crate::outbox::{Outbox, RedisOutbox};
 use crate::payment::{BoundedProvider, DemoProvider, Payments, WebhookReader, WebhookVerifier};
+use crate::redis::executor::ScriptExecutor;
 use crate::redis::scripts::intent::IntentKey;
 use crate::redis::scripts::{EntryLimits, Installation, OutboxArgs, Script};
 use crate::redis::transport::{
-    ConnectionOptions, ConnectionPool, Durability, RedisUrl, ScriptSource,
+    ConnectionOptions, ConnectionPool, ConnectionPurpose, Durability, RedisUrl, ScriptSource,
 };
 use crate::runtime::clock::SharedClock;
 use crate::stock::redis::RedisStockOptions;
@@ -159,10 +160,10 @@ fn pipeline(
     reader: EnvelopeReader,
     clock: &SharedClock,
 ) -> Result<Pipeline, Error> {
-    let namespace = settings.namespace.clone();
-    let watermarks = Arc::new(RedisWatermarks::new(pool.clone(), &namespace));
-    let options = RedisOutboxOptions { pool, namespace, installation, clock: Arc::clone(clock) };
-    let outbox = Arc::new(RedisOutbox::new(options, settings.outbox.kind));
+    let namespace = &settings.namespace;
+    let watermarks = Arc::new(RedisWatermarks::new(pool.clone(), namespace));
+    let executor = ScriptExecutor::new(pool, ConnectionPurpose::Relay, namespace, installation);
+    let outbox = Arc::new(RedisOutbox::new(executor, settings.outbox.kind, Arc::clone(clock)));
     let broker = Arc::new(RabbitBroker::new(broker_options(settings)?)?);
     Ok(Pipeline {
         outbox,

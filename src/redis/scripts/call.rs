@@ -1,13 +1,17 @@
 //! One call of a script, for any connection, and its answer. The answer is parsed strictly: an
 //! unexpected one is an error that quotes it.
+//!
+//! A batch is passed as columns: its distinct requests and buyers, each sorted by page. A script
+//! reads and writes a page with one command on adjacent arguments. Two items with the same id share
+//! a position, so the second item reads what the first one wrote.
 
-use std::fmt::{Debug, Display, Formatter, Write};
+use std::fmt::{Debug, Display, Formatter};
 use std::vec::IntoIter;
 
-use redis::{Cmd, Value};
+use redis::{Arg, Cmd, RedisWrite, Value};
 
-use super::{BucketFence, BucketKeys, Error, Script, codes};
-use crate::domain::RequestRecord;
+use super::{BucketFence, BucketKeys, Error, Pages, Script, codes};
+use crate::domain::{BuyerId, RequestId, RequestRecord, Sku};
 
 /// Most characters of an unexpected answer in its error.
 const QUOTED_CHARS: usize = 200;
@@ -18,19 +22,15 @@ const QUOTED_CHARS: usize = 200;
 pub struct ScriptCall<A> {
     script: Script,
     target: BucketKeys,
-    keys: ByteStrings,
-    args: ByteStrings,
+    /// The keys alone, as the arguments of a command; so are `args`.
+    keys: Cmd,
+    args: Cmd,
+    /// Reused for each packed argument: a batch has hundreds.
+    packed: Vec<u8>,
     read: Reader<A>,
 }
 
 type Reader<A> = Box<dyn Fn(&mut Reply) -> Result<A, Error> + Send + Sync>;
-
-/// Byte strings in one allocation: a batch has hundreds.
-#[derive(Debug, Default)]
-struct ByteStrings {
-    bytes: Vec<u8>,
-    ends: Vec<usize>,
-}
 
 impl<A> ScriptCall<A> {
     /// A call without further keys and arguments.
@@ -40,8 +40,8 @@ impl<A> ScriptCall<A> {
         read: impl Fn(&mut Reply) -> Result<A, Error> + Send + Sync + 'static,
     ) -> Self {
         let (target, read) = (keys.clone(), Box::new(read));
-        let (none, args) = Default::default();
-        Self { script, target, keys: none, args, read }.key(&keys.bucket())
+        let (none, args) = (Cmd::new(), Cmd::new());
+        Self { script, target, keys: none, args, packed: Vec::new(), read }.key(&keys.bucket())
     }
 
     pub(crate) fn key(self, key: &str) -> Self {
@@ -50,7 +50,7 @@ impl<A> ScriptCall<A> {
 
     pub(crate) fn keys(mut self, keys: impl IntoIterator<Item: AsRef<str>>) -> Self {
         for key in keys {
-            self.keys.push(|bytes| bytes.extend(key.as_ref().as_bytes()));
+            self.keys.write_arg(key.as_ref().as_bytes());
         }
         self
     }
@@ -62,17 +62,61 @@ impl<A> ScriptCall<A> {
 
     pub(crate) fn args(mut self, strings: impl IntoIterator<Item: Display>) -> Self {
         for string in strings {
-            // Writing to memory cannot fail.
-            let _ = write!(self.args, "{string}");
-            self.args.push(|_| {});
+            self.args.write_arg_fmt(string);
         }
         self
     }
 
     /// Adds an argument that `pack` appends.
     pub(crate) fn packed(mut self, pack: impl FnOnce(&mut Vec<u8>)) -> Self {
-        self.args.push(pack);
+        self.packed.clear();
+        pack(&mut self.packed);
+        self.args.write_arg(&self.packed);
         self
+    }
+
+    /// Adds the keys of a column's pages, in the order of the ids, and an argument with one byte
+    /// for each of them: its number of ids.
+    pub(super) fn pages_of(self, column: &IdColumn, key: impl Fn(u16) -> String) -> Self {
+        let call = self.keys(column.pages.iter().map(|(page, _)| key(*page)));
+        call.packed(|bytes| bytes.extend(column.pages.iter().map(|(_, size)| size)))
+    }
+
+    /// Adds the ids of a column as arguments.
+    pub(super) fn ids_of(self, column: &IdColumn) -> Self {
+        self.args(&column.ids)
+    }
+
+    /// Adds a batch: its pages, its plan, and its requests, values and buyers in this order. The
+    /// plan has 8 bytes for each item: the positions of its ids, and its number. `plan` returns an
+    /// item's ids and its number, as the script defines it, `value` packs an item's value.
+    pub(super) fn batch<T>(
+        self,
+        sku: &Sku,
+        items: &[T],
+        plan: impl Fn(&T) -> (RequestId, BuyerId, u32),
+        value: impl Fn(&T, &mut Vec<u8>),
+    ) -> Self {
+        let (keys, pages) = (self.target.clone(), Pages::of_sku(sku));
+        let requests = IdColumn::new(pages, items.iter().map(|item| plan(item).0.get()));
+        // Without a quota the column of buyers is empty.
+        let limited = items.iter().filter(|_| sku.policy.quota().is_some());
+        let buyers = IdColumn::new(pages, limited.map(|item| plan(item).1.get()));
+        let call = self.pages_of(&requests, |page| keys.requests(page));
+        let call = call.pages_of(&buyers, |page| keys.buyers(page));
+        let positions = requests.positions().zip(buyers.positions().chain(std::iter::repeat(0)));
+        let call = call.packed(|bytes| {
+            for (item, (request, buyer)) in items.iter().zip(positions) {
+                bytes.extend(request.to_be_bytes());
+                bytes.extend(buyer.to_be_bytes());
+                bytes.extend(plan(item).2.to_be_bytes());
+            }
+        });
+        let mut call = call.ids_of(&requests);
+        for item in items {
+            call = call.packed(|bytes| value(item, bytes));
+        }
+        call.ids_of(&buyers)
     }
 
     pub fn script(&self) -> Script {
@@ -85,19 +129,21 @@ impl<A> ScriptCall<A> {
 
     /// The keys; all are in one cluster slot.
     pub fn iter_keys(&self) -> impl ExactSizeIterator<Item = &[u8]> {
-        self.keys.iter()
+        byte_strings(&self.keys)
     }
 
     /// The command `EVALSHA` or `EVAL` with the script's digest or text.
     pub fn command(&self, name: &str, script: &str, fence: &BucketFence) -> Cmd {
-        let size = self.keys.bytes.len() + self.args.bytes.len() + script.len() + 64;
-        let mut command = Cmd::with_capacity(self.keys.ends.len() + self.args.ends.len() + 5, size);
-        command.arg(name).arg(script).arg(self.keys.ends.len());
-        for key in self.keys.iter() {
+        let strings = || self.iter_keys().chain(byte_strings(&self.args));
+        let size = strings().map(<[u8]>::len).sum::<usize>() + script.len() + 64;
+        let (num_keys, num) = (self.iter_keys().len(), strings().count() + 5);
+        let mut command = Cmd::with_capacity(num, size);
+        command.arg(name).arg(script).arg(num_keys);
+        for key in self.iter_keys() {
             command.arg(key);
         }
         command.arg(&*fence.server).arg(fence.installation.to_string());
-        for arg in self.args.iter() {
+        for arg in byte_strings(&self.args) {
             command.arg(arg);
         }
         command
@@ -116,26 +162,61 @@ impl<A> Debug for ScriptCall<A> {
     }
 }
 
-impl ByteStrings {
-    fn push(&mut self, pack: impl FnOnce(&mut Vec<u8>)) {
-        pack(&mut self.bytes);
-        self.ends.push(self.bytes.len());
-    }
-
-    fn iter(&self) -> impl ExactSizeIterator<Item = &[u8]> {
-        let mut start = 0;
-        self.ends.iter().map(move |end| {
-            let string = self.bytes.get(start..*end).unwrap_or_default();
-            start = *end;
-            string
-        })
-    }
+fn byte_strings(of: &Cmd) -> impl ExactSizeIterator<Item = &[u8]> {
+    of.args_iter().map(|arg| match arg {
+        Arg::Simple(bytes) => bytes,
+        _ => &[],
+    })
 }
 
-impl Write for ByteStrings {
-    fn write_str(&mut self, text: &str) -> std::fmt::Result {
-        self.bytes.extend_from_slice(text.as_bytes());
-        Ok(())
+/// The distinct ids of a batch.
+#[derive(Debug, Default)]
+pub(super) struct IdColumn {
+    /// Sorted by page.
+    ids: Vec<u64>,
+    /// The pages used, each with its number of ids; a page with more than 255 ids is repeated.
+    pages: Vec<(u16, u8)>,
+    /// For each item of the batch the position of its id in `ids`, counted from 1 as in Lua.
+    positions: Vec<u16>,
+}
+
+impl IdColumn {
+    /// Sorts the ids of a batch. Positions beyond `u16::MAX` saturate: the script rejects such a
+    /// batch by the length of its plan.
+    pub(super) fn new(pages: Pages, ids: impl Iterator<Item = u64>) -> Self {
+        let mut sorted: Vec<(u16, u64, usize)> =
+            ids.enumerate().map(|(item, id)| (pages.page_of(id), id, item)).collect();
+        sorted.sort_unstable();
+        let mut column = Self { positions: vec![0; sorted.len()], ..Self::default() };
+        let mut last = None;
+        for (page, id, item) in sorted {
+            if last != Some(id) {
+                column.add(page, id);
+                last = Some(id);
+            }
+            if let Some(position) = column.positions.get_mut(item) {
+                *position = u16::try_from(column.ids.len()).unwrap_or(u16::MAX);
+            }
+        }
+        column
+    }
+
+    fn add(&mut self, page: u16, id: u64) {
+        self.ids.push(id);
+        match self.pages.last_mut() {
+            Some((current, size)) if *current == page && *size < u8::MAX => *size += 1,
+            _ => self.pages.push((page, 1)),
+        }
+    }
+
+    /// The number of ids.
+    pub(super) fn size(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// For each item of the batch the position of its id, from 1.
+    pub(super) fn positions(&self) -> impl Iterator<Item = u16> + '_ {
+        self.positions.iter().copied()
     }
 }
 
@@ -255,5 +336,25 @@ mod tests {
         assert!(reply.flag().is_err(), "neither yes nor no");
         let mut reply = open(vec![Value::Int(0), Value::Int(1)]).unwrap();
         assert!(reply.end().unwrap_err().to_string().contains("1 items instead of 0"));
+    }
+
+    #[test]
+    fn ids_are_distinct_and_sorted_by_page() {
+        let pages = Pages(8);
+        let ids: Vec<u64> = (1..200).chain(50..60).collect();
+        let column = IdColumn::new(pages, ids.iter().copied());
+        assert_eq!(column.ids.len(), 199);
+        assert!(column.ids.iter().map(|id| pages.page_of(*id)).is_sorted());
+        for (item, position) in ids.iter().zip(column.positions()) {
+            assert_eq!(column.ids[usize::from(position) - 1], *item);
+        }
+        let sizes: usize = column.pages.iter().map(|(_, size)| usize::from(*size)).sum();
+        assert_eq!((sizes, column.pages.len()), (199, 8));
+    }
+
+    #[test]
+    fn a_page_with_more_than_255_ids_is_repeated() {
+        let column = IdColumn::new(Pages(1), 1..=600);
+        assert_eq!(column.pages, [(0, 255), (0, 255), (0, 90)]);
     }
 }

@@ -1,5 +1,9 @@
-//! The numbers shared by the Lua scripts and their typed calls. [`prelude`] writes them for Lua.
+//! The numbers shared by the Lua scripts and their typed calls, and the texts of the scripts, which
+//! begin with them.
 
+use std::collections::HashSet;
+
+use super::Script;
 use crate::domain::Phase;
 
 /// [`ITEMS_MAX`] as a batch length.
@@ -101,18 +105,49 @@ codes! {
     AMOUNT_BYTES_MAX = 8;
 }
 
-/// The codes as Lua locals.
-pub fn prelude() -> String {
-    let mut text = String::new();
-    for (name, number) in ALL {
-        text.push_str(&format!("local {name} = {number}\n"));
+const PRELUDE: &str = include_str!("../../../lua/prelude.lua");
+
+impl Script {
+    /// The whole text: the script's first line (the `#!lua` line must be the first), then the codes
+    /// and the parts of the prelude that the script uses, then the rest. Unused parts are left out
+    /// because each call executes the whole text.
+    pub fn text(self) -> String {
+        let (first, rest) = self.body().split_once('\n').unwrap_or_default();
+        let codes: Vec<_> =
+            ALL.iter().map(|(name, number)| format!("local {name} = {number}")).collect();
+        let codes = codes.iter().map(String::as_str);
+        let shared: Vec<&str> = codes.chain(PRELUDE.split("\n\n")).collect();
+        let (mut used, mut parts) = (identifiers(rest), vec![rest]);
+        // A part uses only earlier parts.
+        for part in shared.into_iter().rev() {
+            if defined_names(part).any(|name| used.contains(name)) {
+                used.extend(identifiers(part));
+                parts.push(part);
+            }
+        }
+        parts.push(first);
+        parts.reverse();
+        parts.join("\n")
     }
-    text
+}
+
+/// The identifiers of a script, without its comment lines.
+fn identifiers(text: &str) -> HashSet<&str> {
+    let code = text.lines().filter(|line| !line.trim_start().starts_with("--"));
+    code.flat_map(|line| line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')).collect()
+}
+
+/// The names that a part of the prelude defines.
+fn defined_names(part: &str) -> impl Iterator<Item = &str> {
+    part.lines().filter_map(|line| line.strip_prefix("local ")).flat_map(|line| {
+        let names = line.strip_prefix("function ").unwrap_or(line);
+        names.split(['(', '=']).next().unwrap_or_default().split(',').map(str::trim)
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::record;
+    use super::super::intent;
     use super::*;
 
     #[test]
@@ -127,11 +162,11 @@ mod tests {
 
     #[test]
     fn record_lengths_are_equal_in_lua_and_rust() {
-        assert_eq!(usize::try_from(HEAD_BYTES), Ok(record::HEAD_BYTES));
-        assert_eq!(usize::try_from(QUEUED_BYTES), Ok(record::QUEUED_BYTES));
-        assert_eq!(usize::try_from(CONTENT_BYTES), Ok(record::CONTENT_BYTES));
-        assert_eq!(usize::try_from(ORDERED_BYTES), Ok(record::ORDERED_BYTES));
-        assert_eq!(usize::try_from(AMOUNT_BYTES_MAX), Ok(record::AMOUNT_BYTES_MAX));
+        assert_eq!(usize::try_from(HEAD_BYTES), Ok(intent::HEAD_BYTES));
+        assert_eq!(usize::try_from(QUEUED_BYTES), Ok(intent::QUEUED_BYTES));
+        assert_eq!(usize::try_from(CONTENT_BYTES), Ok(intent::CONTENT_BYTES));
+        assert_eq!(usize::try_from(ORDERED_BYTES), Ok(intent::ORDERED_BYTES));
+        assert_eq!(usize::try_from(AMOUNT_BYTES_MAX), Ok(intent::AMOUNT_BYTES_MAX));
     }
 
     #[test]
@@ -140,5 +175,31 @@ mod tests {
             assert_eq!(phase as i64, i64::from(phase.to_db()));
             assert!(phase as i64 <= PHASE_MAX);
         }
+    }
+
+    #[test]
+    fn a_script_begins_with_its_own_first_line_and_the_codes() {
+        for script in Script::ALL {
+            let text = script.text();
+            let mut lines = text.lines();
+            assert!(lines.next().unwrap().starts_with("#!lua"), "{}", script.name());
+            assert_eq!(lines.next(), Some("local OK = 0"));
+        }
+    }
+
+    #[test]
+    fn a_script_has_only_the_parts_of_the_prelude_that_it_uses() {
+        for part in PRELUDE.split("\n\n").skip(1) {
+            let is_comment = part.lines().all(|line| line.starts_with("--"));
+            assert!(is_comment || defined_names(part).next().is_some(), "defines nothing: {part}");
+        }
+        let has = |script: Script, name: &str| {
+            script.text().contains(&format!("\nlocal function {name}("))
+        };
+        assert!(has(Script::Reserve, "read_bucket") && has(Script::Reserve, "tag_number"));
+        assert!(has(Script::SetPhase, "epoch_and_phase"));
+        assert!(!has(Script::SetPhase, "read_bucket"));
+        assert!(!has(Script::Reserve, "check_loader") && !has(Script::Find, "write"));
+        assert!(!Script::Find.text().contains("local PHASE_OPEN"));
     }
 }

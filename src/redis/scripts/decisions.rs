@@ -9,7 +9,6 @@ use crate::domain::{
 };
 
 use super::call::Reply;
-use super::column::add_batch;
 use super::intent::IntentKey;
 use super::{BucketKeys, Error, Leveled, Script, ScriptCall, codes, intent, leveled};
 
@@ -70,15 +69,13 @@ pub fn reserve(
         .arg(kind)
         .arg(entries.envelope_max.max(1))
         .arg(entries.entries_max)
-        .arg(u8::from(touch));
-    let call = add_batch(
-        call,
-        keys,
-        sku,
-        batch,
-        |item| (item.request, item.buyer, item.quantity),
-        |item, bytes| intent::pack_into(&item.intent(sku), key, bytes),
-    );
+        .arg(u8::from(touch))
+        .batch(
+            sku,
+            batch,
+            |item| (item.request, item.buyer, item.quantity),
+            |item, bytes| intent::pack_into(&item.intent(sku), key, bytes),
+        );
     if kind == "none" { call } else { call.key(&keys.dead()) }
 }
 
@@ -188,9 +185,7 @@ fn record(
         });
         outcomes.collect()
     };
-    add_batch(
-        ScriptCall::new(script, keys, leveled(read)).key(&keys.unsettled()),
-        keys,
+    ScriptCall::new(script, keys, leveled(read)).key(&keys.unsettled()).batch(
         sku,
         &items,
         |(request, record, number)| (*request, record.buyer, *number),

@@ -7,9 +7,8 @@ use redis::Value;
 
 use crate::domain::{BuyerId, RequestId, RequestRecord, Sku};
 
-use super::call::Reply;
-use super::column::IdColumn;
-use super::record::BrokenRecord;
+use super::call::{IdColumn, Reply};
+use super::intent::BrokenRecord;
 use super::{BucketKeys, Error, Pages, Script, ScriptCall};
 
 /// A queued request and its record, or why its record is invalid.
@@ -35,7 +34,7 @@ pub fn find(
         let record = |at: u16| records.get(usize::from(at) - 1).copied().flatten();
         Ok(of_answer.positions().map(record).collect())
     });
-    column.add_ids(column.add_pages(call, |page| keys.requests(page)))
+    call.pages_of(&column, |page| keys.requests(page)).ids_of(&column)
 }
 
 /// Reads the units of a buyer; 0 if the bucket has none of this buyer. Buyers are stored under a
@@ -50,7 +49,7 @@ pub fn owned(keys: &BucketKeys, sku: &Sku, buyer: BuyerId) -> ScriptCall<u32> {
         }
         other => Err(reply.unexpected(&other)),
     });
-    column.add_ids(column.add_pages(call, |page| keys.buyers(page)))
+    call.pages_of(&column, |page| keys.buyers(page)).ids_of(&column)
 }
 
 /// Reads the queued requests on some pages. With an outbox, intents are not stored by request id,

@@ -6,31 +6,52 @@
 //! [`ScriptCall`], which also parses the answer; it does no I/O, so that any connection can send
 //! it. Key names, argument order and value layouts are defined here. The call of `reserve.lua`,
 //! which writes the outbox, is in `decisions`; those of the other outbox scripts are in
-//! `outbox/scripts`.
+//! `outbox/scripts.rs`.
 //!
 //! Limits: at most [`codes::ITEMS_MAX`] items in a call. On error: unless a script answers `OK`, it
 //! has written nothing. May repeat: every call, by request id, loan number or loader token.
+//!
+//! # Keys
+//!
+//! `<namespace>:{<sku_no>:<bucket>}:<kind>`: the part in braces is the hash tag of Redis Cluster,
+//! so that all keys of a bucket are in one slot.
+//!
+//! | kind | type | holds |
+//! |---|---|---|
+//! | `bucket` | hash | epoch, server, phase, stock and other counts |
+//! | `requests:<page>` | hash | request id -> [record](intent) |
+//! | `buyers:<page>` | hash | buyer id -> units (policy `quota` only) |
+//! | `unsettled` | hash | request id -> [intent], until the ledger has decided |
+//! | `outbox` | list or stream | entries of accepted intents; an entry's are of one batch |
+//! | `claimed:<worker>` | list | entries that a relay worker has claimed (outbox as a list) |
+//! | `claimants` | set | the workers that may have such a list |
+//! | `dead` | list | dead letters (`outbox/dead_letter.rs`) to collect |
+//! | `moves` | hash | loans out (`no:<to>`, `out:<to>`), last loan in (`in:<from>`), `next` |
+//!
+//! Requests and buyers are distributed over pages of fewer than 512 fields. Up to 512 fields Redis
+//! stores a hash as a listpack: a number of 19 digits takes 10 bytes, and a field no pointers.
 
-use std::collections::HashSet;
+use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::domain::{BucketNo, Sku, SkuNo};
 
 pub(crate) mod call;
 pub mod codes;
-mod column;
 pub mod decisions;
 pub mod intent;
-mod keys;
 pub mod load;
 pub mod lookup;
 pub mod moves;
-pub mod record;
 pub mod snapshot;
 
 use call::Reply;
 
 pub use call::ScriptCall;
 pub use decisions::{EntryLimits, OutboxArgs};
-pub use keys::{BucketKeys, Installation, Pages};
 pub use load::OpenBucket;
 
 macro_rules! scripts {
@@ -92,42 +113,106 @@ scripts! {
     Collect = "collect";
 }
 
-const PRELUDE: &str = include_str!("../../../lua/prelude.lua");
+/// Planned units per page; a sold-out sale uses half to all of them. Larger pages would save
+/// little, and Redis scans a page from its start.
+const UNITS_PER_PAGE: u32 = 96;
 
-impl Script {
-    /// The whole text: the script's first line (the `#!lua` line must be the first), then the codes
-    /// and the parts of the prelude that the script uses, then the rest. Unused parts are left out
-    /// because each call executes the whole text.
-    pub fn text(self) -> String {
-        let (first, rest) = self.body().split_once('\n').unwrap_or_default();
-        let codes = codes::prelude();
-        let shared: Vec<&str> = codes.lines().chain(PRELUDE.split("\n\n")).collect();
-        let (mut used, mut parts) = (identifiers(rest), vec![rest]);
-        // A part uses only earlier parts.
-        for part in shared.into_iter().rev() {
-            if defined_names(part).any(|name| used.contains(name)) {
-                used.extend(identifiers(part));
-                parts.push(part);
-            }
-        }
-        parts.push(first);
-        parts.reverse();
-        parts.join("\n")
+/// Most pages of one kind in a bucket: a snapshot counts them all in one step.
+const PAGES_MAX: u32 = 4_096;
+
+/// The key names of one bucket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BucketKeys {
+    sku: SkuNo,
+    prefix: String,
+}
+
+impl BucketKeys {
+    pub fn new(namespace: &str, sku: SkuNo, bucket: BucketNo) -> Self {
+        Self { sku, prefix: format!("{namespace}:{{{sku}:{bucket}}}:") }
+    }
+
+    pub fn sku(&self) -> SkuNo {
+        self.sku
+    }
+
+    pub fn bucket(&self) -> String {
+        self.key("bucket")
+    }
+
+    /// Stored intents without a ledger decision.
+    pub fn unsettled(&self) -> String {
+        self.key("unsettled")
+    }
+
+    pub fn moves(&self) -> String {
+        self.key("moves")
+    }
+
+    pub fn requests(&self, page: u16) -> String {
+        self.key(format_args!("requests:{page}"))
+    }
+
+    pub fn buyers(&self, page: u16) -> String {
+        self.key(format_args!("buyers:{page}"))
+    }
+
+    pub fn outbox(&self) -> String {
+        self.key("outbox")
+    }
+
+    /// The workers that may have a private list.
+    pub fn claimants(&self) -> String {
+        self.key("claimants")
+    }
+
+    pub fn claimed(&self, worker: &str) -> String {
+        self.key(format_args!("claimed:{worker}"))
+    }
+
+    /// Dead letters of the outbox.
+    pub fn dead(&self) -> String {
+        self.key("dead")
+    }
+
+    fn key(&self, kind: impl fmt::Display) -> String {
+        format!("{}{kind}", self.prefix)
     }
 }
 
-/// The identifiers of a script, without its comment lines.
-fn identifiers(text: &str) -> HashSet<&str> {
-    let code = text.lines().filter(|line| !line.trim_start().starts_with("--"));
-    code.flat_map(|line| line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')).collect()
+/// The number of pages of requests, and of buyers, in each bucket of a SKU; a power of two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pages(u16);
+
+impl Pages {
+    /// Follows from the SKU alone, so that every process uses the same page for an id.
+    pub fn of_sku(sku: &Sku) -> Self {
+        let units = sku.planned_units() / u32::from(sku.buckets.max(1));
+        let pages = units.div_ceil(UNITS_PER_PAGE).next_power_of_two().clamp(1, PAGES_MAX);
+        Self(u16::try_from(pages).unwrap_or(1))
+    }
+
+    pub fn all(self) -> Range<u16> {
+        0..self.0
+    }
+
+    /// The page of a request or buyer.
+    pub fn page_of(self, id: u64) -> u16 {
+        // The upper bits: the lower ones select the bucket, so they are similar for all its buyers.
+        let hash = xxh3_64(&id.to_le_bytes()) >> 48;
+        u16::try_from(hash).unwrap_or_default() & (self.0 - 1)
+    }
 }
 
-/// The names that a part of the prelude defines.
-fn defined_names(part: &str) -> impl Iterator<Item = &str> {
-    part.lines().filter_map(|line| line.strip_prefix("local ")).flat_map(|line| {
-        let names = line.strip_prefix("function ").unwrap_or(line);
-        names.split(['(', '=']).next().unwrap_or_default().split(',').map(str::trim)
-    })
+/// The ledger that a bucket belongs to: a random number from the creation of the ledger, displayed
+/// as 8 hexadecimal digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Installation(pub u32);
+
+impl fmt::Display for Installation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08x}", self.0)
+    }
 }
 
 /// The owner that a bucket must have; a script rejects any other bucket.
@@ -205,6 +290,10 @@ fn leveled<T>(
 }
 
 #[cfg(test)]
+#[path = "keys_tests.rs"]
+mod keys_tests;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -220,32 +309,6 @@ mod tests {
         let mut expected: Vec<String> = scripts.chain(["prelude.lua".to_owned()]).collect();
         expected.sort();
         assert_eq!(files, expected);
-    }
-
-    #[test]
-    fn a_script_begins_with_its_own_first_line_and_the_codes() {
-        for script in Script::ALL {
-            let text = script.text();
-            let mut lines = text.lines();
-            assert!(lines.next().unwrap().starts_with("#!lua"), "{}", script.name());
-            assert_eq!(lines.next(), Some("local OK = 0"));
-        }
-    }
-
-    #[test]
-    fn a_script_has_only_the_parts_of_the_prelude_that_it_uses() {
-        for part in PRELUDE.split("\n\n").skip(1) {
-            let is_comment = part.lines().all(|line| line.starts_with("--"));
-            assert!(is_comment || defined_names(part).next().is_some(), "defines nothing: {part}");
-        }
-        let has = |script: Script, name: &str| {
-            script.text().contains(&format!("\nlocal function {name}("))
-        };
-        assert!(has(Script::Reserve, "read_bucket") && has(Script::Reserve, "tag_number"));
-        assert!(has(Script::SetPhase, "epoch_and_phase"));
-        assert!(!has(Script::SetPhase, "read_bucket"));
-        assert!(!has(Script::Reserve, "check_loader") && !has(Script::Find, "write"));
-        assert!(!Script::Find.text().contains("local PHASE_OPEN"));
     }
 
     #[test]

@@ -17,28 +17,8 @@ use super::{ConnectionOptions, ConnectionPurpose, Durability, Error};
 use crate::runtime::clock::now_monotonic;
 use crate::runtime::single_flight::{Expirable, ValueStatus};
 
-/// The answer or error of each request of a pipeline, in order.
+/// The answer or error of each command of a pipeline, in order.
 pub type PipelineAnswers = Vec<Result<Value, Error>>;
-
-/// One command of a pipeline.
-pub trait PipelineRequest {
-    /// The name of the called script; `None` for a plain command.
-    fn script(&self) -> Option<&'static str>;
-
-    /// The command to send. `sha` is the digest that the server returned for the script; plain
-    /// commands ignore it.
-    fn command(&self, sha: &str) -> Cmd;
-}
-
-impl PipelineRequest for Cmd {
-    fn script(&self) -> Option<&'static str> {
-        None
-    }
-
-    fn command(&self, _sha: &str) -> Cmd {
-        self.clone()
-    }
-}
 
 /// One connection to one start of one server. A broken connection is never repaired: the next call
 /// of [`super::ConnectionPool::connection`] makes another.
@@ -125,20 +105,30 @@ impl Connection {
         self.transport.health.check().is_ok()
     }
 
-    /// Sends all requests as one pipeline and reads all answers. A rejected request is an error at
+    /// The digest that the server returned for this script.
+    ///
+    /// # Errors
+    /// The script was not loaded.
+    pub fn digest(&self, script: &str) -> Result<&str, Error> {
+        let unknown = || Error::not_sent(format!("script {script} is not loaded"));
+        self.digests.get(script).map(String::as_str).ok_or_else(unknown)
+    }
+
+    /// Sends all commands as one pipeline and reads all answers. A rejected command is an error at
     /// its index.
     ///
-    /// Requests must not depend on each other: a script that the server does not have is loaded and
+    /// Commands must not depend on each other: a script that the server does not have is loaded and
     /// called again after the others. After dropping the future the effect is unknown.
     ///
     /// # Errors
     /// No answers came, or nothing was sent.
-    pub async fn call<R: PipelineRequest>(&self, requests: &[R]) -> Result<PipelineAnswers, Error> {
-        let mut pipeline = Pipeline::with_capacity(requests.len());
-        for request in requests {
-            pipeline.add_command(self.encode(request)?);
+    pub async fn call(&self, commands: Vec<Cmd>) -> Result<PipelineAnswers, Error> {
+        let mut pipeline = Pipeline::with_capacity(commands.len());
+        for command in commands {
+            pipeline.add_command(command);
         }
-        self.transport.call(&pipeline).await
+        let limit = self.transport.options.command_timeout;
+        self.transport.exchange(&pipeline, false, limit).await
     }
 
     /// [`Self::call`]; with durability `Replicated` it also waits until enough replicas confirm
@@ -146,27 +136,16 @@ impl Connection {
     ///
     /// Every batch must write: `WAIT` covers only the last write of the connection. Concurrent
     /// batches share one pipeline and one `WAIT`.
-    pub async fn call_and_wait<R: PipelineRequest>(
-        &self,
-        requests: &[R],
-    ) -> Result<PipelineAnswers, Error> {
-        let Some(send_queue) = &self.send_queue else { return self.call(requests).await };
-        let commands = requests.iter().map(|request| self.encode(request));
-        send_queue.call(commands.collect::<Result<_, _>>()?).await
-    }
-
-    /// Fails if the request names a script that was not loaded.
-    fn encode(&self, request: &impl PipelineRequest) -> Result<Cmd, Error> {
-        let Some(name) = request.script() else { return Ok(request.command("")) };
-        let unknown = || Error::not_sent(format!("script {name} is not loaded"));
-        Ok(request.command(self.digests.get(name).ok_or_else(unknown)?))
+    pub async fn call_and_wait(&self, commands: Vec<Cmd>) -> Result<PipelineAnswers, Error> {
+        match &self.send_queue {
+            Some(send_queue) => send_queue.call(commands).await,
+            None => self.call(commands).await,
+        }
     }
 
     /// Closes the connection if the server's identity has changed.
     pub(super) async fn verify(&self) -> Result<(), Error> {
-        let mut pipeline = Pipeline::new();
-        pipeline.add_command(connect::identity_query());
-        let answers = self.transport.call(&pipeline).await?;
+        let answers = self.call(vec![connect::identity_query()]).await?;
         let answer = answers.into_iter().next().unwrap_or(Ok(Value::Nil))?;
         connect::check_identity(&self.identity, answer).map_err(|reason| {
             self.transport.close(&reason, true);
@@ -181,11 +160,6 @@ impl Connection {
 }
 
 impl Transport {
-    /// [`Self::exchange`] within `command_timeout`.
-    async fn call(&self, pipeline: &Pipeline) -> Result<PipelineAnswers, Error> {
-        self.exchange(pipeline, false, self.options.command_timeout).await
-    }
-
     /// Sends a pipeline and reads the answers. Scripts that the server does not have are loaded and
     /// called again, with the final `WAIT` if `ends_with_wait`.
     pub(super) async fn exchange(

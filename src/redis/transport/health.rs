@@ -249,7 +249,7 @@ async fn count_buckets(
     namespace: &str,
     server: &str,
 ) -> Result<FoundBuckets, RedisHealthError> {
-    // Key names as in `scripts::keys`; a namespace contains no glob characters.
+    // Key names as in `redis::scripts`; a namespace contains no glob characters.
     let pattern = format!("{namespace}:{{*}}:bucket");
     let (keys, is_complete) = scan(probe, &pattern, "hash").await?;
     let mut buckets = FoundBuckets { is_complete, ..FoundBuckets::default() };

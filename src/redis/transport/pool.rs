@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::Mutex;
+use redis::Cmd;
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use super::ChannelSubscription;
 use super::router::{MasterRouter, RefreshRequests, SlotMap};
 use super::url::ServerAddress;
 use super::{ConnectionOptions, ConnectionPurpose, Error};
-use crate::redis::transport::connection::{Connection, PipelineAnswers, PipelineRequest};
+use crate::redis::transport::connection::{Connection, PipelineAnswers};
 use crate::runtime::backoff::Backoff;
 use crate::runtime::single_flight::SingleFlight;
 
@@ -74,13 +75,13 @@ impl ConnectionPool {
     }
 
     /// [`Self::connection`] and [`Connection::call`].
-    pub async fn call<R: PipelineRequest>(
+    pub async fn call(
         &self,
         purpose: ConnectionPurpose,
         key: impl AsRef<[u8]>,
-        requests: &[R],
+        commands: Vec<Cmd>,
     ) -> Result<PipelineAnswers, Error> {
-        self.connection(purpose, key).await?.call(requests).await
+        self.connection(purpose, key).await?.call(commands).await
     }
 
     /// Every master of the current topology.

@@ -73,7 +73,7 @@ impl MemoryLoader {
 impl Loading for MemoryLoader {
     /// New books are filled beside the ones in use and take over their unsettled requests.
     async fn clear(&mut self) -> Result<(), Error> {
-        let Ok(sku_books) = self.stock.books(self.sku.no) else { return Ok(()) };
+        let Ok(sku_books) = self.stock.index.get(self.sku.no) else { return Ok(()) };
         for bucket in (0..sku_books.sku.buckets).map(BucketNo) {
             self.queued.extend(sku_books.lock(bucket)?.unsettled());
         }
@@ -126,7 +126,7 @@ impl Loading for MemoryLoader {
         let mut loaders = stock.loaders.lock();
         let load = loaders.get_mut(&sku.no).filter(|last| last.token == self.token);
         let settled = load.ok_or_else(|| fenced(sku.no))?.settled.take();
-        let old = stock.books(sku.no).ok();
+        let old = stock.index.get(sku.no).ok();
         for (number, book) in (0..).zip(books.iter_mut()) {
             if stock.counting == Counting::InStock {
                 book.set_available(sku.share(available, number));

@@ -77,10 +77,6 @@ impl MemoryStock {
     pub fn new(counting: Counting) -> Self {
         Self { counting, index: Arc::default(), loaders: Arc::default() }
     }
-
-    fn books(&self, sku: SkuNo) -> Result<Arc<SkuBooks>, Error> {
-        self.index.get(sku)
-    }
 }
 
 #[async_trait]
@@ -108,7 +104,7 @@ impl Stock for MemoryStock {
         phase: Phase,
         epoch: Epoch,
     ) -> Result<BucketHealth, Error> {
-        let Ok(sku_books) = self.books(sku.no) else { return Ok(BucketHealth::Missing) };
+        let Ok(sku_books) = self.index.get(sku.no) else { return Ok(BucketHealth::Missing) };
         let (mut is_in_phase, mut latest) = (true, (Epoch(0), Phase::Draft));
         let mut change_no = i32::MAX;
         for bucket in 0..sku_books.sku.buckets {
@@ -136,7 +132,7 @@ impl Stock for MemoryStock {
         // No load can publish meanwhile: published books start with the pair of the books that they
         // replace.
         let _loaders = self.loaders.lock();
-        let sku_books = self.books(sku.no)?;
+        let sku_books = self.index.get(sku.no)?;
         for bucket in 0..sku_books.sku.buckets {
             sku_books.lock(BucketNo(bucket))?.set_phase(phase, epoch);
         }
@@ -146,7 +142,7 @@ impl Stock for MemoryStock {
     async fn change_stock(&self, sku: &Arc<Sku>, change: StockChange) -> Result<(), Error> {
         // No load can publish meanwhile.
         let _loaders = self.loaders.lock();
-        let sku_books = self.books(sku.no)?;
+        let sku_books = self.index.get(sku.no)?;
         for bucket in (0..sku_books.sku.buckets).map(BucketNo) {
             let units = change.share(&sku_books.sku, bucket);
             sku_books.change(bucket, |book| book.change_stock(change.no, units))?;
@@ -155,7 +151,7 @@ impl Stock for MemoryStock {
     }
 
     async fn withdraw(&self, sku: SkuNo, units: u32) -> Result<Withdrawal, Error> {
-        let sku_books = self.books(sku)?;
+        let sku_books = self.index.get(sku)?;
         if self.counting == Counting::InLedger {
             return Ok(Withdrawal { units, ..Withdrawal::default() });
         }
@@ -184,7 +180,7 @@ impl Stock for MemoryStock {
         withdrawal: &Withdrawal,
         is_recorded: bool,
     ) -> Result<(), Error> {
-        let sku_books = self.books(sku)?;
+        let sku_books = self.index.get(sku)?;
         for (bucket, loan) in &withdrawal.loans {
             sku_books.change(*bucket, |book| book.end_withdrawal(*loan, is_recorded))?;
         }
@@ -196,7 +192,7 @@ impl Stock for MemoryStock {
         bucket: BucketKey,
         batch: Vec<Reservation>,
     ) -> Result<Vec<Verdict>, Error> {
-        self.books(bucket.sku)?.change(bucket.bucket, |book| {
+        self.index.get(bucket.sku)?.change(bucket.bucket, |book| {
             batch.iter().map(|reservation| book.reserve(reservation)).collect()
         })
     }
@@ -205,7 +201,7 @@ impl Stock for MemoryStock {
         // No load can publish meanwhile: it settles these orders in the books that it publishes.
         let mut loaders = self.loaders.lock();
         for (bucket, order) in orders {
-            self.books(order.sku)?.change(bucket, |book| book.settle(&order))?;
+            self.index.get(order.sku)?.change(bucket, |book| book.settle(&order))?;
             let load = loaders.get_mut(&order.sku);
             load.and_then(|load| load.settled.as_mut()).into_iter().for_each(|settled| {
                 settled.push(order);
@@ -215,7 +211,7 @@ impl Stock for MemoryStock {
     }
 
     async fn release(&self, bucket: BucketKey, refused: Vec<Failure>) -> Result<(), Error> {
-        self.books(bucket.sku)?.change(bucket.bucket, |book| {
+        self.index.get(bucket.sku)?.change(bucket.bucket, |book| {
             for failure in refused {
                 if book.has_record(failure.request) {
                     book.release(failure.request, failure.reason);
@@ -231,22 +227,22 @@ impl Stock for MemoryStock {
         bucket: BucketKey,
         placed_before_ms: i64,
     ) -> Result<Vec<OrderIntent>, Error> {
-        let mut intents = self.books(bucket.sku)?.lock(bucket.bucket)?.unsettled();
+        let mut intents = self.index.get(bucket.sku)?.lock(bucket.bucket)?.unsettled();
         intents.retain(|intent| intent.placed_at_ms < placed_before_ms);
         Ok(intents)
     }
 
     async fn queued(&self, bucket: BucketKey, _page: u16) -> Result<QueuedPage, Error> {
-        let intents = self.books(bucket.sku)?.lock(bucket.bucket)?.unsettled();
+        let intents = self.index.get(bucket.sku)?.lock(bucket.bucket)?.unsettled();
         Ok(QueuedPage { intents, num_pages: 1, ..QueuedPage::default() })
     }
 
     async fn lend(&self, from: BucketKey, to: BucketNo, want: u32) -> Result<Option<Loan>, Error> {
-        self.books(from.sku)?.change(from.bucket, |book| book.lend(to, want))
+        self.index.get(from.sku)?.change(from.bucket, |book| book.lend(to, want))
     }
 
     async fn borrow(&self, from: BucketKey, to: BucketNo, loan: Loan) -> Result<u32, Error> {
-        let sku_books = self.books(from.sku)?;
+        let sku_books = self.index.get(from.sku)?;
         // Both halves under both locks, in bucket order: no reader counts the units twice or not at
         // all.
         let (mut lender, mut borrower) = if from.bucket < to {
@@ -262,7 +258,7 @@ impl Stock for MemoryStock {
     }
 
     async fn finish_transfers(&self, to: BucketKey) -> Result<u32, Error> {
-        let sku_books = self.books(to.sku)?;
+        let sku_books = self.index.get(to.sku)?;
         let mut total = 0;
         for from in (0..sku_books.sku.buckets).map(BucketNo).filter(|from| *from != to.bucket) {
             let open = {
@@ -283,13 +279,13 @@ impl Stock for MemoryStock {
         request: RequestId,
         buyer: Option<BuyerId>,
     ) -> Result<Option<RequestRecord>, Error> {
-        let sku_books = self.books(bucket.sku)?;
+        let sku_books = self.index.get(bucket.sku)?;
         let book = sku_books.lock(bucket.bucket)?;
         Ok(book.record(request, buyer))
     }
 
     async fn owned(&self, bucket: BucketKey, buyer: BuyerId) -> Result<u32, Error> {
-        Ok(self.books(bucket.sku)?.lock(bucket.bucket)?.owned(buyer))
+        Ok(self.index.get(bucket.sku)?.lock(bucket.bucket)?.owned(buyer))
     }
 
     async fn statuses(
@@ -297,7 +293,7 @@ impl Stock for MemoryStock {
         sku: SkuNo,
         requests: Vec<(RequestId, BuyerId)>,
     ) -> Result<Vec<Option<RequestStatus>>, Error> {
-        let sku_books = self.books(sku)?;
+        let sku_books = self.index.get(sku)?;
         let find = |(request, buyer): (RequestId, BuyerId)| {
             let book = sku_books.lock(BucketNo::home_of(buyer, sku_books.sku.buckets))?;
             Ok(book.record(request, Some(buyer)).map(|record| record.status()))
@@ -306,31 +302,32 @@ impl Stock for MemoryStock {
     }
 
     fn may_have_accepted(&self, bucket: BucketKey, request: RequestId) -> bool {
-        let Ok(sku_books) = self.books(bucket.sku) else { return true };
+        let Ok(sku_books) = self.index.get(bucket.sku) else { return true };
         sku_books.lock(bucket.bucket).map_or(true, |book| book.has_record(request))
     }
 
     fn left(&self, sku: SkuNo) -> u32 {
-        let left = self.books(sku).map_or(0, |sku_books| sku_books.left.load(Ordering::Acquire));
+        let left =
+            self.index.get(sku).map_or(0, |sku_books| sku_books.left.load(Ordering::Acquire));
         u32::try_from(left).unwrap_or(0)
     }
 
     fn is_sold_out(&self, sku: SkuNo) -> bool {
-        self.books(sku).is_ok_and(|sku_books| sku_books.left.load(Ordering::Acquire) <= 0)
+        self.index.get(sku).is_ok_and(|sku_books| sku_books.left.load(Ordering::Acquire) <= 0)
     }
 
     fn cache_left(&self, sku: SkuNo, left: u32) {
-        if let (Counting::InLedger, Ok(sku_books)) = (self.counting, self.books(sku)) {
+        if let (Counting::InLedger, Ok(sku_books)) = (self.counting, self.index.get(sku)) {
             sku_books.left.store(i64::from(left), Ordering::Release);
         }
     }
 
     async fn snapshot(&self, bucket: BucketKey) -> Result<BucketSnapshot, Error> {
-        Ok(self.books(bucket.sku)?.lock(bucket.bucket)?.snapshot())
+        Ok(self.index.get(bucket.sku)?.lock(bucket.bucket)?.snapshot())
     }
 
     async fn num_unsettled(&self, sku: SkuNo) -> Result<u64, Error> {
-        let sku_books = self.books(sku)?;
+        let sku_books = self.index.get(sku)?;
         let mut sum = 0;
         for bucket in (0..sku_books.sku.buckets).map(BucketNo) {
             sum += sku_books.lock(bucket)?.num_unsettled() as u64;
@@ -346,7 +343,7 @@ impl Stock for MemoryStock {
     }
 
     async fn facts(&self, sku: SkuNo) -> Result<GateFacts, Error> {
-        let sku_books = self.books(sku)?;
+        let sku_books = self.index.get(sku)?;
         // All locks at once, in bucket order: one instant for the whole SKU.
         let books = (0..sku_books.sku.buckets)
             .map(|bucket| sku_books.lock(BucketNo(bucket)))

@@ -80,10 +80,6 @@ impl RedisStock {
         }
     }
 
-    fn buckets(&self, sku: SkuNo) -> Result<Arc<SkuBuckets>, Error> {
-        self.skus.get(sku)
-    }
-
     /// Registers a new SKU.
     fn buckets_of(&self, sku: &Arc<Sku>) -> Arc<SkuBuckets> {
         self.skus.get(sku.no).unwrap_or_else(|_unknown| {
@@ -207,7 +203,7 @@ impl Stock for RedisStock {
     }
 
     async fn withdraw(&self, sku: SkuNo, units: u32) -> Result<Withdrawal, Error> {
-        transfers::withdraw(&*self.buckets(sku)?, units).await
+        transfers::withdraw(&*self.skus.get(sku)?, units).await
     }
 
     async fn end_withdrawal(
@@ -216,7 +212,7 @@ impl Stock for RedisStock {
         withdrawal: &Withdrawal,
         is_recorded: bool,
     ) -> Result<(), Error> {
-        let buckets = self.buckets(sku)?;
+        let buckets = self.skus.get(sku)?;
         for (bucket, loan) in &withdrawal.loans {
             let call = moves::end_withdrawal(buckets.keys(*bucket)?, loan.no, is_recorded);
             buckets.run_leveled(*bucket, call, "ending a withdrawal").await?;
@@ -229,7 +225,7 @@ impl Stock for RedisStock {
         bucket: BucketKey,
         batch: Vec<Reservation>,
     ) -> Result<Vec<Verdict>, Error> {
-        let buckets = self.buckets(bucket.sku)?;
+        let buckets = self.skus.get(bucket.sku)?;
         let mut verdicts = Vec::with_capacity(batch.len());
         for same_epoch in batch.chunk_by(|a, b| a.epoch == b.epoch) {
             for chunk in same_epoch.chunks(codes::ITEMS_MAX_USIZE) {
@@ -254,7 +250,7 @@ impl Stock for RedisStock {
             let (bucket, first) = *group.first()?;
             let orders: Vec<Order> = group.iter().map(|(_, order)| *order).collect();
             Some(async move {
-                let buckets = self.buckets(first.sku)?;
+                let buckets = self.skus.get(first.sku)?;
                 for orders in orders.chunks(codes::ITEMS_MAX_USIZE) {
                     let call = decisions::settle(buckets.keys(bucket)?, &buckets.sku, orders);
                     let requests = orders.iter().map(|order| order.request);
@@ -268,7 +264,7 @@ impl Stock for RedisStock {
     }
 
     async fn release(&self, bucket: BucketKey, refused: Vec<Failure>) -> Result<(), Error> {
-        let buckets = self.buckets(bucket.sku)?;
+        let buckets = self.skus.get(bucket.sku)?;
         for refused in refused.chunks(codes::ITEMS_MAX_USIZE) {
             let call = decisions::release(buckets.keys(bucket.bucket)?, &buckets.sku, refused);
             let requests = refused.iter().map(|failure| failure.request);
@@ -282,27 +278,27 @@ impl Stock for RedisStock {
         bucket: BucketKey,
         placed_before_ms: i64,
     ) -> Result<Vec<OrderIntent>, Error> {
-        let mut intents = unsettled::all(&*self.buckets(bucket.sku)?, bucket.bucket).await?;
+        let mut intents = unsettled::all(&*self.skus.get(bucket.sku)?, bucket.bucket).await?;
         intents.retain(|intent| intent.placed_at_ms < placed_before_ms);
         Ok(intents)
     }
 
     async fn queued(&self, bucket: BucketKey, page: u16) -> Result<QueuedPage, Error> {
-        unsettled::page(&*self.buckets(bucket.sku)?, bucket.bucket, page).await
+        unsettled::page(&*self.skus.get(bucket.sku)?, bucket.bucket, page).await
     }
 
     async fn lend(&self, from: BucketKey, to: BucketNo, want: u32) -> Result<Option<Loan>, Error> {
-        let buckets = self.buckets(from.sku)?;
+        let buckets = self.skus.get(from.sku)?;
         let call = moves::lend(buckets.keys(from.bucket)?, to, want);
         buckets.run_leveled(from.bucket, call, "lending units").await
     }
 
     async fn borrow(&self, from: BucketKey, to: BucketNo, loan: Loan) -> Result<u32, Error> {
-        transfers::borrow(&*self.buckets(from.sku)?, from.bucket, to, loan).await
+        transfers::borrow(&*self.skus.get(from.sku)?, from.bucket, to, loan).await
     }
 
     async fn finish_transfers(&self, to: BucketKey) -> Result<u32, Error> {
-        transfers::finish(&*self.buckets(to.sku)?, to.bucket).await
+        transfers::finish(&*self.skus.get(to.sku)?, to.bucket).await
     }
 
     async fn record(
@@ -311,13 +307,13 @@ impl Stock for RedisStock {
         request: RequestId,
         buyer: Option<BuyerId>,
     ) -> Result<Option<RequestRecord>, Error> {
-        let buckets = self.buckets(bucket.sku)?;
+        let buckets = self.skus.get(bucket.sku)?;
         let found = records::find(&buckets, bucket.bucket, &[request]).await?.pop().flatten();
         Ok(found.filter(|record| buyer.is_none_or(|buyer| record.buyer == buyer)))
     }
 
     async fn owned(&self, bucket: BucketKey, buyer: BuyerId) -> Result<u32, Error> {
-        let buckets = self.buckets(bucket.sku)?;
+        let buckets = self.skus.get(bucket.sku)?;
         if buckets.sku.policy.quota().is_none() {
             return Ok(0);
         }
@@ -330,7 +326,7 @@ impl Stock for RedisStock {
         sku: SkuNo,
         requests: Vec<(RequestId, BuyerId)>,
     ) -> Result<Vec<Option<RequestStatus>>, Error> {
-        records::statuses(&*self.buckets(sku)?, &requests).await
+        records::statuses(&*self.skus.get(sku)?, &requests).await
     }
 
     fn may_have_accepted(&self, bucket: BucketKey, request: RequestId) -> bool {
@@ -346,7 +342,7 @@ impl Stock for RedisStock {
     }
 
     async fn refresh(&self, sku: SkuNo) -> Result<(), Error> {
-        let buckets = self.buckets(sku)?;
+        let buckets = self.skus.get(sku)?;
         let stuck = poll::refresh(&buckets, self.options.sold_out_refresh).await?;
         transfers::resume(&buckets, stuck).await
     }
@@ -365,19 +361,19 @@ impl Stock for RedisStock {
     }
 
     async fn snapshot(&self, bucket: BucketKey) -> Result<BucketSnapshot, Error> {
-        poll::snapshot(&*self.buckets(bucket.sku)?, bucket.bucket).await
+        poll::snapshot(&*self.skus.get(bucket.sku)?, bucket.bucket).await
     }
 
     async fn num_unsettled(&self, sku: SkuNo) -> Result<u64, Error> {
-        poll::num_unsettled(&*self.buckets(sku)?).await
+        poll::num_unsettled(&*self.skus.get(sku)?).await
     }
 
     async fn num_unsettled_in_any_state(&self, sku: SkuNo) -> Result<u64, Error> {
-        poll::num_unsettled_in_any_state(&*self.buckets(sku)?).await
+        poll::num_unsettled_in_any_state(&*self.skus.get(sku)?).await
     }
 
     async fn facts(&self, sku: SkuNo) -> Result<GateFacts, Error> {
-        let buckets = self.buckets(sku)?;
+        let buckets = self.skus.get(sku)?;
         let numbers = (0..buckets.sku.buckets).map(BucketNo);
         let all = try_join_all(numbers.map(|bucket| poll::snapshot(&buckets, bucket))).await?;
         Ok(sum_facts(buckets.sku.policy, true, &all))

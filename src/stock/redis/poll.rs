@@ -163,7 +163,7 @@ async fn changes(buckets: &SkuBuckets) -> Result<Vec<Option<u64>>, Error> {
     let reads = buckets.keys.iter().map(|keys| async move {
         let (key, operation) = (keys.bucket(), "reading the change counts");
         let read = redis::cmd("HGET").arg(&key).arg("changes").to_owned();
-        let answer = buckets.executor.send(&key, &[read], operation).await?.pop();
+        let answer = buckets.executor.send(&key, vec![read], operation).await?.pop();
         Ok::<_, Error>(answer.and_then(|answer| redis::from_redis_value(answer).ok()))
     });
     let changes = try_join_all(reads).await?;
@@ -194,8 +194,8 @@ async fn read_pages<T: FromRedisValue>(
     let pages: Vec<String> = buckets.pages().all().map(|page| keys.requests(page)).collect();
     for pages in pages.chunks(PAGES_AT_ONCE) {
         let reads = pages.iter().map(|page| redis::cmd(command).arg(page).to_owned());
-        let (reads, operation) = (reads.collect::<Vec<_>>(), "reading accepted requests");
-        let answers = buckets.executor.send(&keys.bucket(), &reads, operation).await?;
+        let (reads, operation) = (reads.collect(), "reading accepted requests");
+        let answers = buckets.executor.send(&keys.bucket(), reads, operation).await?;
         for (page, answer) in pages.iter().zip(answers) {
             for item in decode::<Vec<T>>(page, answer)? {
                 visit(page, item)?;

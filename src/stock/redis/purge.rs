@@ -25,8 +25,8 @@ pub(super) async fn delete_buckets(buckets: &SkuBuckets) -> Result<(), Error> {
         names.extend(claimed(&buckets.executor, keys).await?);
         // Last: a purge that was interrupted finds them again.
         names.extend([keys.claimants(), keys.bucket()]);
-        let commands: Vec<Cmd> = names.chunks(KEYS_PER_COMMAND).map(unlink).collect();
-        for commands in commands.chunks(COMMANDS_PER_CALL) {
+        for names in names.chunks(KEYS_PER_COMMAND * COMMANDS_PER_CALL) {
+            let commands = names.chunks(KEYS_PER_COMMAND).map(unlink).collect();
             buckets.executor.send(&keys.bucket(), commands, "deleting a bucket").await?;
         }
     }

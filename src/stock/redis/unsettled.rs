@@ -15,10 +15,10 @@ use super::poll::{count, is_distrusted};
 use super::sku_buckets::SkuBuckets;
 use crate::domain::{BucketNo, OrderIntent, RequestId, Sku};
 use crate::redis::executor::CallError;
+use crate::redis::scripts::intent::{self, BrokenRecord};
 use crate::redis::scripts::lookup::read_queued;
-use crate::redis::scripts::record::BrokenRecord;
 use crate::redis::scripts::snapshot::BucketCounts;
-use crate::redis::scripts::{BucketKeys, OutboxArgs, intent};
+use crate::redis::scripts::{BucketKeys, OutboxArgs};
 
 /// Most pages that one call reads.
 const PAGES_AT_ONCE: u16 = 64;

@@ -3,27 +3,28 @@
 use floodgate::redis::transport::{
     CallEffect, ConnectionPool, ConnectionPurpose, Error, ScriptSource,
 };
+use redis::Cmd;
 
-use super::{TestRequest, add, call, command, until_connected};
+use super::{add, call, command, until_connected};
 use crate::support::redis_connections::{CapturedLog, connection_pool, options, run};
 use crate::support::servers::redis::{Redis, Replicated};
 use crate::support::wait::until;
 
 /// Requires that the server rejects the request with `code` before it begins.
-async fn assert_not_begun(pool: &ConnectionPool, key: &str, request: TestRequest, code: &str) {
+async fn assert_not_begun(pool: &ConnectionPool, key: &str, request: Cmd, code: &str) {
     let error = call(pool, ConnectionPurpose::Hot, key, request).await.unwrap_err();
     let Error::NotBegun { code: found, .. } = &error else { panic!("{error:?}") };
     assert_eq!(found, code, "{error}");
     assert_eq!(error.class(), CallEffect::NotDone);
 }
 
-async fn assert_refused(pool: &ConnectionPool, key: &str, request: TestRequest, text: &str) {
+async fn assert_refused(pool: &ConnectionPool, key: &str, request: Cmd, text: &str) {
     let error = call(pool, ConnectionPurpose::Hot, key, request).await.unwrap_err();
     assert_eq!(error.class(), CallEffect::Refused, "{error:?}");
     assert!(error.to_string().contains(text), "{error}");
 }
 
-fn eval(text: &str, key: &str) -> TestRequest {
+fn eval(text: &str, key: &str) -> Cmd {
     command(&["EVAL", text, "1", key])
 }
 
@@ -88,8 +89,8 @@ fn a_server_that_runs_a_script_without_end() {
         let pool = connection_pool(&redis.url());
         call(&pool, ConnectionPurpose::Hot, "a", add("a", 1)).await.unwrap();
         let endless = pool.connection(ConnectionPurpose::Results, "a").await.unwrap();
-        let requests = [eval("while true do end", "a")];
-        let running = endless.call(&requests);
+        let requests = vec![eval("while true do end", "a")];
+        let running = endless.call(requests);
         let stopping = async {
             until("the server to be busy", async || {
                 let error = call(&pool, ConnectionPurpose::Hot, "a", add("a", 1)).await.err()?;

@@ -3,7 +3,7 @@
 use floodgate::redis::transport::{CallEffect, ConnectionPool, ConnectionPurpose, Error};
 use redis::Value;
 
-use super::{TestRequest, add, call, command, until_connected};
+use super::{add, call, command, until_connected};
 use crate::support::redis_connections::{
     CapturedLog, connection_pool, options, run, short_timeout_options,
 };
@@ -29,7 +29,7 @@ fn each_key_is_asked_for_where_it_is() {
             for key in cluster.keys_of(node, 5) {
                 let connection = pool.connection(ConnectionPurpose::Hot, &key).await.unwrap();
                 assert_eq!(connection.identity().node.port, cluster.nodes[node].port());
-                assert_eq!(connection.call(&[add(&key, 7)]).await.unwrap(), [Ok(Value::Int(7))]);
+                assert_eq!(connection.call(vec![add(&key, 7)]).await.unwrap(), [Ok(Value::Int(7))]);
                 assert_eq!(cluster.nodes[node].text(&["GET", &key]), "7");
             }
         }
@@ -68,17 +68,17 @@ fn a_slot_that_moves_is_refused_and_then_found() {
         let other = format!("{key}:other");
         let on_both = command(&["MGET", &key, &key.replace(":bucket", ":none")]);
         let connection = pool.connection(ConnectionPurpose::Hot, &key).await.unwrap();
-        connection.call(&[add(&key, 1), add(&other, 1)]).await.unwrap();
+        connection.call(vec![add(&key, 1), add(&other, 1)]).await.unwrap();
 
         cluster.begin_move(&slot, 0, 1);
-        let answers = connection.call(&[add(&key, 1), on_both.clone()]).await.unwrap();
+        let answers = connection.call(vec![add(&key, 1), on_both.clone()]).await.unwrap();
         assert_eq!(answers[0], Ok(Value::Int(2)), "keys that have not moved are still served");
         assert_eq!(code(answers[1].as_ref().unwrap_err()), "TRYAGAIN");
         cluster.move_keys(&slot, 0, 1);
-        let answers = connection.call(&[add(&key, 1)]).await.unwrap();
+        let answers = connection.call(vec![add(&key, 1)]).await.unwrap();
         assert_eq!(code(answers[0].as_ref().unwrap_err()), "ASK");
         cluster.end_move(&slot, 0, 1);
-        let answers = connection.call(&[add(&key, 1)]).await.unwrap();
+        let answers = connection.call(vec![add(&key, 1)]).await.unwrap();
         assert_eq!(code(answers[0].as_ref().unwrap_err()), "MOVED");
         assert!(connection.is_alive(), "the node still has other slots");
 
@@ -131,7 +131,7 @@ fn a_killed_node_is_reconnected_and_the_others_go_on() {
         cluster.nodes[0].restart();
         let restarted = until("the node to come back", async || {
             let connection = pool.connection(ConnectionPurpose::Hot, &keys[0]).await.ok()?;
-            let answers = connection.call::<TestRequest>(&[add(&keys[0], 1)]).await.ok()?;
+            let answers = connection.call(vec![add(&keys[0], 1)]).await.ok()?;
             answers[0].is_ok().then_some(connection)
         })
         .await;

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use floodgate::redis::transport::{
-    Connection, ConnectionPool, ConnectionPurpose, Error, PipelineAnswers, PipelineRequest,
-    ServerIdentity,
+    Connection, ConnectionPool, ConnectionPurpose, Error, PipelineAnswers, ServerIdentity,
 };
 use redis::{Cmd, Value, cmd};
 
@@ -18,38 +17,16 @@ mod single;
 mod subscription;
 mod url;
 
-/// A call of the script `add` or a plain command.
-#[derive(Clone)]
-enum TestRequest {
-    Add(String, i64),
-    Plain(Cmd),
+/// The digest of the script `add`.
+const ADD_SHA: &str = "68fdfe9597a02ce126a99030a70634551c6ff205";
+
+/// A call of the script `add`.
+fn add(key: &str, number: i64) -> Cmd {
+    cmd("EVALSHA").arg(ADD_SHA).arg(1).arg(key).arg(number).to_owned()
 }
 
-impl PipelineRequest for TestRequest {
-    fn script(&self) -> Option<&'static str> {
-        matches!(self, Self::Add(..)).then_some("add")
-    }
-
-    fn command(&self, sha: &str) -> Cmd {
-        match self {
-            Self::Add(key, number) => {
-                let mut command = cmd("EVALSHA");
-                command.arg(sha).arg(1).arg(key).arg(number);
-                command
-            }
-            Self::Plain(command) => command.clone(),
-        }
-    }
-}
-
-fn add(key: &str, number: i64) -> TestRequest {
-    TestRequest::Add(key.to_owned(), number)
-}
-
-fn command(words: &[&str]) -> TestRequest {
-    let mut command = cmd(words[0]);
-    command.arg(&words[1..]);
-    TestRequest::Plain(command)
+fn command(words: &[&str]) -> Cmd {
+    cmd(words[0]).arg(&words[1..]).to_owned()
 }
 
 /// Sends one request on a connection of the pool.
@@ -57,9 +34,9 @@ async fn call(
     pool: &ConnectionPool,
     purpose: ConnectionPurpose,
     key: &str,
-    request: TestRequest,
+    request: Cmd,
 ) -> Result<Value, Error> {
-    let answers: PipelineAnswers = pool.call(purpose, key, &[request]).await?;
+    let answers: PipelineAnswers = pool.call(purpose, key, vec![request]).await?;
     answers.into_iter().next().unwrap()
 }
 
@@ -67,7 +44,7 @@ async fn call(
 async fn until_connected(pool: &ConnectionPool, key: &str) -> Arc<Connection> {
     until("a connection that answers", async || {
         let connection = pool.connection(ConnectionPurpose::Hot, key).await.ok()?;
-        let answers = connection.call(&[command(&["PING"])]).await.ok()?;
+        let answers = connection.call(vec![command(&["PING"])]).await.ok()?;
         answers[0].is_ok().then_some(connection)
     })
     .await

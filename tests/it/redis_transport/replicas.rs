@@ -4,9 +4,9 @@ use floodgate::redis::transport::{
     CallEffect, ConnectionOptions, ConnectionPool, ConnectionPurpose, Durability, Error,
 };
 use futures_util::future::join_all;
-use redis::Value;
+use redis::{Cmd, Value};
 
-use super::{TestRequest, add, call, command, until_connected};
+use super::{add, call, command, until_connected};
 use crate::support::fault_proxy::FaultProxy;
 use crate::support::redis_connections::{CapturedLog, options, run};
 use crate::support::servers::redis::{Redis, Replicated};
@@ -36,11 +36,12 @@ fn a_batch_is_answered_when_the_replica_has_it() {
         let pool = ConnectionPool::new(replicated(&set.master.url(), HEALTHY_MS)).unwrap();
         let connection = pool.connection(ConnectionPurpose::Hot, "a").await.unwrap();
         for number in 1..=20 {
-            let answers = connection.call_and_wait(&[add("a", 1), add("b", 2)]).await.unwrap();
+            let answers = connection.call_and_wait(vec![add("a", 1), add("b", 2)]).await.unwrap();
             assert_eq!(answers, [Ok(Value::Int(number)), Ok(Value::Int(number * 2))]);
             assert_eq!(set.replicas[0].text(&["GET", "a"]), number.to_string());
         }
-        let answers = connection.call_and_wait(&[add("a", 1), command(&["LPUSH", "a", "x"])]).await;
+        let answers =
+            connection.call_and_wait(vec![add("a", 1), command(&["LPUSH", "a", "x"])]).await;
         let answers = answers.unwrap();
         assert!(answers[0].is_ok());
         assert_eq!(answers[1].as_ref().unwrap_err().class(), CallEffect::Refused);
@@ -58,16 +59,16 @@ fn a_frozen_replica_leaves_batches_unknown_until_it_goes_on() {
         let connection = pool.connection(ConnectionPurpose::Hot, "a").await.unwrap();
         set.replicas[0].stop();
         for _ in 0..5 {
-            let error = connection.call_and_wait(&[add("a", 1)]).await.unwrap_err();
+            let error = connection.call_and_wait(vec![add("a", 1)]).await.unwrap_err();
             assert_eq!(error.class(), CallEffect::Unknown);
             assert!(error.to_string().contains("0 of 1 replicas"), "{error}");
         }
         assert_eq!(set.master.text(&["GET", "a"]), "5", "the writes were applied");
         assert!(connection.is_alive(), "the master still answers");
-        assert_eq!(connection.call(&[add("a", 1)]).await.unwrap(), [Ok(Value::Int(6))]);
+        assert_eq!(connection.call(vec![add("a", 1)]).await.unwrap(), [Ok(Value::Int(6))]);
         set.replicas[0].cont();
         until("the replica to confirm", async || {
-            connection.call_and_wait(&[add("a", 1)]).await.ok()
+            connection.call_and_wait(vec![add("a", 1)]).await.ok()
         })
         .await;
     });
@@ -82,9 +83,9 @@ fn many_batches_wait_together() {
         let pool = ConnectionPool::new(replicated(&set.master.url(), FROZEN_MS)).unwrap();
         let connection = pool.connection(ConnectionPurpose::Hot, "a").await.unwrap();
         set.replicas[0].stop();
-        let requests: Vec<[TestRequest; 1]> =
-            (0..100).map(|number| [add(&number.to_string(), 1)]).collect();
-        let calls = requests.iter().map(|requests| connection.call_and_wait(requests));
+        let requests: Vec<Vec<Cmd>> =
+            (0..100).map(|number| vec![add(&number.to_string(), 1)]).collect();
+        let calls = requests.iter().map(|requests| connection.call_and_wait(requests.clone()));
         let results = join_all(calls).await;
         let classes: Vec<_> =
             results.iter().map(|result| result.as_ref().map_err(Error::class)).collect();
@@ -96,7 +97,7 @@ fn many_batches_wait_together() {
 
         let pool = ConnectionPool::new(replicated(&set.master.url(), HEALTHY_MS)).unwrap();
         let connection = pool.connection(ConnectionPurpose::Hot, "a").await.unwrap();
-        let calls = requests.iter().map(|requests| connection.call_and_wait(requests));
+        let calls = requests.iter().map(|requests| connection.call_and_wait(requests.clone()));
         for result in join_all(calls).await {
             assert_eq!(result.unwrap(), [Ok(Value::Int(2))]);
         }
@@ -110,8 +111,8 @@ fn the_master_is_killed_while_its_replica_is_awaited() {
         let pool = ConnectionPool::new(replicated(&set.master.url(), HEALTHY_MS)).unwrap();
         let connection = pool.connection(ConnectionPurpose::Hot, "a").await.unwrap();
         set.replicas[0].stop();
-        let requests = [add("a", 1)];
-        let waiting = connection.call_and_wait(&requests);
+        let requests = vec![add("a", 1)];
+        let waiting = connection.call_and_wait(requests.clone());
         let killing = async {
             until("the write to run", async || {
                 (set.master.cmd(&["EXISTS", "a"]) == Value::Int(1)).then_some(())
@@ -121,7 +122,7 @@ fn the_master_is_killed_while_its_replica_is_awaited() {
         };
         let (result, ()) = futures_util::future::join(waiting, killing).await;
         assert_eq!(result.unwrap_err().class(), CallEffect::Unknown);
-        let error = connection.call_and_wait(&requests).await.unwrap_err();
+        let error = connection.call_and_wait(requests).await.unwrap_err();
         assert_eq!(error.class(), CallEffect::NotDone, "{error}");
     });
 }
@@ -133,8 +134,8 @@ fn waiting_on_one_connection_does_not_delay_the_other() {
         let pool = ConnectionPool::new(replicated(&set.master.url(), HEALTHY_MS)).unwrap();
         let hot = pool.connection(ConnectionPurpose::Hot, "a").await.unwrap();
         set.replicas[0].stop();
-        let requests = [add("a", 1)];
-        let waiting = hot.call_and_wait(&requests);
+        let requests = vec![add("a", 1)];
+        let waiting = hot.call_and_wait(requests);
         let unfreezing = async {
             until("the write to run", async || {
                 let read =
@@ -158,9 +159,8 @@ fn a_reply_that_is_cut_off_leaves_every_batch_of_the_group_unknown() {
         let pool = ConnectionPool::new(replicated(&url, HEALTHY_MS)).unwrap();
         let connection = pool.connection(ConnectionPurpose::Hot, "a").await.unwrap();
         proxy.cut_reply("WAIT");
-        let (one, two) = ([add("a", 1)], [add("b", 1)]);
-        let results =
-            join_all([connection.call_and_wait(&one), connection.call_and_wait(&two)]).await;
+        let calls = ["a", "b"].map(|key| connection.call_and_wait(vec![add(key, 1)]));
+        let results = join_all(calls).await;
         for result in results {
             assert_ne!(result.unwrap_err().class(), CallEffect::Refused);
         }
@@ -176,8 +176,8 @@ fn a_forgotten_script_is_waited_for_too() {
         let pool = ConnectionPool::new(replicated(&set.master.url(), HEALTHY_MS)).unwrap();
         let connection = pool.connection(ConnectionPurpose::Hot, "a").await.unwrap();
         set.master.cmd(&["SCRIPT", "FLUSH"]);
-        let requests = [command(&["INCR", "b"]), add("a", 1)];
-        let answers = connection.call_and_wait(&requests).await.unwrap();
+        let requests = vec![command(&["INCR", "b"]), add("a", 1)];
+        let answers = connection.call_and_wait(requests).await.unwrap();
         assert_eq!(answers, [Ok(Value::Int(1)), Ok(Value::Int(1))]);
         assert_eq!(set.replicas[0].text(&["GET", "a"]), "1");
     });
@@ -189,7 +189,7 @@ fn without_replicas_to_wait_for_a_batch_is_answered_at_once() {
     run(async {
         let pool = ConnectionPool::new(options(&redis.url())).unwrap();
         let connection = pool.connection(ConnectionPurpose::Hot, "a").await.unwrap();
-        assert_eq!(connection.call_and_wait(&[add("a", 1)]).await.unwrap(), [Ok(Value::Int(1))]);
+        assert_eq!(connection.call_and_wait(vec![add("a", 1)]).await.unwrap(), [Ok(Value::Int(1))]);
         assert!(redis.try_cmd(&["INFO", "commandstats"]).is_ok());
     });
 }

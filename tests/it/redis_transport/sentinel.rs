@@ -55,7 +55,7 @@ fn a_master_that_is_demoted_is_left_although_it_answers() {
         })
         .await;
         assert!(!old.is_alive());
-        new.call(&[add("a", 1)]).await.unwrap();
+        new.call(vec![add("a", 1)]).await.unwrap();
         let server = set.until_demoted(&set.servers[0]);
         assert_eq!(server.port(), new.identity().node.port);
     });
@@ -82,7 +82,7 @@ fn a_master_that_was_replaced_without_its_knowledge_is_left_although_it_writes()
         let server = set.until_demoted(&set.servers[0]);
         assert_eq!(server.port(), new.identity().node.port);
         assert_eq!(set.servers[0].info("role"), "master", "the old master was not demoted");
-        let error = old.call(&[add("a", 1)]).await.unwrap_err().to_string();
+        let error = old.call(vec![add("a", 1)]).await.unwrap_err().to_string();
         assert!(error.contains("it is no longer a master"), "{error}");
     });
 }
@@ -116,7 +116,7 @@ fn sentinels_are_needed_only_to_find_the_master() {
         for sentinel in &set.sentinels {
             sentinel.kill();
         }
-        assert_eq!(connection.call(&[add("a", 1)]).await.unwrap(), [Ok(Value::Int(1))]);
+        assert_eq!(connection.call(vec![add("a", 1)]).await.unwrap(), [Ok(Value::Int(1))]);
         set.servers[0].cmd(&["CLIENT", "KILL", "TYPE", "normal"]);
         until("the connection to end", async || (!connection.is_alive()).then_some(())).await;
         until_connected(&pool, "a").await;

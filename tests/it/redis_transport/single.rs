@@ -22,8 +22,9 @@ fn a_pipeline_has_an_answer_for_each_request() {
     let redis = Redis::start();
     run(async {
         let pool = connection_pool(&redis.url());
-        let requests = [command(&["SET", "text", "x"]), add("a", 2), add("text", 1), add("a", 3)];
-        let answers = pool.call(ConnectionPurpose::Hot, "a", &requests).await.unwrap();
+        let requests =
+            vec![command(&["SET", "text", "x"]), add("a", 2), add("text", 1), add("a", 3)];
+        let answers = pool.call(ConnectionPurpose::Hot, "a", requests).await.unwrap();
         assert_eq!(answers[0], Ok(Value::Okay));
         assert_eq!((&answers[1], &answers[3]), (&Ok(Value::Int(2)), &Ok(Value::Int(5))));
         let error = answers[2].as_ref().unwrap_err();
@@ -92,7 +93,7 @@ fn a_killed_server_is_found_again_as_another_one() {
         let new = until_connected(&pool, "a").await;
         assert_eq!(new.identity().run_id, redis.run_id());
         assert_ne!(new.identity().run_id, old.identity().run_id);
-        let error = old.call(&[add("a", 1)]).await.unwrap_err();
+        let error = old.call(vec![add("a", 1)]).await.unwrap_err();
         assert_eq!(error.class(), CallEffect::NotDone, "a closed connection stays closed: {error}");
         call(&pool, ConnectionPurpose::Hot, "a", add("a", 1)).await.unwrap();
     });
@@ -112,7 +113,7 @@ fn answered_writes_survive_a_kill_if_the_file_is_written_first() {
             let connection = until_connected(&pool, "a").await;
             let adding = async {
                 // Repeat until the server is killed.
-                while let Ok(answers) = connection.call(&[add("a", 1)]).await {
+                while let Ok(answers) = connection.call(vec![add("a", 1)]).await {
                     let Ok(Value::Int(number)) = answers[0] else { panic!("{answers:?}") };
                     answered = number;
                 }
@@ -141,11 +142,11 @@ fn a_frozen_server_leaves_calls_unknown_and_may_do_them_late() {
         let pool = ConnectionPool::new(short_timeout_options(&redis.url())).unwrap();
         let connection = pool.connection(ConnectionPurpose::Hot, "a").await.unwrap();
         redis.stop();
-        let error = connection.call(&[add("a", 1)]).await.unwrap_err();
+        let error = connection.call(vec![add("a", 1)]).await.unwrap_err();
         assert_eq!(error.class(), CallEffect::Unknown, "{error}");
         assert!(connection.is_alive(), "one time-out does not close the connection");
         while connection.is_alive() {
-            connection.call(&[command(&["PING"])]).await.unwrap_err();
+            connection.call(vec![command(&["PING"])]).await.unwrap_err();
         }
         redis.cont();
         until_connected(&pool, "a").await;
@@ -171,7 +172,7 @@ fn a_black_hole_is_noticed_and_left_when_it_heals() {
         for mode in [Mode::Lose(None), Mode::Hold(None)] {
             let connection = until_connected(&pool, "a").await;
             proxy.set(mode);
-            let error = connection.call(&[add("a", 1)]).await.unwrap_err();
+            let error = connection.call(vec![add("a", 1)]).await.unwrap_err();
             assert_eq!(error.class(), CallEffect::Unknown, "{error}");
             until("the connection to end", async || {
                 let result = call(&pool, ConnectionPurpose::Hot, "a", add("a", 1)).await;
@@ -193,14 +194,14 @@ fn a_reply_that_is_cut_off_leaves_the_call_unknown_and_done() {
         let pool = connection_pool(&url(&proxy));
         let connection = pool.connection(ConnectionPurpose::Hot, "a").await.unwrap();
         proxy.cut_reply("INCRBY");
-        let error = connection.call(&[command(&["INCRBY", "a", "7"])]).await.unwrap_err();
+        let error = connection.call(vec![command(&["INCRBY", "a", "7"])]).await.unwrap_err();
         assert_eq!(error.class(), CallEffect::Unknown, "{error}");
         assert!(!connection.is_alive());
         assert_eq!(redis.text(&["GET", "a"]), "7");
 
         let connection = until_connected(&pool, "a").await;
         proxy.cut_request("INCRBY");
-        let error = connection.call(&[command(&["INCRBY", "a", "7"])]).await.unwrap_err();
+        let error = connection.call(vec![command(&["INCRBY", "a", "7"])]).await.unwrap_err();
         assert_eq!(
             error.class(),
             CallEffect::Unknown,
@@ -210,7 +211,7 @@ fn a_reply_that_is_cut_off_leaves_the_call_unknown_and_done() {
 
         let connection = until_connected(&pool, "a").await;
         proxy.cut_after(Way::ToClient, 3);
-        let error = connection.call(&[command(&["INCRBY", "a", "1000"])]).await.unwrap_err();
+        let error = connection.call(vec![command(&["INCRBY", "a", "1000"])]).await.unwrap_err();
         assert_eq!(error.class(), CallEffect::Unknown, "a truncated reply is no reply: {error}");
         assert_eq!(redis.text(&["GET", "a"]), "1007");
     });
@@ -223,8 +224,8 @@ fn scripts_that_the_server_forgot_are_loaded_again() {
         let pool = connection_pool(&redis.url());
         let connection = pool.connection(ConnectionPurpose::Hot, "a").await.unwrap();
         redis.cmd(&["SCRIPT", "FLUSH"]);
-        let requests = [add("a", 1), command(&["INCR", "b"]), add("a", 10)];
-        let answers = connection.call(&requests).await.unwrap();
+        let requests = vec![add("a", 1), command(&["INCR", "b"]), add("a", 10)];
+        let answers = connection.call(requests).await.unwrap();
         let numbers = [1, 1, 11].map(|number| Ok(Value::Int(number)));
         assert_eq!(answers, numbers);
     });
@@ -238,10 +239,10 @@ fn an_abandoned_call_harms_no_other() {
         let connection = pool.connection(ConnectionPurpose::Hot, "a").await.unwrap();
         for number in 1..=50_i64 {
             // Polled once: possibly sent, but not awaited.
-            let requests = [add("dropped", 1)];
-            let dropped = connection.call(&requests);
+            let requests = vec![add("dropped", 1)];
+            let dropped = connection.call(requests);
             futures_util::future::select(Box::pin(dropped), std::future::ready(())).await;
-            let answers = connection.call(&[add("a", 1)]).await.unwrap();
+            let answers = connection.call(vec![add("a", 1)]).await.unwrap();
             assert_eq!(answers, [Ok(Value::Int(number))]);
         }
     });
@@ -319,7 +320,7 @@ fn connections_outlive_the_runtime_that_asked_for_them() {
     let redis = Redis::start();
     let pool = connection_pool(&redis.url());
     let connection = run(pool.connection(ConnectionPurpose::Hot, "a")).unwrap();
-    let answers = run(connection.call(&[add("a", 1)])).unwrap();
+    let answers = run(connection.call(vec![add("a", 1)])).unwrap();
     assert_eq!(answers, [Ok(Value::Int(1))]);
 }
 

@@ -44,7 +44,7 @@ async fn role(pool: &ConnectionPool) -> Result<Value, String> {
     let connection = connection.map_err(|error| error.to_string())?;
     let mut command = Cmd::new();
     command.arg("ROLE");
-    let answers = connection.call(&[command]).await.map_err(|error| error.to_string())?;
+    let answers = connection.call(vec![command]).await.map_err(|error| error.to_string())?;
     Ok(answers.into_iter().next().unwrap().unwrap())
 }
 

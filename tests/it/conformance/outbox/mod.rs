@@ -10,9 +10,10 @@ use floodgate::domain::{BucketKey, BucketNo, BuyerId, Epoch, OrderIntent, SkuNo,
 pub use floodgate::messages::envelope::intents_in;
 use floodgate::outbox::{
     EndedEntry, Error, NewOutboxDeadLetter, Outbox, OutboxDeadLetter, OutboxEntry, RedisOutbox,
-    RedisOutboxOptions,
 };
+use floodgate::redis::executor::ScriptExecutor;
 use floodgate::redis::scripts::{BucketKeys, Installation};
+use floodgate::redis::transport::ConnectionPurpose;
 use floodgate::runtime::clock::ManualClock;
 use floodgate::tier::connection_pool;
 use redis::{Cmd, Value};
@@ -85,13 +86,10 @@ pub fn open_with_timeout(
     settings.tier = Tier::Gate;
     url.clone_into(&mut settings.redis.url);
     settings.redis.command_timeout_ms = command_timeout_ms;
-    let options = RedisOutboxOptions {
-        pool: connection_pool(&settings).unwrap(),
-        namespace: namespace.to_owned(),
-        installation: INSTALLATION,
-        clock: clock.clone(),
-    };
-    Arc::new(RedisOutbox::new(options, kind))
+    let pool = connection_pool(&settings).unwrap();
+    let purpose = ConnectionPurpose::Relay;
+    let executor = ScriptExecutor::new(pool, purpose, namespace, INSTALLATION);
+    Arc::new(RedisOutbox::new(executor, kind, clock.clone()))
 }
 
 impl Fixture {

@@ -11,7 +11,7 @@
 //! All numbers are big-endian. Scripts do not parse dead letters.
 
 use crate::outbox::{NewOutboxDeadLetter, OutboxDeadLetter};
-use crate::redis::scripts::record::{BrokenRecord, Cursor};
+use crate::redis::scripts::intent::{BrokenRecord, Cursor};
 
 const VERSION: u8 = 1;
 
