@@ -115,13 +115,8 @@ impl ScriptExecutor {
         progress::answered();
         let answers = called.unwrap_or_else(|error| vec![Err(error); calls.len()]);
         let mut results = Vec::with_capacity(calls.len());
-        let mut answers = answers.into_iter();
-        for call in calls {
-            let answer = answers.next().map_or_else(
-                || Err(no_answer(operation)),
-                |answer| answer.map_err(|error| CallError::new(error, operation)),
-            );
-            results.push(match answer {
+        for (call, answer) in calls.iter().zip(answers) {
+            results.push(match answer.map_err(|error| CallError::new(error, operation)) {
                 Ok(answer) => call.parse(answer).map_err(|error| {
                     let (sku, key) = (call.target().sku(), call.target().bucket());
                     CallError::Rejected { operation, sku, key, error }
@@ -135,6 +130,7 @@ impl ScriptExecutor {
         results
     }
 
+    /// Encodes the calls for this connection, and sends them.
     async fn evaluate<A>(
         &self,
         connection: &Connection,

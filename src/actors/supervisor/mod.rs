@@ -157,8 +157,8 @@ impl Supervisor {
             child.report.lock().state = ChildState::Up;
             let started_at = self.clock.now();
             let reason = {
-                // Its drop ends the actor: one whose stalled call ends later must not run beside its
-                // successor, and none runs on after the shutdown has begun.
+                // Its drop ends the actor: one whose stalled call ends later must not run beside
+                // its successor, and none runs on after the shutdown has begun.
                 let _watched = watched;
                 tokio::select! {
                     exit = exit => exit.unwrap_or(ExitReason::Stopped),

@@ -165,7 +165,8 @@ impl<A> Debug for ScriptCall<A> {
 fn byte_strings(of: &Cmd) -> impl ExactSizeIterator<Item = &[u8]> {
     of.args_iter().map(|arg| match arg {
         Arg::Simple(bytes) => bytes,
-        _ => &[],
+        // A script call has no cursor.
+        _ => [].as_slice(),
     })
 }
 

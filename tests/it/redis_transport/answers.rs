@@ -207,13 +207,14 @@ fn foreign_data_and_defects() {
 }
 
 #[test]
-fn a_script_without_source_is_not_sent() {
+fn a_script_without_source_has_no_digest() {
     let redis = Redis::start();
     run(async {
         let mut options = options(&redis.url());
         options.scripts = std::sync::Arc::new([]);
         let pool = ConnectionPool::new(options).unwrap();
-        let error = call(&pool, ConnectionPurpose::Hot, "a", add("a", 1)).await.unwrap_err();
+        let connection = pool.connection(ConnectionPurpose::Hot, "a").await.unwrap();
+        let error = connection.digest("add").unwrap_err();
         assert!(matches!(error, Error::NotSent { .. }), "{error:?}");
     });
 }
