@@ -18,19 +18,17 @@ const LATE_LIMIT: Duration = Duration::from_secs(2);
 pub(crate) async fn run(args: &BenchArgs) -> anyhow::Result<bool> {
     // Declared before the server: the directory is removed after the process has ended.
     let folder;
-    let (server, target, admin) = match (&args.url, &args.internal_url) {
-        (Some(url), Some(internal)) => {
+    let (server, target, admin) =
+        if let (Some(url), Some(internal)) = (&args.url, &args.internal_url) {
             let admin = Admin::at_url(internal, args.admin_token_file.as_deref())?;
             admin.await_ready().await?;
             (None, resolve(url).await?, admin)
-        }
-        _ => {
+        } else {
             folder = testkit::folder(&args.parent())?;
             let server = ServerChild::serve(folder.path(), &args.settings()).await?;
             let (target, admin) = (server.public, server.ready().await?);
             (Some(server), target, admin)
-        }
-    };
+        };
     let sale_id = format!("bench-{}", clock::wall_ms());
     admin.open_sale(&sale_id, args.stock, args.buckets, DAY_S).await?;
     let buy = BuyRequest::new(target, &sale_id, SKU, 1);
