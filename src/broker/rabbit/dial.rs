@@ -72,24 +72,22 @@ pub(super) async fn open(
     limit: Duration,
 ) -> Result<(Connection, ShutdownGuard), BrokerHealthError> {
     let deadline = now_monotonic() + limit;
-    let mut nodes = options.uris.iter().cycle().skip(fastrand::usize(..options.uris.len()));
-    let (mut codes, mut reasons) = (Vec::new(), Vec::new());
-    for untried in (1..=options.uris.len()).rev() {
-        let Some(uri) = nodes.next() else { break };
+    let num_nodes = options.uris.len();
+    let nodes = options.uris.iter().cycle().skip(fastrand::usize(..num_nodes));
+    let (mut first_code, mut reasons) = (None, Vec::new());
+    for (uri, untried) in nodes.zip((1..=num_nodes).rev()) {
         let left = deadline.saturating_duration_since(now_monotonic());
         let untried = u32::try_from(untried).unwrap_or(u32::MAX);
         match open_node(uri, options, name, left / untried).await {
             Ok(opened) => return Ok(opened),
             Err(BrokerHealthError { code, reason }) => {
-                codes.extend(code);
-                reasons.push(match options.uris.len() {
-                    1 => reason,
-                    _ => format!("{}: {reason}", node_name(uri)),
-                });
+                first_code = first_code.or(code);
+                let node = (num_nodes > 1).then(|| format!("{}: ", node_name(uri)));
+                reasons.push(node.unwrap_or_default() + &reason);
             }
         }
     }
-    Err(BrokerHealthError { code: codes.first().copied(), reason: reasons.join("; ") })
+    Err(BrokerHealthError { code: first_code, reason: reasons.join("; ") })
 }
 
 /// Host and port.
