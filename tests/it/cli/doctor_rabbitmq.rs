@@ -107,6 +107,7 @@ fn each_defect_of_a_broker_is_reported_with_its_remedy() {
         examine_broker().assert_ok("broker");
     }
 
+    assert_nodes_are_passed_over(&server, &redis);
     assert_access_errors(&server, &redis);
 }
 
@@ -137,6 +138,24 @@ fn open_dead_letters_of_the_ledger_are_reported() {
     assert_eq!(finding.status, "warn", "{finding:#?}");
     assert!(finding.detail.starts_with("1 open"), "{finding:#?}");
     assert!(finding.remedy.contains("floodgate dlq list"), "{finding:#?}");
+}
+
+/// A connect reaches the one node that is up, with whichever node it begins.
+fn assert_nodes_are_passed_over(server: &RabbitMq, redis: &Redis) {
+    let ports: Vec<Port> = (0..9).map(|_| Port::claim().unwrap()).collect();
+    let dead: Vec<String> = ports.iter().map(|port| port.addr().to_string()).collect();
+    let url = |nodes: &[String]| format!("amqp://guest:guest@{}/%2f", nodes.join(","));
+    for _ in 0..3 {
+        let nodes = [dead.as_slice(), &[server.addr().to_string()]].concat();
+        let found = examine(redis, &url(&nodes));
+        let finding = found.only_problem("broker", "warn");
+        assert_eq!(finding.check, "broker nodes");
+        assert!(finding.detail.starts_with("9 of 10 do not answer: "), "{finding:#?}");
+        assert!(dead.iter().all(|node| finding.detail.contains(node)), "{finding:#?}");
+    }
+    let found = examine(redis, &url(&dead));
+    let finding = found.only_problem("broker", "fail");
+    assert!(dead.iter().all(|node| finding.detail.contains(node)), "{finding:#?}");
 }
 
 fn assert_access_errors(server: &RabbitMq, redis: &Redis) {
