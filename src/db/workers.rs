@@ -13,8 +13,10 @@ use std::thread;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError, bounded, select};
-use parking_lot::RwLock;
-use tokio::sync::{Mutex, mpsc, oneshot};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use super::{Error, ErrorClass};
@@ -22,6 +24,9 @@ use crate::runtime::progress;
 
 /// Sends the result to its caller and returns whether its connection can be used again.
 type Job<C> = Box<dyn FnOnce(Result<&mut C, Error>) -> bool + Send>;
+
+/// What a job does with its connection; the result is put aside.
+type Work<C> = Box<dyn FnOnce(&mut C) -> Result<(), Error> + Send>;
 
 /// Probes that may wait; callers beyond share their answers, or are refused.
 const PROBES_MAX: usize = 4;
@@ -121,7 +126,7 @@ pub struct Workers<C> {
     queues: RwLock<Option<Queues<Sender<Job<C>>>>>,
     outages: Arc<AtomicU64>,
     /// Receives `None` once every thread has ended.
-    ended: Mutex<mpsc::Receiver<Infallible>>,
+    ended: tokio::sync::Mutex<mpsc::Receiver<Infallible>>,
     deadline: Duration,
 }
 
@@ -160,7 +165,12 @@ impl<C: Send + 'static> Workers<C> {
                 reason: format!("cannot start a ledger thread: {error}; raise the thread limit"),
             })?;
         }
-        Ok(Self { queues: RwLock::new(Some(queues)), outages, ended: Mutex::new(ended), deadline })
+        Ok(Self {
+            queues: RwLock::new(Some(queues)),
+            outages,
+            ended: tokio::sync::Mutex::new(ended),
+            deadline,
+        })
     }
 
     /// Runs a job and waits for its result, up to the deadline.
@@ -168,41 +178,81 @@ impl<C: Send + 'static> Workers<C> {
     /// # Errors
     /// The job's own; `Full`, `Closed` and `NotBegun`: the job did not run and will not; `TimedOut`
     /// and `WorkerCrashed`: the outcome is unknown.
-    pub async fn run<T, F>(&self, operation: &'static str, job: F) -> Result<T, Error>
+    pub fn run<T, F>(
+        &self,
+        operation: &'static str,
+        job: F,
+    ) -> impl Future<Output = Result<T, Error>> + Send
     where
         T: Send + 'static,
         F: FnOnce(&mut C) -> Result<T, Error> + Send + 'static,
     {
-        self.wait_for(operation, self.submit(job, |queues| &queues.jobs)?, self.deadline).await
+        self.result_of(operation, job, |queues| &queues.jobs, self.deadline)
     }
 
     /// Runs a probe before the queued jobs, and waits for its result, up to the deadline.
     ///
     /// # Errors
     /// As [`Self::run`].
-    pub async fn probe<T, F>(&self, operation: &'static str, job: F) -> Result<T, Error>
+    pub fn probe<T, F>(
+        &self,
+        operation: &'static str,
+        job: F,
+    ) -> impl Future<Output = Result<T, Error>> + Send
     where
         T: Send + 'static,
         F: FnOnce(&mut C) -> Result<T, Error> + Send + 'static,
     {
-        self.wait_for(operation, self.submit(job, |queues| &queues.probes)?, self.deadline).await
+        self.result_of(operation, job, |queues| &queues.probes, self.deadline)
     }
 
     /// Runs a job without a time limit, such as a scan that its visitor ends.
-    pub async fn run_long<T, F>(&self, operation: &'static str, job: F) -> Result<T, Error>
+    pub fn run_long<T, F>(
+        &self,
+        operation: &'static str,
+        job: F,
+    ) -> impl Future<Output = Result<T, Error>> + Send
     where
         T: Send + 'static,
         F: FnOnce(&mut C) -> Result<T, Error> + Send + 'static,
     {
-        self.wait_for(operation, self.submit(job, |queues| &queues.jobs)?, Duration::MAX).await
+        self.result_of(operation, job, |queues| &queues.jobs, Duration::MAX)
     }
 
-    async fn wait_for<T>(
+    /// Only what names the type of the result is compiled for each job; queues and threads are not.
+    fn result_of<T, F>(
         &self,
         operation: &'static str,
-        mut submitted: SubmittedJob<T>,
+        job: F,
+        queue: ChosenQueue<C>,
         limit: Duration,
-    ) -> Result<T, Error> {
+    ) -> impl Future<Output = Result<T, Error>> + Send
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut C) -> Result<T, Error> + Send + 'static,
+    {
+        let slot = Arc::new(Mutex::new(None));
+        let result = Arc::clone(&slot);
+        let work: Work<C> = Box::new(move |connection| {
+            let done = job(connection)?;
+            *slot.lock() = Some(done);
+            Ok(())
+        });
+        let waiting: BoxFuture<'_, _> =
+            Box::pin(
+                async move { self.wait_for(operation, self.submit(work, queue)?, limit).await },
+            );
+        waiting.map(move |ended| {
+            ended.and_then(|()| result.lock().take().ok_or(Error::WorkerCrashed { operation }))
+        })
+    }
+
+    async fn wait_for(
+        &self,
+        operation: &'static str,
+        mut submitted: SubmittedJob,
+        limit: Duration,
+    ) -> Result<(), Error> {
         let reply = timeout(limit, &mut submitted.reply).await;
         progress::answered();
         match reply {
@@ -213,11 +263,7 @@ impl<C: Send + 'static> Workers<C> {
         }
     }
 
-    fn submit<T, F>(&self, job: F, queue: ChosenQueue<C>) -> Result<SubmittedJob<T>, Error>
-    where
-        T: Send + 'static,
-        F: FnOnce(&mut C) -> Result<T, Error> + Send + 'static,
-    {
+    fn submit(&self, work: Work<C>, queue: ChosenQueue<C>) -> Result<SubmittedJob, Error> {
         let begun = Arc::new(AtomicBool::new(false));
         let (sender, reply) = oneshot::channel();
         let (begun_or_cancelled, outages) = (Arc::clone(&begun), Arc::clone(&self.outages));
@@ -225,7 +271,7 @@ impl<C: Send + 'static> Workers<C> {
             if begun_or_cancelled.swap(true, Ordering::AcqRel) {
                 return true;
             }
-            let result = connection.and_then(job);
+            let result = connection.and_then(work);
             let is_usable = result.is_ok();
             let class = result.as_ref().err().map(Error::class);
             if matches!(class, Some(ErrorClass::Down | ErrorClass::Unknown)) {
@@ -251,20 +297,20 @@ impl<C: Send + 'static> Workers<C> {
 
 /// A job in the queue or on a thread. Dropping it cancels the job: an actor that crashed submits
 /// its work again, and its earlier job must not run after that.
-struct SubmittedJob<T> {
+struct SubmittedJob {
     /// Set by the thread that begins the job or by the caller that cancels it, whichever is first.
     begun: Arc<AtomicBool>,
-    reply: oneshot::Receiver<Result<T, Error>>,
+    reply: oneshot::Receiver<Result<(), Error>>,
 }
 
-impl<T> SubmittedJob<T> {
+impl SubmittedJob {
     /// True when the job had not begun, and never will.
     fn cancel(&self) -> bool {
         !self.begun.swap(true, Ordering::AcqRel)
     }
 }
 
-impl<T> Drop for SubmittedJob<T> {
+impl Drop for SubmittedJob {
     fn drop(&mut self) {
         self.cancel();
     }

@@ -76,7 +76,11 @@ impl<D: Database> SqlLedger<D> {
         Self { readers, scans, writers, clock: Arc::clone(clock) }
     }
 
-    async fn read<T, F>(&self, operation: &'static str, job: F) -> Result<T, Error>
+    fn read<T, F>(
+        &self,
+        operation: &'static str,
+        job: F,
+    ) -> impl Future<Output = Result<T, Error>> + Send
     where
         T: Send + 'static,
         F: FnOnce(&mut D) -> Result<T, Error> + Send + 'static,
@@ -85,7 +89,7 @@ impl<D: Database> SqlLedger<D> {
             conn.limit_job();
             job(conn)
         };
-        self.readers.run(operation, job).await
+        self.readers.run(operation, job)
     }
 
     /// Reads all rows of a SKU, without a limit for the whole job; the visitor may end it early.
