@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use std::vec::IntoIter;
 
 use diesel::connection::{CacheSize, Instrumentation};
-use diesel::mysql::Mysql;
-use diesel::query_builder::{AsQuery, QueryFragment, QueryId};
+use diesel::mysql::{Mysql, MysqlQueryBuilder};
+use diesel::query_builder::bind_collector::RawBytesBindCollector;
+use diesel::query_builder::{AsQuery, CollectedQuery, QueryBuilder, QueryFragment, QueryId};
 use diesel::result::{ConnectionError, DatabaseErrorKind, Error as Diesel};
 use diesel::{ConnectionResult, QueryResult};
 use diesel_async::async_connection_wrapper::{AsyncConnectionWrapper, BlockOn};
@@ -143,6 +144,23 @@ impl Client {
     pub(super) fn answered_at(&self) -> Instant {
         self.answered_at
     }
+
+    /// All rows of a query, within the limit.
+    async fn rows<'query>(
+        &mut self,
+        query: QueryResult<CollectedQuery<Binds>>,
+    ) -> QueryResult<Rows<'_, 'query>> {
+        let (end, query) = (self.limit.end(), query?);
+        let rows = async { self.inner.load(query).await?.map_ok(Ok).try_collect::<Vec<_>>().await };
+        wait_until(end, &mut self.answered_at, rows).await.map(stream::iter)
+    }
+
+    /// The number of rows that a statement changed, within the limit.
+    async fn count(&mut self, query: QueryResult<CollectedQuery<Binds>>) -> QueryResult<usize> {
+        let (end, query) = (self.limit.end(), query?);
+        let answer = self.inner.execute_returning_count(query);
+        wait_until(end, &mut self.answered_at, answer).await
+    }
 }
 
 /// Waits for an answer until `end` and records when it came.
@@ -159,7 +177,21 @@ async fn wait_until<T>(
     answer
 }
 
+/// The values of a query's parameters.
+type Binds = RawBytesBindCollector<Mysql>;
+
+/// A query as text and values, whatever its type was: the driver is compiled once, and not for each
+/// query.
+fn collected(query: &(impl QueryFragment<Mysql> + ?Sized)) -> QueryResult<CollectedQuery<Binds>> {
+    let (mut sql, mut binds) = (MysqlQueryBuilder::new(), Binds::new());
+    query.to_sql(&mut sql, &Mysql)?;
+    query.collect_binds(&mut binds, &mut (), &Mysql)?;
+    Ok(CollectedQuery::new(sql.finish(), query.is_safe_to_cache_prepared(&Mysql)?, binds))
+}
+
 type Row<'conn, 'query> = <AsyncMysqlConnection as AsyncConnectionCore>::Row<'conn, 'query>;
+
+type Rows<'conn, 'query> = Iter<IntoIter<QueryResult<Row<'conn, 'query>>>>;
 
 impl SimpleAsyncConnection for Client {
     async fn batch_execute(&mut self, query: &str) -> QueryResult<()> {
@@ -171,7 +203,7 @@ impl SimpleAsyncConnection for Client {
 impl AsyncConnectionCore for Client {
     type ExecuteFuture<'conn, 'query> = BoxFuture<'conn, QueryResult<usize>>;
     type LoadFuture<'conn, 'query> = BoxFuture<'conn, QueryResult<Self::Stream<'conn, 'query>>>;
-    type Stream<'conn, 'query> = Iter<IntoIter<QueryResult<Row<'conn, 'query>>>>;
+    type Stream<'conn, 'query> = Rows<'conn, 'query>;
     type Row<'conn, 'query> = Row<'conn, 'query>;
     type Backend = Mysql;
 
@@ -181,12 +213,8 @@ impl AsyncConnectionCore for Client {
         T: AsQuery + 'query,
         T::Query: QueryFragment<Mysql> + QueryId + 'query,
     {
-        let Self { inner, answered_at, limit, .. } = self;
-        let (end, answer) = (limit.end(), inner.load(source));
-        Box::pin(async move {
-            let rows = async { answer.await?.map_ok(Ok).try_collect::<Vec<_>>().await };
-            wait_until(end, answered_at, rows).await.map(stream::iter)
-        })
+        let query = collected(&source.as_query());
+        Box::pin(self.rows(query))
     }
 
     fn execute_returning_count<'conn, 'query, T>(
@@ -196,8 +224,8 @@ impl AsyncConnectionCore for Client {
     where
         T: QueryFragment<Mysql> + QueryId + 'query,
     {
-        let answer = self.inner.execute_returning_count(source);
-        Box::pin(wait_until(self.limit.end(), &mut self.answered_at, answer))
+        let query = collected(&source);
+        Box::pin(self.count(query))
     }
 }
 
