@@ -1,11 +1,14 @@
 //! Shutdown: one signal for all tasks, and the background tasks that outlive a request.
 //!
+//! Tasks are boxed: the scheduler is compiled once, and not for each of them.
+//!
 //! No other module spawns tasks outside an actor: the shutdown could not wait for untracked tasks.
 
 use std::future::Future;
 
 use actix_rt::ArbiterHandle;
 use actix_web::dev::Server;
+use futures_util::future::{BoxFuture, LocalBoxFuture};
 use tokio_util::sync::CancellationToken;
 
 /// The shutdown signal of the process. Clones share one signal.
@@ -24,6 +27,7 @@ impl Shutdown {
     pub fn spawn_on(&self, home: &ArbiterHandle, task: impl Future<Output = ()> + Send + 'static) {
         let token = self.token.clone();
         // False only after the thread has ended, during process exit.
+        let task: BoxFuture<'static, ()> = Box::pin(task);
         let _accepted = home.spawn(async move {
             token.run_until_cancelled(task).await;
         });
@@ -42,6 +46,7 @@ impl Shutdown {
 /// Runs a task on this thread to its end, also if the caller stops waiting. `None`: it panicked. A
 /// shutdown does not wait for a task without a caller: each of its steps must be repairable.
 pub async fn run_to_end<T: 'static>(task: impl Future<Output = T> + 'static) -> Option<T> {
+    let task: LocalBoxFuture<'static, T> = Box::pin(task);
     #[expect(clippy::disallowed_methods, reason = "the steps of the task belong together")]
     let task = actix_rt::spawn(task);
     task.await.ok()

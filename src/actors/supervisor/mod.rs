@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use actix::{ActorFutureExt, Addr, AsyncContext, Context, fut};
 use actix_rt::ArbiterHandle;
+use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 use tokio_util::task::TaskTracker;
@@ -56,6 +57,60 @@ pub struct ComponentDown {
     pub restarts_max: u32,
     pub window_ms: u64,
     pub last_exit: String,
+}
+
+impl<A: Supervised> ChildSpec<A> {
+    /// Starts an actor, which ends when `unwatched` does.
+    fn start(&self, incarnation: Incarnation, unwatched: oneshot::Receiver<()>) -> Addr<A> {
+        let (factory, mailbox) = (Arc::clone(&self.factory), self.mailbox);
+        A::start_in_arbiter(&self.arbiter, move |ctx: &mut Context<A>| {
+            ctx.set_mailbox_capacity(mailbox);
+            let unwatched = fut::wrap_future::<_, A>(unwatched);
+            ctx.spawn(unwatched.map(|_, actor, ctx| end(actor, ctx, ExitReason::Stopped)));
+            factory(incarnation)
+        })
+    }
+}
+
+/// Where the address of a child is published, whatever the type of its actor: monitor tasks are
+/// compiled once.
+#[async_trait]
+trait Publication: Send + Sync {
+    /// Starts an actor and publishes its address.
+    fn start(&self, incarnation: Incarnation, unwatched: oneshot::Receiver<()>);
+
+    /// Withdraws the address of an actor that has ended.
+    fn withdraw(&self);
+
+    /// Whether the child is to end, because the last clone of its address is dropped.
+    fn is_abandoned(&self) -> bool;
+
+    /// Returns when [`Self::is_abandoned`].
+    async fn abandoned(&self);
+}
+
+#[async_trait]
+impl<A: Supervised> Publication for (ChildSpec<A>, watch::Sender<Option<Addr<A>>>) {
+    fn start(&self, incarnation: Incarnation, unwatched: oneshot::Receiver<()>) {
+        let (spec, address) = self;
+        address.send_replace(Some(spec.start(incarnation, unwatched)));
+    }
+
+    fn withdraw(&self) {
+        self.1.send_replace(None);
+    }
+
+    fn is_abandoned(&self) -> bool {
+        self.0.ends_with_last_address && self.1.is_closed()
+    }
+
+    async fn abandoned(&self) {
+        let (spec, address) = self;
+        if !spec.ends_with_last_address {
+            std::future::pending().await
+        }
+        address.closed().await;
+    }
 }
 
 #[derive(Debug)]
@@ -129,31 +184,25 @@ impl Supervisor {
         let child = Arc::new(Child { report: Mutex::new(report), progress: Arc::default() });
         self.children.lock().push(Arc::clone(&child));
         let (address, current) = watch::channel(None);
-        let monitor = self.clone().monitor(spec, child, address);
+        let fault_injector = spec.fault_injector;
+        let monitor = self.clone().monitor(Box::new((spec, address)), child, fault_injector);
         self.shutdown.spawn_on(&self.home, monitor);
         Address { current }
     }
 
-    async fn monitor<A: Supervised>(
+    async fn monitor(
         self,
-        spec: ChildSpec<A>,
+        publication: Box<dyn Publication>,
         child: Arc<Child>,
-        address: watch::Sender<Option<Addr<A>>>,
+        fault_injector: FaultInjector,
     ) {
         let mut spent = VecDeque::new();
         let mut backoff = self.new_backoff();
-        while !(spec.ends_with_last_address && address.is_closed()) {
+        while !publication.is_abandoned() {
             let (progress, running) = (Arc::clone(&child.progress), self.running.token());
-            let (incarnation, exit) = Incarnation::new(progress, spec.fault_injector, running);
-            let (factory, mailbox) = (Arc::clone(&spec.factory), spec.mailbox);
+            let (incarnation, exit) = Incarnation::new(progress, fault_injector, running);
             let (watched, unwatched) = oneshot::channel::<()>();
-            let addr = A::start_in_arbiter(&spec.arbiter, move |ctx: &mut Context<A>| {
-                ctx.set_mailbox_capacity(mailbox);
-                let unwatched = fut::wrap_future::<_, A>(unwatched);
-                ctx.spawn(unwatched.map(|_, actor, ctx| end(actor, ctx, ExitReason::Stopped)));
-                factory(incarnation)
-            });
-            address.send_replace(Some(addr));
+            publication.start(incarnation, unwatched);
             child.report.lock().state = ChildState::Up;
             let started_at = self.clock.now();
             let reason = {
@@ -163,10 +212,10 @@ impl Supervisor {
                 tokio::select! {
                     exit = exit => exit.unwrap_or(ExitReason::Stopped),
                     () = self.stalled(&child.progress) => ExitReason::Stalled,
-                    () = address.closed(), if spec.ends_with_last_address => break,
+                    () = publication.abandoned() => break,
                 }
             };
-            address.send_replace(None);
+            publication.withdraw();
             let now = self.clock.now();
             if now.duration_since(started_at)
                 > Duration::from_millis(self.settings.restart_window_ms)
@@ -176,7 +225,7 @@ impl Supervisor {
             let allowed = self.spend(&mut spent, now);
             child.record_exit(&reason, allowed);
             if !allowed {
-                self.give_up(&spec.name, &reason);
+                self.give_up(&child.report.lock().name, &reason);
                 return;
             }
             tokio::time::sleep(backoff.next_wait(fastrand::f64())).await;

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use actix::{Actor, ActorContext, ActorFutureExt, Addr, AsyncContext, Context, Handler, fut};
 use futures_util::FutureExt;
+use futures_util::future::LocalBoxFuture;
 use tokio::sync::{oneshot, watch};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
@@ -94,6 +95,9 @@ macro_rules! supervised {
 }
 pub(in crate::actors) use supervised;
 
+/// A step of an actor.
+type Step<A> = Box<dyn FnOnce(&mut A, &mut Context<A>)>;
+
 /// Runs a synchronous step; a panic in it terminates this actor only.
 pub fn step<A: Supervised>(
     actor: &mut A,
@@ -151,6 +155,11 @@ pub fn spawn_wait<A, F, T>(
     F: Future<Output = T> + 'static,
     T: 'static,
 {
+    // Boxed: panic guard and mailbox are compiled for each actor, and not for each step.
+    let work: LocalBoxFuture<'static, Step<A>> = Box::pin(async move {
+        let value = work.await;
+        Box::new(move |actor: &mut A, ctx: &mut Context<A>| then(actor, ctx, value)) as Step<A>
+    });
     let fault = actor.incarnation().fault_injector.choose();
     let guarded = AssertUnwindSafe(async move {
         panic_if_chosen(fault, FaultPoint::Before);
@@ -158,7 +167,7 @@ pub fn spawn_wait<A, F, T>(
     })
     .catch_unwind();
     ctx.spawn(fut::wrap_future::<_, A>(guarded).map(move |done, actor, ctx| match done {
-        Ok(value) => step(actor, ctx, |actor, ctx| then(actor, ctx, value)),
+        Ok(then) => step(actor, ctx, then),
         Err(panic) => end(actor, ctx, ExitReason::Panicked(text_of(panic.as_ref()))),
     }));
 }
