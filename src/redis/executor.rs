@@ -111,8 +111,10 @@ impl ScriptExecutor {
         calls: &[&ScriptCall<A>],
         operation: &'static str,
     ) -> Vec<Result<A, CallError>> {
-        let called = self.evaluate(connection, calls).await;
-        progress::answered();
+        let called = match self.commands(connection, calls) {
+            Ok(commands) => self.evaluate(connection, commands).await,
+            Err(error) => Err(error),
+        };
         let answers = called.unwrap_or_else(|error| vec![Err(error); calls.len()]);
         let mut results = Vec::with_capacity(calls.len());
         for (call, answer) in calls.iter().zip(answers) {
@@ -122,7 +124,9 @@ impl ScriptExecutor {
                     CallError::Rejected { operation, sku, key, error }
                 }),
                 Err(error @ CallError::Damaged { .. }) => {
-                    Err(error.on(&mistyped_keys(connection, call).await))
+                    let keys = call.iter_keys().map(|key| String::from_utf8_lossy(key).into());
+                    let mistyped = mistyped_keys(connection, call.script().name(), keys.collect());
+                    Err(error.on(&mistyped.await))
                 }
                 Err(error) => Err(error),
             });
@@ -130,12 +134,12 @@ impl ScriptExecutor {
         results
     }
 
-    /// Encodes the calls for this connection, and sends them.
-    async fn evaluate<A>(
+    /// Encodes the calls for this connection.
+    fn commands<A>(
         &self,
         connection: &Connection,
         calls: &[&ScriptCall<A>],
-    ) -> Result<PipelineAnswers, TransportError> {
+    ) -> Result<Vec<Cmd>, TransportError> {
         // The installation and server that a bucket must have on this connection.
         let server = Arc::clone(connection.server());
         let fence = BucketFence { installation: self.installation, server };
@@ -143,11 +147,21 @@ impl ScriptExecutor {
             let digest = connection.digest(call.script().name())?;
             Ok(call.command("EVALSHA", digest, &fence))
         };
-        let commands = calls.iter().map(command).collect::<Result<_, TransportError>>()?;
-        match self.purpose {
+        calls.iter().map(command).collect()
+    }
+
+    /// Sends encoded calls.
+    async fn evaluate(
+        &self,
+        connection: &Connection,
+        commands: Vec<Cmd>,
+    ) -> Result<PipelineAnswers, TransportError> {
+        let answers = match self.purpose {
             ConnectionPurpose::Hot => connection.call_and_wait(commands).await,
             _ => connection.call(commands).await,
-        }
+        };
+        progress::answered();
+        answers
     }
 
     /// Sends plain commands on one key as one pipeline. Returns the first error, if there is one.
@@ -244,11 +258,9 @@ pub fn damaged(key: &str, what: &dyn Display) -> CallError {
 }
 
 /// The keys of a call with a wrong type, for the error message: Redis does not name them.
-async fn mistyped_keys<A>(connection: &Connection, call: &ScriptCall<A>) -> String {
-    let keys: Vec<_> = call.iter_keys().map(String::from_utf8_lossy).collect();
+async fn mistyped_keys(connection: &Connection, script: &str, keys: Vec<String>) -> String {
     let types = keys.iter().map(|key| redis::cmd("TYPE").arg(&**key).to_owned()).collect();
     let types = connection.call(types).await.unwrap_or_default();
-    let script = call.script().name();
     let mistyped = keys.iter().zip(&types).filter_map(|(key, kind)| {
         let Ok(Value::SimpleString(kind)) = kind else { return None };
         let name = key.rsplit_once("}:").map_or("", |(_, name)| name);
@@ -263,7 +275,7 @@ async fn mistyped_keys<A>(connection: &Connection, call: &ScriptCall<A>) -> Stri
     });
     let mistyped: Vec<_> = mistyped.collect();
     if mistyped.is_empty() {
-        keys.first().cloned().unwrap_or_default().into()
+        keys.into_iter().next().unwrap_or_default()
     } else {
         mistyped.join(", ")
     }
