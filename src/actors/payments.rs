@@ -64,7 +64,7 @@ impl ActorSystem {
             metrics: Arc::clone(&self.metrics),
         };
         let every_ms = self.settings.maintenance.every_ms;
-        self.start_periodic("hint_publisher", &self.engine, every_ms, publisher);
+        self.start_leased("hint_publisher", &self.engine, every_ms, publisher);
         let consumer = HintConsumer {
             deps,
             subscriber: Arc::clone(&pipeline.subscriber),

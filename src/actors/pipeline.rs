@@ -4,12 +4,12 @@
 use std::sync::Arc;
 
 use actix_rt::{Arbiter, ArbiterHandle};
-use futures_util::future::join_all;
+use futures_util::future::{BoxFuture, join_all};
 
 use super::event_publisher::{self, EventPublisher};
 use super::orphan_rescuer::OrphanRescuer;
 use super::outbox_relay::{OutboxRelay, RelayDeps};
-use super::periodic::Periodic;
+use super::periodic::{Periodic, Task};
 use super::reconciler::{self, Reconciler};
 use super::system::{ActorSystem, fault_injector};
 use crate::actors::dead_letter_collector::{CollectorDeps, DeadLetterCollector};
@@ -20,13 +20,14 @@ use crate::runtime::unique_name;
 use crate::services::order_feed::OrderFeed;
 use crate::tier::Pipeline;
 
+/// Quiets one actor.
+pub(super) type QuietOne = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
+
 /// The running pipeline actors.
 pub(super) struct PipelineActors {
     relays: Vec<Address<OutboxRelay>>,
     consumers: Vec<Address<OrderConsumer>>,
     rescuer: Option<Address<Periodic<OrphanRescuer>>>,
-    reconciler: Option<Address<Periodic<Reconciler>>>,
-    event_publisher: Option<Address<Periodic<EventPublisher>>>,
 }
 
 impl PipelineActors {
@@ -52,7 +53,7 @@ impl PipelineActors {
             };
             system.start_periodic("orphan_rescuer", &arbiter, every_ms, rescuer)
         });
-        let reconciler = role.maintains().then(|| {
+        if role.maintains() {
             let reconciler = Reconciler {
                 backends: system.backends.clone(),
                 pipeline: pipeline.clone(),
@@ -63,24 +64,40 @@ impl PipelineActors {
                 clock: Arc::clone(&system.clock),
                 metrics: Arc::clone(&system.metrics),
             };
-            system.start_periodic("reconciler", &arbiter, every_ms, reconciler)
-        });
-        let publishes = role.maintains() && system.settings.events.exchange;
-        let event_publisher = publishes.then(|| start_event_publisher(system, pipeline, &arbiter));
-        Self { relays, consumers, rescuer, reconciler, event_publisher }
+            system.start_leased("reconciler", &arbiter, every_ms, reconciler);
+            if system.settings.events.exchange {
+                start_event_publisher(system, pipeline, &arbiter);
+            }
+        }
+        Self { relays, consumers, rescuer }
     }
 
-    /// Waits until the rescuer has stopped and reconciler and event publisher have released their
-    /// leases, then until the relays have finished their round and given their entries back, then
-    /// until the consumers have finished the deliveries in flight; the broker delivers the others
-    /// elsewhere.
+    /// Waits until the rescuer has stopped, then until the relays have finished their round and
+    /// given their entries back, then until the consumers have finished the deliveries in flight;
+    /// the broker delivers the others elsewhere.
     pub(super) async fn quiet(&self) {
         join_all(self.rescuer.iter().map(quiet_one)).await;
-        join_all(self.reconciler.iter().map(quiet_one)).await;
-        join_all(self.event_publisher.iter().map(quiet_one)).await;
         // A rescuer reclaims the entries of a relay that crashes now.
         join_all(self.relays.iter().map(quiet_one)).await;
         join_all(self.consumers.iter().map(quiet_one)).await;
+    }
+}
+
+impl ActorSystem {
+    /// As [`Self::start_periodic`], for a task that holds a lease: at the shutdown it finishes its
+    /// run and releases the lease, so that another process takes it at once.
+    pub(super) fn start_leased<T: Task>(
+        &self,
+        name: &'static str,
+        arbiter: &ArbiterHandle,
+        every_ms: u64,
+        task: T,
+    ) {
+        let address = self.start_periodic(name, arbiter, every_ms, task);
+        self.leased.lock().push(Box::new(move || {
+            let address = address.clone();
+            Box::pin(async move { quiet_one(&address).await })
+        }));
     }
 }
 
@@ -136,11 +153,7 @@ fn start_consumer(
     system.start_actor(&name, "order_consumer", &system.engine, factory)
 }
 
-fn start_event_publisher(
-    system: &ActorSystem,
-    pipeline: &Pipeline,
-    arbiter: &ArbiterHandle,
-) -> Address<Periodic<EventPublisher>> {
+fn start_event_publisher(system: &ActorSystem, pipeline: &Pipeline, arbiter: &ArbiterHandle) {
     let (ledger, clock) = (&system.backends.ledger, &system.clock);
     let publisher = EventPublisher {
         feed: OrderFeed::new(
@@ -156,7 +169,7 @@ fn start_event_publisher(
         metrics: Arc::clone(&system.metrics),
     };
     let every_ms = system.settings.maintenance.every_ms;
-    system.start_periodic("event_publisher", arbiter, every_ms, publisher)
+    system.start_leased("event_publisher", arbiter, every_ms, publisher);
 }
 
 fn start_dead_letter_collector(system: &ActorSystem, pipeline: &Pipeline, arbiter: &ArbiterHandle) {

@@ -4,11 +4,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use actix_rt::{Arbiter, ArbiterHandle};
+use futures_util::future::join_all;
 use parking_lot::Mutex;
 
 use super::outbox_relay::RelayHandle;
 use super::periodic::{Periodic, Task};
-use super::pipeline::PipelineActors;
+use super::pipeline::{PipelineActors, QuietOne};
 use super::stock_gate::{Dispatch, GateDeps, GateDirectory, GateHandle, StockGate};
 use super::supervisor::{ChildSpec, Supervisor};
 use crate::actors::ledger_writer::batch::WriterDeps;
@@ -67,6 +68,8 @@ pub struct ActorSystem {
     pub streams: Arc<StreamRegistry>,
     pipeline: OnceLock<PipelineActors>,
     stock_returner: OnceLock<Address<Periodic<StockReturner>>>,
+    /// One for each actor with a lease.
+    pub(super) leased: Mutex<Vec<QuietOne>>,
     /// One thread for gates and ledger writer: a submission is then a push to a local queue.
     pub(super) engine: ArbiterHandle,
 }
@@ -134,6 +137,7 @@ impl ActorSystem {
             )),
             pipeline: OnceLock::new(),
             stock_returner: OnceLock::new(),
+            leased: Mutex::default(),
             engine,
         };
         system.start_readers();
@@ -307,16 +311,24 @@ impl ActorSystem {
         }
     }
 
-    /// Quiets gates, then the pipeline actors, then the ledger writer: each group accepts no new
-    /// work and finishes its work in flight. Waits at most `deadline` in all; returns the groups
-    /// that did not finish.
+    /// Quiets gates, then the actors with a lease, then the pipeline actors, then the ledger
+    /// writer: each group accepts no new work and finishes its work in flight. Waits at most
+    /// `deadline` in all; returns the groups that did not finish.
     pub async fn quiet(&self, deadline: Duration) -> Vec<&'static str> {
-        let mut late = vec!["stock gates", "relays and order consumers", "ledger writer"];
+        let mut late = vec![
+            "stock gates",
+            "tasks with a lease",
+            "relays and order consumers",
+            "ledger writer",
+        ];
         let in_order = async {
             for gate in self.directory.all() {
                 // The requests of a gate that crashes now stay in the stock, for the next start.
                 quiet_one(&gate.address).await;
             }
+            late.remove(0);
+            let leased: Vec<_> = self.leased.lock().iter().map(|quiet| quiet()).collect();
+            join_all(leased).await;
             late.remove(0);
             if let Some(pipeline) = self.pipeline.get() {
                 pipeline.quiet().await;

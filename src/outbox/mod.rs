@@ -99,7 +99,7 @@ pub struct NewOutboxDeadLetter {
     pub attempts: u32,
 }
 
-/// One result for each bucket.
+/// Results of calls on many buckets.
 pub type PerBucket<T> = Vec<(BucketKey, Result<T, Error>)>;
 
 /// The counts of one bucket's outbox.

@@ -23,6 +23,9 @@ use crate::services::catalog::CatalogSale;
 /// Greatest age of a page, in milliseconds. Its numbers are `http.sales_refresh_ms` old already.
 const AGE_MAX_MS: u64 = 100;
 
+/// Age of a page without readers: its sale is over.
+const UNREAD_AGE: Duration = Duration::from_mins(10);
+
 const LIMIT_DEFAULT: u32 = 100;
 const LIMIT_MAX: u32 = 200;
 
@@ -84,12 +87,19 @@ impl SalePages {
             members,
             hash,
         });
+        self.put(Arc::clone(&page));
+        page
+    }
+
+    /// Replaces the sale's page, and drops those of sales that are over.
+    fn put(&self, page: Arc<CachedPage>) {
         self.pages.rcu(|old| {
             let mut new = HashMap::clone(old);
-            new.insert(listed.sale.id.clone(), Arc::clone(&page));
+            let age = |old: &CachedPage| page.rendered_at.duration_since(old.rendered_at);
+            new.retain(|_, old| age(old) < UNREAD_AGE);
+            new.insert(page.listed.sale.id.clone(), Arc::clone(&page));
             new
         });
-        page
     }
 }
 
@@ -173,4 +183,38 @@ fn respond(request: &HttpRequest, hash: u64, body: impl FnOnce() -> String) -> H
         return answer.finish();
     }
     answer.insert_header((CONTENT_TYPE, HeaderValue::from_static("application/json"))).body(body())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{Sale, samples};
+    use crate::runtime::clock::now_monotonic;
+
+    #[test]
+    fn the_page_of_a_sale_that_is_over_is_dropped() {
+        let pages = SalePages::new(50);
+        let begun = now_monotonic();
+        let page = |id: &str, rendered_at| CachedPage {
+            listed: Arc::new(CatalogSale {
+                sale: Sale { id: id.parse().unwrap(), ..samples::sale() },
+                skus: Vec::new(),
+            }),
+            rendered_at,
+            num_reads: AtomicU32::new(1),
+            poll_after_ms: 1_000,
+            members: String::new(),
+            hash: 0,
+        };
+        let kept = || {
+            let mut ids: Vec<_> = pages.pages.load().keys().map(SaleId::to_string).collect();
+            ids.sort_unstable();
+            ids
+        };
+        pages.put(Arc::new(page("over", begun)));
+        pages.put(Arc::new(page("sold", begun + UNREAD_AGE / 2)));
+        assert_eq!(kept(), ["over", "sold"]);
+        pages.put(Arc::new(page("sold", begun + UNREAD_AGE)));
+        assert_eq!(kept(), ["sold"]);
+    }
 }

@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
+use floodgate::config::Tier;
 use floodgate::runtime::clock::now_monotonic;
 use serde_json::{Value as Json, json};
 use tempfile::TempDir;
 
+use crate::support::TestApp;
 use crate::support::admin::open_sale;
+use crate::support::app::fresh_settings;
 use crate::support::gate::buy;
 use crate::support::process::Server;
 use crate::support::wait::until;
@@ -55,4 +58,20 @@ async fn a_reader_who_waits_for_order_events_is_answered_when_the_server_stops()
     let took = now_monotonic().duration_since(begun);
     assert_eq!(events, json!([]));
     assert!(took < Duration::from_secs(25), "{took:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_stops_gives_up_its_leases_for_another_process() {
+    let (mut settings, stores) = fresh_settings(Tier::Pipeline);
+    settings.events.exchange = true;
+    settings.payment.delay_queues_s = vec!["900".to_owned()];
+    (settings.maintenance.every_ms, settings.maintenance.rescue_every_ms) = (50, 50);
+    let redis = stores.redis.as_ref().unwrap();
+    let app = TestApp::start(settings);
+    let leases = ["event_publisher", "hint_publisher", "reconciler"]
+        .map(|name| format!("{}:lease:{name}", app.settings.namespace));
+    let num_held = || leases.iter().filter(|key| redis.text(&["EXISTS", key]) == "1").count();
+    until("every lease", async || (num_held() == leases.len()).then_some(())).await;
+    app.stop();
+    assert_eq!(num_held(), 0);
 }
