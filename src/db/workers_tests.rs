@@ -219,7 +219,10 @@ async fn a_full_queue_rejects_jobs_and_a_closed_one_finishes_its_jobs() {
     let (workers, _) = one_writer(1, NEVER);
     let (blocked, running) = occupy(&workers);
     let (sender, ran) = channel();
-    let send = move |_: &mut SqliteConnection| Ok(sender.send(7).unwrap());
+    let send = move |_: &mut SqliteConnection| {
+        sender.send(7).unwrap();
+        Ok(())
+    };
     let waiting = workers.submit(Box::new(send), |queues| &queues.jobs).unwrap();
     assert_eq!(workers.num_waiting(), 1);
     assert!(matches!(workers.run("writing", |_| Ok(())).await, Err(Error::Full)));

@@ -106,10 +106,11 @@ impl<A: Supervised> Publication for (ChildSpec<A>, watch::Sender<Option<Addr<A>>
 
     async fn abandoned(&self) {
         let (spec, address) = self;
-        if !spec.ends_with_last_address {
-            std::future::pending().await
+        if spec.ends_with_last_address {
+            address.closed().await;
+        } else {
+            std::future::pending::<()>().await;
         }
-        address.closed().await;
     }
 }
 
