@@ -17,11 +17,11 @@ part() { # description, limit, folders of src/
 }
 way=(messages stock redis outbox broker watermark lease)
 part 'click to order: stores' 12250 "${way[@]/#/src/}"
-part 'actors' 9900 src/actors
-part 'ledger' 10000 src/db
+part 'actors' 10000 src/actors
+part 'ledger' 10050 src/db
 part 'rules and services' 9450 src/domain src/services
 part 'payment providers' 1650 src/payment
-part 'front door' 12050 src/http src/tickets src/limits
+part 'front door' 12100 src/http src/tickets src/limits
 part 'command line and settings' 9700 src/cli src/config
 part 'process, network, metrics' 3500 src/runtime src/observe src/net src/tier ':(glob)src/*.rs'
 row 'lines in crates/ and bench/' "$(lines crates bench)" 7450
