@@ -26,8 +26,8 @@ impl Shutdown {
     /// Runs a background task on the thread of `home` until it ends or the shutdown begins.
     pub fn spawn_on(&self, home: &ArbiterHandle, task: impl Future<Output = ()> + Send + 'static) {
         let token = self.token.clone();
-        // False only after the thread has ended, during process exit.
         let task: BoxFuture<'static, ()> = Box::pin(task);
+        // False only after the thread has ended, during process exit.
         let _accepted = home.spawn(async move {
             token.run_until_cancelled(task).await;
         });

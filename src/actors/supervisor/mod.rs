@@ -85,7 +85,7 @@ trait Publication: Send + Sync {
     /// Whether the child is to end, because the last clone of its address is dropped.
     fn is_abandoned(&self) -> bool;
 
-    /// Returns when [`Self::is_abandoned`].
+    /// Returns when [`Self::is_abandoned`] is true.
     async fn abandoned(&self);
 }
 
@@ -226,7 +226,8 @@ impl Supervisor {
             let allowed = self.spend(&mut spent, now);
             child.record_exit(&reason, allowed);
             if !allowed {
-                self.give_up(&child.report.lock().name, &reason);
+                let name = child.report.lock().name.clone();
+                self.give_up(&name, &reason);
                 return;
             }
             tokio::time::sleep(backoff.next_wait(fastrand::f64())).await;

@@ -23,7 +23,7 @@ use crate::services::catalog::CatalogSale;
 /// Greatest age of a page, in milliseconds. Its numbers are `http.sales_refresh_ms` old already.
 const AGE_MAX_MS: u64 = 100;
 
-/// Age of a page without readers: its sale is over.
+/// A page that was not read for this long is dropped: most likely its sale is over.
 const UNREAD_AGE: Duration = Duration::from_mins(10);
 
 const LIMIT_DEFAULT: u32 = 100;
@@ -91,7 +91,7 @@ impl SalePages {
         page
     }
 
-    /// Replaces the sale's page, and drops those of sales that are over.
+    /// Replaces the sale's page, and drops those that were not read for [`UNREAD_AGE`].
     fn put(&self, page: Arc<CachedPage>) {
         self.pages.rcu(|old| {
             let mut new = HashMap::clone(old);
