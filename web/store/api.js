@@ -6,6 +6,8 @@
 import { read, write } from "./records.js";
 
 const CALL_MS = 15000;
+/** The server says something at least every 15 s: an event stream that says less is dead. */
+const SILENT_MS = 40000;
 
 export const { auth } = document.documentElement.dataset;
 
@@ -74,7 +76,9 @@ export async function call(method, path, body, ms = CALL_MS) {
     const answer = await fetch(path, init);
     const seconds = Number(answer.headers.get("Retry-After"));
     const retryAfterMs = seconds > 0 ? seconds * 1000 : null;
-    return { status: answer.status, body: await answer.json().catch(() => null), retryAfterMs };
+    const body = await answer.json().catch(() => null);
+    // A success that cannot be read, as of a login page of the network, is no answer of the shop.
+    return { status: answer.ok && body === null ? 0 : answer.status, body, retryAfterMs };
   } catch {
     return { status: 0, body: null, retryAfterMs: null };
   }
@@ -84,11 +88,23 @@ const id = encodeURIComponent;
 
 // The server's clock: its time at the middle of the call with the shortest round trip of eight.
 const samples = [];
+/** Most milliseconds by which two clocks drift apart while the page is shown. */
+const DRIFT_MS = 1000;
 
+/**
+ * The page's own clock stands still while the device sleeps, and the device's clock may be set:
+ * the page's clock counts as long as both go on alike, then that of the device.
+ */
 export const serverNow = () => {
-  if (samples.length === 0) return Date.now();
-  const best = samples.reduce((a, b) => (b.trip < a.trip ? b : a));
-  return performance.now() + best.offset;
+  const [own, device] = [performance.now(), Date.now()];
+  const goesOn = (sample) => Math.abs(device - sample.device - (own - sample.own)) < DRIFT_MS;
+  const even = samples.filter(goesOn);
+  if (even.length > 0) {
+    const best = even.reduce((a, b) => (b.trip < a.trip ? b : a));
+    return best.time + own - best.own;
+  }
+  const last = samples.at(-1);
+  return last ? last.time + device - last.device : device;
 };
 
 async function timed(path) {
@@ -96,8 +112,9 @@ async function timed(path) {
   const answer = await call("GET", path);
   const time = Date.parse(answer.body?.server_time);
   if (!Number.isNaN(time)) {
-    const trip = performance.now() - sent;
-    samples.push({ trip, offset: time - sent - trip / 2 });
+    const own = performance.now();
+    const trip = own - sent;
+    samples.push({ trip, time: time + trip / 2, own, device: Date.now() });
     if (samples.length > 8) samples.shift();
   }
   return answer;
@@ -106,18 +123,21 @@ async function timed(path) {
 export const sales = (cursor) => timed(`v1/sales${cursor ? `?cursor=${id(cursor)}` : ""}`);
 export const sale = (saleId) => timed(`v1/sales/${id(saleId)}`);
 
-/** The first pages of the sales, as one. */
-export async function allSales(pages) {
-  const answer = await sales();
-  const found = answer.body?.sales ?? [];
+/** The first pages of a list, as one; `name`: the member that holds the list. */
+async function firstPages(pages, read, name) {
+  const answer = await read();
+  const found = answer.body?.[name] ?? [];
   for (let left = pages - 1; left > 0 && answer.body?.next_cursor; left -= 1) {
-    const { status, body } = await sales(answer.body.next_cursor);
-    if (status !== 200) return { ...answer, status };
-    found.push(...body.sales);
-    answer.body.next_cursor = body.next_cursor;
+    const next = await read(answer.body.next_cursor);
+    if (next.status !== 200) return next;
+    found.push(...next.body[name]);
+    answer.body.next_cursor = next.body.next_cursor;
   }
   return answer;
 }
+
+export const allSales = (pages) => firstPages(pages, sales, "sales");
+export const allOrders = (pages) => firstPages(pages, orders, "orders");
 
 export const mine = (saleId) => call("GET", `v1/sales/${id(saleId)}/mine`);
 export const requestId = (saleId, sku) =>
@@ -138,9 +158,17 @@ export const cancel = (requestId) => call("DELETE", `v1/orders/${id(requestId)}`
  * Calls back with each state. Resolves to true after an end state, false if the page has to poll.
  */
 export async function events(requestId, signal, callback) {
+  const silence = new AbortController();
+  let timer = null;
+  const heard = () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => silence.abort(), SILENT_MS);
+  };
   try {
+    heard();
     const headers = { Accept: "text/event-stream", ...credentials() };
-    const init = { headers, cache: "no-store", signal };
+    const either = AbortSignal.any([signal, silence.signal]);
+    const init = { headers, cache: "no-store", signal: either };
     const answer = await fetch(`v1/requests/${id(requestId)}/events`, init);
     if (answer.status !== 200) return false;
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -148,6 +176,7 @@ export async function events(requestId, signal, callback) {
     for (;;) {
       const { value, done } = await reader.read();
       if (done) return false;
+      heard();
       text += value;
       const parts = text.split("\n\n");
       text = parts.pop();
@@ -161,6 +190,8 @@ export async function events(requestId, signal, callback) {
     }
   } catch {
     return false;
+  } finally {
+    clearTimeout(timer);
   }
 }
 

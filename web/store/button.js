@@ -18,6 +18,8 @@ const POLL_MS = 1000;
 const UNREACHABLE_MS = 2000;
 
 const FINAL = ["sold-out", "ended", "barred"];
+/** States of an order that stands. */
+const LIVE = ["pending_payment", "paying", "paid"];
 
 /** The first state of a SKU's button; `policy` is the policy's kind. */
 export function initial(policy, ticketRequired = false) {
@@ -37,6 +39,7 @@ export function initial(policy, ticketRequired = false) {
     owned: null,
     limit: null,
     order: null,
+    orderEnded: false,
     since: 0,
     retryAt: null,
   };
@@ -63,6 +66,7 @@ function rest(state, changes = {}, effects = []) {
   if (next.limit !== null && next.owned !== null && next.owned >= next.limit) {
     return go(next, "limit", {}, effects);
   }
+  if (next.orderEnded) return go(next, "failed", { note: "order-ended" }, effects);
   if (sale.soldOut) return go(next, "failed", { note: "sold-out" }, effects);
   return go(next, "idle", { note: changes.note ?? null }, effects);
 }
@@ -78,7 +82,8 @@ function send(state, record, now, changes = {}) {
 
 function click(state, event) {
   if (state.name === "unknown" && state.record) {
-    return send(state, state.record, event.now, { tries: 0, renewed: false });
+    const again = { ...state, tries: 0, renewed: false, since: event.now };
+    return prepared(again, state.record, event.now);
   }
   if (state.name !== "idle") return stay(state);
   const fresh = { tries: 0, renewed: false, retried: false, released: false, since: event.now };
@@ -119,13 +124,14 @@ function requestId(state, event) {
 function idRefused(state, event) {
   if (state.name !== "queued") return stay(state);
   if (event.status === 401) return rest(state, { note: "stranger" }, [{ do: "sign-in" }]);
+  if (event.status === 503 || event.status === 429) return busy(state, event);
   return rest(state, { note: event.status ? "refused" : "unsent" });
 }
 
 /** Another tab, or an earlier visit, has begun a purchase: this tab shows it. */
 function record(state, event) {
   if (event.record === null) {
-    const isOurs = state.record && ["queued", "unknown"].includes(state.name);
+    const isOurs = state.record?.request_id && ["queued", "unknown"].includes(state.name);
     // The end is read from the status; without one nothing was accepted.
     if (!isOurs) return stay(state);
     return stay({ ...state, released: true }, [poll(state.record, 0)]);
@@ -160,10 +166,12 @@ function sale(state, event) {
 function mine(state, event) {
   const counts = { owned: event.owned ?? null, limit: event.limit ?? null };
   const nextId = event.state ? null : event.request_id ?? state.nextId;
-  const next = { ...state, ...counts, nextId };
+  // An order that holds no units has ended, and the buyer may not buy again.
+  const orderEnded = event.state === "success" && counts.owned === 0;
+  const next = { ...state, ...counts, nextId, orderEnded };
   const isBusy = ["queued", "unknown", "challenge"].includes(state.name);
   if (isBusy || state.record) return stay(next);
-  if (event.state === "success") {
+  if (event.state === "success" && !orderEnded) {
     const order = state.order ?? { request_id: event.request_id };
     return go(next, "success", { order });
   }
@@ -176,7 +184,8 @@ function mine(state, event) {
     ]);
   }
   if (state.name === "success" && state.policy !== "one_per_buyer") return stay(next);
-  if (state.name === "failed" && !isUndone(state, event.now)) return stay(next);
+  const isRefused = state.name === "failed" && state.note !== "order-ended";
+  if (isRefused && !isUndone(state, event.now)) return stay(next);
   const result = rest(next, { order: null });
   const isSame = result.state.name === state.name || state.name === "failed";
   if (isSame) result.state.note ??= state.note;
@@ -240,6 +249,11 @@ function accepted(state, body, now, first) {
 function succeeded(state, body, now) {
   const counts = body.quota ?? { owned: state.owned, limit: state.limit };
   const effects = [{ do: "forget" }, { do: "refresh" }];
+  if (!LIVE.includes(body.order?.state)) {
+    const nextId = body.again ?? null;
+    const orderEnded = state.policy === "one_per_buyer" && !nextId;
+    return rest({ ...state, ...counts, nextId, orderEnded }, { note: "order-ended" }, effects);
+  }
   if (state.policy !== "one_per_buyer") {
     effects.push({ do: "after", ms: SUCCESS_MS, timer: "settle" });
   }
@@ -292,8 +306,7 @@ function tooEarly(state, { body, now }) {
 
 function retry(state, event) {
   const waits = state.name === "queued" || state.name === "closed" && state.retryAt;
-  if (!waits || !state.record?.request_id) return stay(state);
-  return send(state, state.record, event.now, { since: state.since });
+  return waits && state.record ? prepared(state, state.record, event.now) : stay(state);
 }
 
 function renew(state) {

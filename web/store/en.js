@@ -84,6 +84,7 @@ export default {
   "note.before": "You were a moment early. We send it when the sale starts.",
   "note.sign-in": "Please sign in. Your attempt is kept.",
   "note.stranger": "Please sign in. Nothing was ordered.",
+  "note.order-ended": "Your earlier order has ended.",
   "note.refused": "The shop did not accept this. Nothing was ordered.",
   "note.challenge": "Answer the question to go on.",
   "problem.sold-out": "Sold out: fewer units are left than you asked for. Nothing was ordered.",
@@ -93,6 +94,11 @@ export default {
   "problem.discarded":
     "This request could not be carried out. Nothing was ordered; you may buy " +
     "anew.",
+  "problem.queue-timeout":
+    "Your request waited too long and was given up. Nothing was ordered; you may buy " +
+    "anew.",
+  "problem.cancelled-by-buyer": "You cancelled this request. Nothing was ordered.",
+  "problem.request-id-invalid": "Your attempt has expired. Nothing was ordered: try again.",
   "problem.paused": "The sale was paused before your request. Nothing was ordered.",
   "problem.not-payable": "This order cannot be paid or cancelled any more.",
   "problem.other": "That did not work ({code}). Nothing was ordered.",

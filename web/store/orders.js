@@ -21,7 +21,7 @@ export function ordersView(main, shop) {
   main.replaceChildren(h("h1", {}, t("orders.title")), list, empty, more);
   const rows = new Map();
   let titles = new Map();
-  let cursor = null;
+  let pages = 1;
   let timer = null;
   let isOver = false;
 
@@ -42,13 +42,12 @@ export function ordersView(main, shop) {
       return shop.signIn();
     }
     if (titles.size === 0) await readTitles();
-    const { status, body, retryAfterMs } = await api.orders();
+    const { status, body, retryAfterMs } = await api.allOrders(pages);
     if (isOver) return;
     if (status === 401) return shop.signIn();
     if (status === 200) {
-      show(body.orders, false);
-      cursor = rows.size > body.orders.length ? cursor : body.next_cursor ?? null;
-      more.hidden = !cursor;
+      show(body.orders);
+      more.hidden = !body.next_cursor;
       say(empty, rows.size > 0 ? "" : t("orders.none"));
     } else if (status !== 429) {
       // What was read just before the limit is still shown.
@@ -59,27 +58,20 @@ export function ordersView(main, shop) {
     timer = setTimeout(read, Math.max(PAYING_MS, waitMs));
   }
 
-  function show(orders, isOlder) {
-    const fresh = [];
-    for (const order of orders) {
+  /** Rows that are there stay where they are: to move one would take the focus from it. */
+  function show(orders) {
+    orders.forEach((order, position) => {
       const known = rows.get(order.request_id);
-      if (known) known.update(order);
-      else {
-        const row = orderRow(order, titles, shop, read);
-        rows.set(order.request_id, row);
-        fresh.push(row.element);
-      }
-    }
-    if (isOlder) list.append(...fresh);
-    else list.prepend(...fresh);
+      if (known) return known.update(order);
+      const row = orderRow(order, titles, shop, read);
+      rows.set(order.request_id, row);
+      list.insertBefore(row.element, list.children[position] ?? null);
+    });
   }
 
-  more.addEventListener("click", async () => {
-    const { status, body } = await api.orders(cursor);
-    if (status !== 200) return;
-    show(body.orders, true);
-    cursor = body.next_cursor ?? null;
-    more.hidden = !cursor;
+  more.addEventListener("click", () => {
+    pages += 1;
+    read();
   });
 
   const stopTicking = tick(() => rows.forEach((row) => row.draw()));
@@ -198,7 +190,8 @@ function orderRow(first, titles, shop, reread) {
     keep.addEventListener("click", () => box.close());
     sure.addEventListener("click", async () => {
       box.close();
-      await run(cancel, () => api.cancel(row.order.request_id));
+      const ended = await run(cancel, () => api.cancel(row.order.request_id));
+      if (ended) update(ended);
       await reread();
       if (cancel.hidden) heading.focus();
     });

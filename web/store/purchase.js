@@ -113,9 +113,10 @@ export class Purchase {
     return exclusively(this.#key, async () => {
       const other = read(this.#key);
       if (other) return this.send({ type: "record", record: other });
-      const { status, body } = await api.requestId(this.sale.sale_id, this.sku.sku_id);
+      const answer = await api.requestId(this.sale.sale_id, this.sku.sku_id);
+      const { status, body, retryAfterMs } = answer;
       if (status === 200) return this.send({ type: "request-id", request_id: body.request_id });
-      return this.send({ type: "id-refused", status, code: body?.code });
+      return this.send({ type: "id-refused", status, retryAfterMs });
     });
   }
 

@@ -8,7 +8,11 @@ import { isLasting } from "./records.js";
 import { SkuCard } from "./sku.js";
 import { clock, count, t, when } from "./words.js";
 
+/** Waits after failed calls, from the first one up, unless the server says how long. */
 const RETRY_MS = 3000;
+const RETRY_MAX_MS = 60000;
+/** The list of sales is read at most this often. */
+const LIST_MS = 5000;
 /** Times to the start that are spoken, milliseconds. */
 const SPOKEN_MS = [600000, 300000, 60000, 10000];
 
@@ -27,14 +31,20 @@ function line(sale, phase, now) {
   return t(`phase.${phase}`, { time: when(phase === "before" ? sale.starts_at : sale.ends_at) });
 }
 
-/** Repeats `work` after the time that it resolves to, while the page is visible. */
+/**
+ * Repeats `work` after the time that it resolves to, while the page is visible; null after a
+ * failure, and each failure in a row doubles the wait.
+ */
 function repeat(work) {
   let timer = null;
   let isOver = false;
+  let failures = 0;
   const run = async () => {
     clearTimeout(timer);
     if (isOver || document.hidden) return;
-    const ms = await work();
+    const resolved = await work();
+    failures = resolved === null ? failures + 1 : 0;
+    const ms = resolved ?? Math.min(RETRY_MAX_MS, RETRY_MS * 2 ** (failures - 1));
     clearTimeout(timer);
     // Pages that opened together do not ask together.
     if (!isOver) timer = setTimeout(run, ms * (0.9 + 0.2 * Math.random()));
@@ -59,10 +69,10 @@ export function salesView(main) {
   document.title = `${t("sales.title")} · ${t("title")}`;
   main.replaceChildren(h("h1", {}, t("sales.title")), list, empty, more);
   const polling = repeat(async () => {
-    const { status, body } = await api.allSales(pages);
+    const { status, body, retryAfterMs } = await api.allSales(pages);
     if (status !== 200) {
       say(empty, t("offline"));
-      return RETRY_MS;
+      return retryAfterMs;
     }
     const now = api.serverNow();
     // What is on sale or comes next is first, what is over last.
@@ -73,7 +83,8 @@ export function salesView(main) {
     if (focused) list.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus();
     say(empty, sales.length > 0 ? "" : t("sales.none"));
     more.hidden = !body.next_cursor;
-    return Math.max(5000, ...sales.map((sale) => Math.min(sale.poll_after_ms, 15000)));
+    const polls = sales.map((sale) => sale.poll_after_ms);
+    return Math.max(LIST_MS, Math.min(RETRY_MAX_MS, ...polls));
   });
   more.addEventListener("click", () => {
     pages += 1;
@@ -101,6 +112,7 @@ export function saleView(main, saleId, shop, snapshot) {
   let cards = [];
   let spoken = null;
   let stopTicking = null;
+  let isMineRead = false;
   let isOver = false;
 
   const parts = {
@@ -138,7 +150,7 @@ export function saleView(main, saleId, shop, snapshot) {
         if (api.buyer()) card.purchase = new Purchase(sale, card.sku, hooks(card));
         card.draw(Date.now());
       }
-      if (api.buyer()) readMine();
+      readMine();
       stopTicking = tick(draw);
     }
     if (isFresh) {
@@ -191,9 +203,15 @@ export function saleView(main, saleId, shop, snapshot) {
     spoken = due;
   }
 
+  let numReads = 0;
   async function readMine() {
+    if (!api.buyer()) return;
+    numReads += 1;
+    const read = numReads;
     const { status, body } = await api.mine(saleId);
-    if (isOver) return;
+    // An older answer may not undo what a newer one said.
+    if (isOver || read !== numReads) return;
+    isMineRead = status === 200;
     if (status === 401) return shop.signIn();
     if (status !== 200) return;
     for (const found of body.skus) {
@@ -203,8 +221,8 @@ export function saleView(main, saleId, shop, snapshot) {
   }
 
   const polling = repeat(async () => {
-    const { status, body } = await api.sale(saleId);
-    if (isOver) return RETRY_MS;
+    const { status, body, retryAfterMs } = await api.sale(saleId);
+    if (isOver) return null;
     // Another 404 is not the shop's: of a proxy, or of a host of static files alone.
     const isUnknown = status === 404 && body?.code === "unknown-sku";
     parts.offline.hidden = status === 200 || isUnknown;
@@ -212,9 +230,11 @@ export function saleView(main, saleId, shop, snapshot) {
       main.replaceChildren(h("h1", {}, t("sale.unknown")), crumb);
       return 60000;
     }
-    if (status !== 200) return RETRY_MS;
+    if (status !== 200) return retryAfterMs;
     if (!head.isConnected) main.replaceChildren(...frame);
+    const isFirst = sale === null;
     show(body, true);
+    if (!isFirst && (!isMineRead || cards.some(isOverdue))) readMine();
     const toStart = Date.parse(body.starts_at) - api.serverNow();
     // The countdown needs no poll; the first count is wanted soon after the start.
     return toStart > 0 ? Math.min(body.poll_after_ms, toStart + 500) : body.poll_after_ms;
@@ -225,6 +245,7 @@ export function saleView(main, saleId, shop, snapshot) {
       if (document.hidden) purchase?.hide();
       else purchase?.send({ type: "wake" });
     }
+    if (!document.hidden && sale !== null) readMine();
   };
   document.addEventListener("visibilitychange", wake);
   for (const name of ["online", "pageshow"]) addEventListener(name, wake);
@@ -241,7 +262,13 @@ export function saleView(main, saleId, shop, snapshot) {
   };
 }
 
-/** Calls back once a second. */
+/** Whether the time to pay has just run out for the order that a button shows. */
+function isOverdue({ purchase }) {
+  const ms = api.serverNow() - Date.parse(purchase?.state.order?.pay_by);
+  return ms >= 0 && ms < 2 * RETRY_MAX_MS;
+}
+
+/** Calls back four times a second. */
 export function tick(work) {
   const timer = setInterval(work, 250);
   return () => clearInterval(timer);

@@ -127,7 +127,7 @@ export class SkuCard {
     set(this.button, "aria-busy", BUSY.includes(name) ? "true" : null);
     const message = note(state);
     say(this.note, message);
-    this.link.hidden = name !== "success";
+    this.link.hidden = name !== "success" && state.note !== "order-ended";
     const owes = canPay && state.order?.state === "pending_payment";
     say(this.link, t(owes ? "note.pay" : "note.orders"));
     this.#drawQuantity(state);

@@ -13,10 +13,12 @@ const answer = (status, body, more) => ({
 const problem = (status, code, more) => answer(status, { code, ...more });
 const status = (code, body, now = 1000) => ({ type: "status", id: "r1", status: code, body, now });
 const order = { request_id: "r1", state: "pending_payment" };
+const overdue = { ...order, state: "timed_out" };
 const success = { state: "success", order };
 const queued = { state: "queued", poll_after_ms: 500 };
 const busy = answer(503, { code: "busy" }, { retryAfterMs: 1000 });
 const retry = { type: "retry", now: 2000 };
+const noId = { type: "id-refused", status: 503, retryAfterMs: 1000 };
 const lost = { type: "lost", id: "r1" };
 const settle = { type: "settle" };
 const [one, many, quota] = ["one_per_buyer", "unlimited", "quota"];
@@ -46,8 +48,17 @@ const rows = [
     { name: "queued", record }, buy],
   ["a double click", many, [open, click, click], { name: "queued" }, []],
   ["a third click after the id", many, [...sent, click], { name: "queued" }, []],
-  ["no id: nothing was sent", many, [open, click, { type: "id-refused", status: 503 }],
-    { name: "idle", record: null }, []],
+  ["no id: nothing was sent", many, [open, click, { type: "id-refused", status: 400 }],
+    { name: "idle", note: "refused", record: null }, []],
+  ["no id yet: the shop is busy", many, [open, click, noId],
+    { name: "queued", note: "busy", tries: 1 }, ["after"]],
+  ["the id is asked for again", many, [open, click, noId, retry], { name: "queued" }, ["get-id"]],
+  ["no id in six tries", many,
+    [open, click, noId, retry, noId, retry, noId, retry, noId, retry, noId, retry, noId],
+    { name: "unknown", note: "still-busy" }, []],
+  ["the orange button asks for an id", many,
+    [open, click, noId, retry, noId, retry, noId, retry, noId, retry, noId, retry, noId, click],
+    { name: "queued" }, ["get-id"]],
   ["no id: the shop is away", many, [open, click, { type: "id-refused", status: 0 }],
     { name: "idle", note: "unsent" }, []],
   ["the connection is back", many,
@@ -65,6 +76,16 @@ const rows = [
     { name: "queued" }, ["get-id"]],
   ["one per buyer stays ordered", one, [...sent, answer(200, success)],
     { name: "success" }, end],
+  ["an order that ended before: it may be bought again", one,
+    [...sent, answer(200, { ...success, order: overdue, again: "r2" })],
+    { name: "idle", note: "order-ended", record: null, nextId: "r2" }, end],
+  ["an order that ended before, for good", one,
+    [...sent, answer(200, { ...success, order: overdue })],
+    { name: "failed", note: "order-ended", record: null }, end],
+  ["ended while the page slept", quota,
+    [...sent, answer(202, queued), status(200, { ...success, order: overdue,
+      quota: { owned: 0, limit: 5 } })],
+    { name: "idle", note: "order-ended", owned: 0 }, end],
   ["quota with rest", quota,
     [...sent, answer(200, { ...success, quota: { owned: 2, limit: 5 } }), settle],
     { name: "idle", owned: 2, limit: 5 }, []],
@@ -196,6 +217,18 @@ const rows = [
   ["a cancelled order frees the button", one, [open, { type: "mine", owned: 1, request_id: "r1",
     state: "success" }, { type: "mine", owned: 0, request_id: "r2" }],
   { name: "idle", nextId: "r2" }, []],
+  ["an order that ended for good is not shown as placed", one,
+    [open, { type: "mine", owned: 0, request_id: "r1", state: "success" }],
+    { name: "failed", note: "order-ended" }, []],
+  ["it ends while the page is open", one, [open, { type: "mine", owned: 1, request_id: "r1",
+    state: "success" }, { type: "mine", owned: 0, request_id: "r1", state: "success" }],
+  { name: "failed", note: "order-ended" }, []],
+  ["a pause does not free the button", one,
+    [open, { type: "mine", owned: 0, request_id: "r1", state: "success" }, paused, open],
+    { name: "failed", note: "order-ended" }, []],
+  ["an order that ended, once it may be bought again", one,
+    [open, { type: "mine", owned: 0, request_id: "r1", state: "success" },
+      { type: "mine", owned: 0, request_id: "r2" }], { name: "idle", nextId: "r2" }, []],
   ["queued on another device", one, [open, { type: "mine", owned: 2, request_id: "r1",
     state: "queued", now: 1000 }], { name: "queued", record: accepted }, ["save", "watch"]],
   ["the limit is known", quota, [open, { type: "mine", owned: 5, limit: 5 }],

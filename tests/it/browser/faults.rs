@@ -18,6 +18,13 @@ fn page(address: SocketAddr) -> String {
     format!("http://{address}/?sale=spring")
 }
 
+/// An id for a purchase of tea.
+async fn issued(app: &TestApp, buyer: &str) -> Json {
+    let call = app.client.post(app.url("/v1/sales/spring/request-ids"));
+    let call = call.header("x-buyer-id", buyer).json(&json!({"sku_id": "tea"}));
+    call.send().await.unwrap().json().await.unwrap()
+}
+
 async fn num_orders(browser: &Browser) -> Json {
     browser.run("return document.querySelectorAll('.order').length").await
 }
@@ -51,9 +58,7 @@ async fn a_request_that_never_arrived_turns_orange_and_goes_out_again() {
     // As a page leaves it that was closed between the click and the request.
     let stored = browser.run("return JSON.parse(localStorage.getItem('fg1:buyer'))").await;
     let buyer = stored.as_str().unwrap().to_owned();
-    let answer = app.client.post(app.url("/v1/sales/spring/request-ids"));
-    let answer = answer.header("x-buyer-id", &buyer).json(&json!({"sku_id": "tea"}));
-    let issued: Json = answer.send().await.unwrap().json().await.unwrap();
+    let issued = issued(&app, &buyer).await;
     let record = json!({
         "request_id": issued["request_id"], "quantity": 2, "path_id": null, "sent_at": 1,
         "queued_at": null,
@@ -141,4 +146,60 @@ async fn a_server_that_restarts_is_waited_for() {
     assert_quiet(&browser, CUT).await;
     again.assert_audit_holds().await;
     again.stop();
+}
+
+/// The calls of the page, with a clock, answers and timers that the test sets.
+#[tokio::test]
+async fn sleep_broken_answers_and_a_silent_stream_do_not_stop_the_page() {
+    let app = shop();
+    open(&app, sale(-1_000)).await;
+    let browser = Browser::start(WIDE, "en").await;
+    browser.open(&app.url("/")).await;
+    browser.expect(".sales", "Spring sale").await;
+    let script = "
+        const url = document.querySelector('script[type=module]').src;
+        return import(new URL('api.js', url)).then(async (api) => {
+            await api.sales();
+            const own = performance.now.bind(performance);
+            performance.now = () => own() - 600000;
+            const wrongMs = Math.abs(api.serverNow() - Date.now());
+            performance.now = own;
+            window.fetch = async () => new Response('<html>');
+            const { status } = await api.sale('spring');
+            const silent = (signal) => new ReadableStream({
+                start: (body) => signal.addEventListener('abort', () => body.error('aborted')),
+            });
+            window.fetch = async (_, { signal }) => new Response(silent(signal));
+            const wait = window.setTimeout;
+            window.setTimeout = (work, ms) => wait(work, ms / 400);
+            const isEnded = await api.events('id', new AbortController().signal, () => {});
+            return { isClockRight: wrongMs < 2000, status, isEnded };
+        })";
+    let found = browser.run(script).await;
+    assert_eq!(found, json!({"isClockRight": true, "status": 0, "isEnded": false}));
+}
+
+#[tokio::test]
+async fn an_older_order_shows_its_cancellation() {
+    let app = shop();
+    open(&app, sale(-1_000)).await;
+    let browser = Browser::start(WIDE, "en").await;
+    browser.open(&app.url("/")).await;
+    browser.expect(".sales", "Spring sale").await;
+    let buyer = super::buying::buyer(&browser).await;
+    for _ in 0..21 {
+        let id = issued(&app, &buyer.to_string()).await["request_id"].clone();
+        let purchase = json!({"sku_id": "tea", "quantity": 1, "request_id": id});
+        app.bought("spring", buyer, purchase).await;
+    }
+    browser.open(&app.url("/?orders")).await;
+    browser.expect(".orders + .quiet + button", "Older orders").await;
+    assert_eq!(num_orders(&browser).await, 20);
+    browser.click(".orders + .quiet + button").await;
+    let oldest = ".order:nth-child(21)";
+    browser.expect(oldest, "Waiting for payment").await;
+    browser.click(&format!("{oldest} .order-acts .plain")).await;
+    browser.click(".dialog-acts .primary").await;
+    browser.expect(oldest, "Cancelled").await;
+    assert_quiet(&browser, CUT).await;
 }
