@@ -16,8 +16,8 @@ pub enum ArchiveScope {
     Sale,
     /// By the number of the SKU.
     Sku,
-    /// By the request of an order of the SKU.
-    Order,
+    /// By the request of an order or recorded failure of the SKU.
+    Request,
 }
 
 /// How a column is written in JSON.
@@ -36,10 +36,11 @@ use ColumnKind::{Bytes, Id, Number, Text};
 #[derive(Debug)]
 pub struct TableSpec {
     pub scope: ArchiveScope,
-    /// The columns that order the rows of a scope. Those of scope `Order` follow the order's.
+    /// The columns that order the rows of a scope. Those of scope `Request` follow the request's.
     pub key: &'static [&'static str],
     pub columns: &'static [(&'static str, ColumnKind)],
-    /// The columns of units and money.
+    /// The columns of units and money, and the one that each change of a row increments: their sums
+    /// show a change between two reads.
     pub sums: &'static [&'static str],
 }
 
@@ -62,7 +63,7 @@ pub fn spec(table: ArchiveTable) -> &'static TableSpec {
     }
 }
 
-/// The columns of units and money of a table.
+/// The columns of a table whose sums are compared.
 pub fn summed_columns(table: ArchiveTable) -> &'static [&'static str] {
     spec(table).sums
 }
@@ -102,12 +103,12 @@ tables! {
         change_id Text sku_no Number change_no Number wanted Number units Number total Number
         reason Text at_ms Number
     }
-    ORDERS Sku by [buyer_id slot] sums [quantity amount] {
+    ORDERS Sku by [buyer_id slot] sums [quantity amount version] {
         sku_no Number buyer_id Id slot Id request_id Id epoch Number quantity Number amount Number
         state Number placed_at_ms Number pay_by_ms Number trace_id Bytes published_at_ms Number
         recorded_at_ms Number version Number due_ms Number counts_for_limit Number
     }
-    ORDER_EVENTS Order by [version] sums [] {
+    ORDER_EVENTS Request by [version] sums [] {
         request_id Id version Number sku_no Number buyer_id Id kind Number at_ms Number
         due_ms Number actor Text reason Text payment_id Text limit_back Number num_orders Number
         placed Bytes feed_no Number unfulfilled Number
@@ -117,7 +118,7 @@ tables! {
         url Text price Number currency Text state Number received Number received_currency Text
         refunded_total Number refund_attempts Number refund_due_ms Number reason Text
     }
-    PAYMENT_EVENTS Order by [provider event_id] sums [] {
+    PAYMENT_EVENTS Request by [provider event_id] sums [] {
         provider Text event_id Text payment_id Text request_id Id outcome Number received Number
         currency Text refunded_total Number at_ms Number attempt Text
     }
@@ -188,13 +189,17 @@ impl TableSpec {
 
     /// The condition that a row comes after this key, in SQL; an empty key: all rows.
     pub fn after(&self, key: &[i64]) -> String {
-        let mut condition = String::from("FALSE");
+        let (Some(first), Some(least)) = (self.key.first(), key.first()) else {
+            return "TRUE".to_owned();
+        };
+        // By its first column, SQLite finds the range; by an OR it reads all rows before.
+        let mut condition = format!("{first} >= {least} AND (FALSE");
         let mut same = String::new();
         for (name, number) in self.key.iter().zip(key) {
             condition.push_str(&format!(" OR ({same}{name} > {number})"));
             same.push_str(&format!("{name} = {number} AND "));
         }
-        if key.is_empty() { "TRUE".to_owned() } else { condition }
+        condition + ")"
     }
 }
 
@@ -217,7 +222,7 @@ mod tests {
     #[test]
     fn a_key_orders_by_its_first_column() {
         assert_eq!(ORDERS.after(&[]), "TRUE");
-        let expected = "FALSE OR (buyer_id > 7) OR (buyer_id = 7 AND slot > 0)";
+        let expected = "buyer_id >= 7 AND (FALSE OR (buyer_id > 7) OR (buyer_id = 7 AND slot > 0))";
         assert_eq!(ORDERS.after(&[7, 0]), expected);
     }
 

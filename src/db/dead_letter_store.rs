@@ -27,16 +27,6 @@ pub trait DeadLetterStore: Send + Sync {
         limit: u32,
     ) -> Result<Vec<(DeadLetterNo, Result<DeadLetter, Error>)>, Error>;
 
-    /// As [`Self::dead_letter_page`]; one that cannot be read fails the call.
-    async fn dead_letters(
-        &self,
-        filter: DeadLetterFilter,
-        limit: u32,
-    ) -> Result<Vec<DeadLetter>, Error> {
-        let page = self.dead_letter_page(filter, limit).await?;
-        page.into_iter().map(|(_, dead_letter)| dead_letter).collect()
-    }
-
     /// The number of dead letters that match.
     async fn num_dead_letters(&self, filter: DeadLetterFilter) -> Result<u64, Error>;
 

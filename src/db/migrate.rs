@@ -147,6 +147,7 @@ mod tests {
             })+};
         }
         check!(sales skus orders quotas failed_requests tokens secrets dead_letters dead_requests);
-        check!(sale_phases repairs payment_events operator_verbs);
+        check!(sale_phases repairs payment_events operator_verbs terms stock_changes order_events);
+        check!(payments bars cursors);
     }
 }

@@ -16,8 +16,8 @@ use crate::domain::{
     Actor, AttemptKey, BuyerId, ByOperator, CancelOutcome, DueOrder, DueRefund, DueRetake, Epoch,
     Examination, Failure, LoaderToken, OpenPayment, Order, OrderIntent, OrderKey, OrderState,
     OrderTimeline, Payment, PaymentEvent, PaymentRecorded, PaymentTerms, Phase, RefundResult,
-    RequestId, RetakeEnd, RetakeOutcome, Sale, SaleChange, SaleChanged, SaleDraft, SaleId, SkuNo,
-    StartedPayment, StockChange, StockChangeOutcome, StockChangeRequest,
+    Refusal, RequestId, RetakeEnd, RetakeOutcome, Sale, SaleChange, SaleChanged, SaleDraft, SaleId,
+    SkuNo, StartedPayment, StockChange, StockChangeOutcome, StockChangeRequest,
 };
 
 mod archive_tables;
@@ -118,8 +118,12 @@ pub trait OrderWriter: Send + Sync {
 
     /// Records refused intents, each with its event in the feed. A request with a record keeps its
     /// first one; a request with an order (another buyer sent its id, or another writer has just
-    /// placed it) gets none, so that each request has one final state. Returns those with an order.
-    async fn record_failures(&self, failures: Vec<Failure>) -> Result<Vec<RequestId>, Error>;
+    /// placed it) gets none, so that each request has one final state. Returns the recorded failure
+    /// of each request that has one.
+    async fn record_failures(
+        &self,
+        failures: Vec<Failure>,
+    ) -> Result<HashMap<RequestId, Refusal>, Error>;
 }
 
 /// Reads orders and failures.

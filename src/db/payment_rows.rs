@@ -2,11 +2,11 @@
 
 use diesel::prelude::*;
 
-use super::Error;
 use super::life_rows::short;
 use super::rows::{number, order_key, readable};
 use super::sale_rows::currency;
 use super::schema::{payment_events, payments};
+use super::{Error, EventCursor};
 use crate::domain::{
     AttemptKey, ListedPayment, Money, OrderKey, OrderState, Payment, PaymentEvent, PaymentOutcome,
     PaymentReport, PaymentState, StartedPayment, UnmatchedEvent,
@@ -24,6 +24,9 @@ fn money(
         (one, _) => readable(None, row, "received", format_args!("{one:?}")),
     }
 }
+
+/// SKU, buyer, request and attempt of a payment, as its row has them.
+pub type PaymentCursor = (i32, i64, i64, i32);
 
 /// A row of `payments`.
 #[derive(Debug, Clone, Queryable, Selectable, Insertable, AsChangeset)]
@@ -72,6 +75,10 @@ impl PaymentRow {
         };
         row.set(payment, now_ms)?;
         Ok(row)
+    }
+
+    pub(super) fn cursor(&self) -> PaymentCursor {
+        (self.sku_no, self.buyer_id, self.request_id, self.attempt_no)
     }
 
     /// Sets what is known of the payment at `now_ms`.
@@ -157,6 +164,10 @@ pub struct PaymentEventRow {
 }
 
 impl PaymentEventRow {
+    pub(super) fn cursor(&self) -> EventCursor {
+        EventCursor { at_ms: self.at_ms, event_id: self.event_id.clone() }
+    }
+
     pub(super) fn of(
         event: &PaymentEvent,
         order: Option<OrderKey>,

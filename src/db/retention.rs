@@ -45,8 +45,8 @@ pub trait RetentionStore: Send + Sync {
         readers: &'static [&'static str],
     ) -> Result<Vec<(OpenEnd, u64)>, Error>;
 
-    /// Rows of a table by their key, or by that of their order: those after a position. At most
-    /// `limit` rows or orders, 500 at most; the rows of one SKU.
+    /// Rows of a table by their key, or by that of their request: those after a position. At most
+    /// `limit` rows or requests, 500 at most; the rows of one SKU.
     async fn archive_page(
         &self,
         sale: &Sale,

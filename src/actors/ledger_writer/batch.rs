@@ -174,20 +174,18 @@ async fn place_with_retries(
         };
         let class = error.class();
         deps.metrics.ledger_error(class);
-        tracing::error!(
-            attempt,
-            intents = outcomes.iter().filter(|outcome| outcome.is_none()).count(),
-            error = &error as &dyn std::error::Error,
-            ?class,
-            "orders not written"
-        );
+        let text = full_text(&error);
+        if last_error.as_ref().is_none_or(|last| last.text != text) {
+            let intents = outcomes.iter().filter(|outcome| outcome.is_none()).count();
+            tracing::error!(attempt, intents, error = %text, ?class, "orders not written");
+        }
         if matches!(error, db::Error::Fenced { .. }) {
             return Err(WriterFailure::Fenced(error));
         }
         // An unknown outcome stays unknown, whatever later attempts return.
         let unknown = NoOutcome::Ledger(ErrorClass::Unknown);
         if !last_error.as_ref().is_some_and(|last| last.cause == unknown) {
-            last_error = Some(no_outcome(class, full_text(&error)));
+            last_error = Some(no_outcome(class, text));
         }
         if matches!(class, ErrorClass::Down | ErrorClass::Unknown) {
             open_breaker(deps);
@@ -299,27 +297,27 @@ async fn record_refusals(deps: &WriterDeps, intents: &[OrderIntent], written: &m
     }
     let records = refused.into_iter().map(|(_, failure)| failure).collect();
     let recorded = deps.ledger.record_failures(records).await;
-    let unrecorded = match &recorded {
-        Ok(_) => {
+    let (recorded, unrecorded) = match recorded {
+        Ok(recorded) => {
             deps.breaker.committed();
-            no_outcome(ErrorClass::Unknown, "another writer has placed the order".into())
+            (Some(recorded), "another writer has placed the order".into())
         }
         Err(error) => {
             deps.metrics.ledger_error(error.class());
-            tracing::error!(error = error as &dyn std::error::Error, "refusals not recorded");
-            count_failure(deps, intents);
-            no_outcome(ErrorClass::Unknown, full_text(error))
+            tracing::error!(error = &error as &dyn std::error::Error, "refusals not recorded");
+            (None, full_text(&error))
         }
     };
     // Without a record no unit is released: the outcome is unknown to the sender.
+    let unrecorded = no_outcome(ErrorClass::Unknown, unrecorded);
     for (intent, written) in intents.iter().zip(written) {
         let Ok(PlaceOutcome::Refused(reason)) = written else { continue };
-        let is_recorded = recorded.as_ref().is_ok_and(|ordered| {
+        match recorded.as_ref().map(|recorded| recorded.get(&intent.request)) {
             // The order of a reused id is another buyer's.
-            *reason == Refusal::RequestIdReused || !ordered.contains(&intent.request)
-        });
-        if !is_recorded {
-            *written = Err(unrecorded.clone());
+            Some(_) if *reason == Refusal::RequestIdReused => {}
+            // A failure that was recorded before, as by the buyer's cancellation, stands.
+            Some(Some(earlier)) => *reason = *earlier,
+            Some(None) | None => *written = Err(unrecorded.clone()),
         }
     }
 }

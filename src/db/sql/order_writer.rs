@@ -1,6 +1,6 @@
 //! Writes batches of orders and recorded failures, and reads what conflicts with a batch.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -13,7 +13,7 @@ use crate::db::failure_rows::FailureRow;
 use crate::db::rows::{NewOrder, narrow, number, readable};
 use crate::db::{Error, OrderWriter};
 use crate::domain::{
-    BuyerId, Examination, Failure, Order, OrderIntent, OrderKey, RequestId, SkuNo,
+    BuyerId, Examination, Failure, Order, OrderIntent, OrderKey, Refusal, RequestId, SkuNo,
 };
 
 /// Units that a batch takes from a buyer's quota.
@@ -40,10 +40,13 @@ impl<D: Database> OrderWriter for SqlLedger<D> {
         self.read("examining a batch", move |conn| examine(conn, &batch)).await
     }
 
-    async fn record_failures(&self, failures: Vec<Failure>) -> Result<Vec<RequestId>, Error> {
+    async fn record_failures(
+        &self,
+        failures: Vec<Failure>,
+    ) -> Result<HashMap<RequestId, Refusal>, Error> {
         self.write("recording failures", move |conn, fence| {
             if failures.is_empty() {
-                return Ok(Vec::new());
+                return Ok(HashMap::new());
             }
             retry_concurrent("orders of the same requests", || {
                 in_transaction(conn, fence, |conn| record(conn, &failures))
@@ -141,15 +144,15 @@ fn sums(batch: &[OrderIntent]) -> Option<Vec<(i32, i32)>> {
 }
 
 /// Writes failures and then reads orders, whereas `place` writes orders and then reads failures:
-/// one of two concurrent transactions reads the other's row. Returns the requests with orders;
-/// `None`: a concurrent order was written.
+/// one of two concurrent transactions reads the other's row. Returns the failure of each request
+/// that has one; `None`: a concurrent order was written.
 fn record<D: Database>(
     conn: &mut D,
     failures: &[Failure],
-) -> Result<TransactionEnd<Option<Vec<RequestId>>>, Error> {
+) -> Result<TransactionEnd<Option<HashMap<RequestId, Refusal>>>, Error> {
+    let mut recorded = failures.to_vec();
     let ordered = ordered_among(conn, failures)?;
-    let (left_out, recorded): (Vec<Failure>, Vec<Failure>) =
-        failures.iter().partition(|failure| ordered.contains(&failure.request.to_db()));
+    recorded.retain(|failure| !ordered.contains(&failure.request.to_db()));
     let rows = recorded.iter().map(FailureRow::try_from).collect::<Result<Vec<_>, _>>()?;
     for chunk in rows.chunks(IN_LIST_MAX) {
         conn.insert_failures(chunk)?;
@@ -162,7 +165,25 @@ fn record<D: Database>(
     for chunk in rows.chunks(IN_LIST_MAX) {
         conn.insert_refusals(chunk)?;
     }
-    Ok(TransactionEnd::Commit(Some(left_out.iter().map(|failure| failure.request).collect())))
+    let mut found = HashMap::new();
+    for chunk in failures.chunks(IN_LIST_MAX) {
+        let ids: Vec<i64> = chunk.iter().map(|failure| failure.request.to_db()).collect();
+        add_failures(conn, &ids, &mut found)?;
+    }
+    Ok(TransactionEnd::Commit(Some(found)))
+}
+
+/// Adds the recorded failures of these requests.
+fn add_failures<D: Database>(
+    conn: &mut D,
+    requests: &[i64],
+    found: &mut HashMap<RequestId, Refusal>,
+) -> Result<(), Error> {
+    for row in conn.failures_by_request(requests)? {
+        let failure = Failure::try_from(row)?;
+        found.insert(failure.request, failure.reason);
+    }
+    Ok(())
 }
 
 /// The requests of these failures that have orders.
@@ -188,10 +209,7 @@ fn examine<D: Database>(conn: &mut D, batch: &[OrderIntent]) -> Result<Examinati
                 let order = Order::try_from(row)?;
                 examination.orders.insert(order.request, order);
             }
-            for row in conn.failures_by_request(&ids)? {
-                let failure = Failure::try_from(row)?;
-                examination.failures.insert(failure.request, failure.reason);
-            }
+            add_failures(conn, &ids, &mut examination.failures)?;
         }
         for chunk in slots.chunks(IN_LIST_MAX) {
             for row in conn.first_orders(chunk)? {

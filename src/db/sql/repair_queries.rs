@@ -45,9 +45,10 @@ trait RepairQueries {
         Ok(units.unwrap_or(0))
     }
 
-    fn set_owned(&mut self, sku: i32, buyer: i64, owned: i32) -> QueryResult<()> {
+    fn set_owned(&mut self, sku: i32, buyer: i64, owned: i32, quota: i32) -> QueryResult<()> {
         let row = quotas::table.find((sku, buyer));
-        update(row).set(quotas::owned.eq(owned)).execute(self).map(drop)
+        let counts = (quotas::owned.eq(owned), quotas::quota.eq(quota));
+        update(row).set(counts).execute(self).map(drop)
     }
 
     fn insert_owned(&mut self, sku: i32, buyer: i64, owned: i32, quota: i32) -> QueryResult<()> {

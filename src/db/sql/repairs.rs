@@ -4,6 +4,7 @@ use async_trait::async_trait;
 
 use super::{Database, SqlLedger, TransactionEnd, convert_rows};
 use crate::db::repair_rows::RepairRow;
+use crate::db::rows::narrow;
 use crate::db::{Error, RepairStore};
 use crate::domain::RetentionState::Purging;
 use crate::domain::{AuditVerdict, BuyerId, Repair, RepairAction, RepairOutcome, SkuNo};
@@ -26,7 +27,7 @@ impl<D: Database> RepairStore for SqlLedger<D> {
             let (outcome, result) = if let Some((before, after)) = counts {
                 (RepairOutcome::Compensated, format!("{before}, now {after}"))
             } else {
-                let why = if is_purged { "purged sale" } else { "the orders exceed the limit" };
+                let why = if is_purged { "purged sale" } else { "there is no such count" };
                 (RepairOutcome::FailedFinal, format!("{why}, nothing was changed"))
             };
             let repair = Repair {
@@ -91,8 +92,8 @@ fn recount_available<D: Database>(conn: &mut D, sku: SkuNo) -> Result<Option<(i6
     Ok(Some((row.available.into(), left)))
 }
 
-/// Sets the quota row of a buyer to the units of the orders that count; before and after. `None`:
-/// they exceed the limit.
+/// Sets the quota row of a buyer to the units of the orders that count; before and after. They may
+/// exceed the present limit: a lowered one takes no order away. `None`: the SKU has no limit.
 fn recount_quota<D: Database>(
     conn: &mut D,
     sku: SkuNo,
@@ -102,13 +103,11 @@ fn recount_quota<D: Database>(
     let Some(limit) = row.policy_limit else { return Ok(None) };
     let before = conn.lock_quota(sku.0, buyer.to_db())?;
     let counted = conn.counted_units(sku.0, buyer.to_db())?;
-    if counted > i64::from(limit) {
-        return Ok(None);
-    }
-    let owned = i32::try_from(counted).unwrap_or(limit);
+    let owned: i32 = narrow("units of a quota", counted)?;
+    let quota = limit.max(owned);
     match before {
-        Some(_) => conn.set_owned(sku.0, buyer.to_db(), owned)?,
-        None => conn.insert_owned(sku.0, buyer.to_db(), owned, limit)?,
+        Some(_) => conn.set_owned(sku.0, buyer.to_db(), owned, quota)?,
+        None => conn.insert_owned(sku.0, buyer.to_db(), owned, quota)?,
     }
     Ok(Some((i64::from(before.unwrap_or(0)), counted)))
 }

@@ -209,19 +209,24 @@ fn contents<D: Database>(
     let mut numbers = vec![0_i128; sums.len() + 1];
     let scopes = if scope == ArchiveScope::Sale { std::slice::from_ref(&sale) } else { skus };
     for no in scopes {
-        let from = match scope {
-            ArchiveScope::Sale => format!("{name} WHERE sale_no = {no}"),
-            ArchiveScope::Sku => format!("{name} WHERE sku_no = {no}"),
-            ArchiveScope::Order => format!(
-                "orders o {} JOIN {name} e ON e.request_id = o.request_id WHERE o.sku_no = {no}",
-                D::BY_PRIMARY_KEY
-            ),
+        let of_requests = |from: &str| {
+            format!("{from} JOIN {name} e ON e.request_id = o.request_id WHERE o.sku_no = {no}")
         };
-        let query = format!("SELECT {totals} FROM {from}");
-        for text in conn.with_audit_limit(|conn| conn.texts(&query))? {
-            for (sum, digits) in numbers.iter_mut().zip(elements(&text)?) {
-                let number = digits.as_deref().and_then(|digits| digits.parse::<i128>().ok());
-                *sum += readable(number, || name.to_owned(), "sum", &text)?;
+        let parts = match scope {
+            ArchiveScope::Sale => vec![format!("{name} WHERE sale_no = {no}")],
+            ArchiveScope::Sku => vec![format!("{name} WHERE sku_no = {no}")],
+            ArchiveScope::Request => vec![
+                of_requests(&format!("orders o {}", D::BY_PRIMARY_KEY)),
+                of_requests("failed_requests o"),
+            ],
+        };
+        for from in parts {
+            let query = format!("SELECT {totals} FROM {from}");
+            for text in conn.with_audit_limit(|conn| conn.texts(&query))? {
+                for (sum, digits) in numbers.iter_mut().zip(elements(&text)?) {
+                    let number = digits.as_deref().and_then(|digits| digits.parse::<i128>().ok());
+                    *sum += readable(number, || name.to_owned(), "sum", &text)?;
+                }
             }
         }
     }
@@ -240,8 +245,8 @@ fn page<D: Database>(
     limit: u32,
 ) -> Result<ArchivePage, Error> {
     let spec = spec(table);
-    if spec.scope == ArchiveScope::Order {
-        return page_of_orders(conn, table, scope_no, key, limit);
+    if spec.scope == ArchiveScope::Request {
+        return page_of_requests(conn, table, scope_no, key, limit);
     }
     let column = if spec.scope == ArchiveScope::Sale { "sale_no" } else { "sku_no" };
     let texts = conn.texts(&format!(
@@ -256,26 +261,50 @@ fn page<D: Database>(
     Ok(ArchivePage { rows, next: last.map(|key| ArchiveCursor { scope_no, key }) })
 }
 
-/// The rows of the orders after a buyer and slot, in the order of the orders.
-fn page_of_orders<D: Database>(
+/// The requests of a SKU after a key, each with its key: those of orders by buyer and slot, then
+/// those of recorded failures by their number.
+fn requests_after<D: Database>(
+    conn: &mut D,
+    sku: i32,
+    key: &[i64],
+    limit: u32,
+) -> Result<Vec<(Vec<i64>, i64)>, Error> {
+    let after = match *key {
+        [request] => (None, request),
+        [buyer, slot] => (Some((buyer, slot)), i64::MIN),
+        _ => (Some((i64::MIN, i64::MIN)), i64::MIN),
+    };
+    if let (Some(order), _) = after {
+        let orders = conn.order_ids(sku, order, limit)?.into_iter();
+        let orders: Vec<_> =
+            orders.map(|(buyer, slot, request)| (vec![buyer, slot], request)).collect();
+        if !orders.is_empty() {
+            return Ok(orders);
+        }
+    }
+    let failures = conn.failure_ids(sku, after.1, limit)?;
+    Ok(failures.into_iter().map(|request| (vec![request], request)).collect())
+}
+
+/// The rows of the requests after a key, in the order of the requests.
+fn page_of_requests<D: Database>(
     conn: &mut D,
     table: ArchiveTable,
     sku: i32,
     key: &[i64],
     limit: u32,
 ) -> Result<ArchivePage, Error> {
-    let after = if let [buyer, slot] = *key { (buyer, slot) } else { (i64::MIN, i64::MIN) };
-    let orders = conn.order_ids(sku, after, limit)?;
-    let Some((buyer, slot, _)) = orders.last() else { return Ok(ArchivePage::default()) };
-    let next = Some(ArchiveCursor { scope_no: sku, key: vec![*buyer, *slot] });
+    let requests = requests_after(conn, sku, key, limit)?;
+    let Some((last, _)) = requests.last() else { return Ok(ArchivePage::default()) };
+    let next = Some(ArchiveCursor { scope_no: sku, key: last.clone() });
     let places: HashMap<String, usize> =
-        (0..).zip(&orders).map(|(place, (.., request))| (request.to_string(), place)).collect();
+        (0..).zip(&requests).map(|(place, (_, request))| (request.to_string(), place)).collect();
     let spec = spec(table);
     let texts = conn.texts(&format!(
         "SELECT {} FROM {} WHERE request_id IN ({}) ORDER BY {}",
         spec.row(),
         table.name(),
-        super::statements::list(orders.iter().map(|(.., request)| *request)),
+        super::statements::list(requests.iter().map(|(_, request)| *request)),
         spec.key.join(", "),
     ))?;
     let mut rows = texts.iter().map(|text| spec.object(text)).collect::<Result<Vec<_>, _>>()?;

@@ -60,11 +60,20 @@ trait RetentionQueries {
         let (buyer, slot) = after;
         let text = format!(
             "SELECT buyer_id, slot, request_id FROM orders {} WHERE sku_no = {sku} \
-             AND (buyer_id > {buyer} OR (buyer_id = {buyer} AND slot > {slot})) \
+             AND buyer_id >= {buyer} AND (buyer_id > {buyer} OR slot > {slot}) \
              ORDER BY buyer_id, slot LIMIT {limit}",
             Self::BY_PRIMARY_KEY
         );
         sql::<(BigInt, BigInt, BigInt)>(&text).load(self)
+    }
+
+    /// The recorded failures of a SKU after a request.
+    fn failure_ids(&mut self, sku: i32, after: i64, limit: u32) -> QueryResult<Vec<i64>> {
+        let text = format!(
+            "SELECT request_id FROM failed_requests WHERE sku_no = {sku} \
+             AND request_id > {after} ORDER BY request_id LIMIT {limit}"
+        );
+        sql::<BigInt>(&text).load(self)
     }
 
     /// Deletes the rows of orders or failures in a table that has their requests.

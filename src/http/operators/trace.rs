@@ -106,14 +106,23 @@ async fn read_ledger(
     Ok(())
 }
 
-/// Adds the dead letters of the request.
+/// Adds the dead letters of the request. One that cannot be read hides nothing else.
 async fn read_dead_letters(
     deps: &HttpDeps,
     request: RequestId,
     findings: &mut TraceFindings,
 ) -> Result<(), db::Error> {
     let filter = DeadLetterFilter::with(request);
-    let dead_letters = deps.ledger.dead_letters(filter, u32::MAX).await?;
+    let mut dead_letters = Vec::new();
+    for (no, dead_letter) in deps.ledger.dead_letter_page(filter, u32::MAX).await? {
+        match dead_letter {
+            Ok(dead_letter) => dead_letters.push(dead_letter),
+            Err(error) => findings.unavailable.push(StageView {
+                holder: Some(format!("dead letter {no}")),
+                ..StageView::unavailable("dead_letter", &error)
+            }),
+        }
+    }
     findings.add_dead_letters(&dead_letters);
     if let (None, Some(newest)) = (findings.trace, dead_letters.first()) {
         findings.trace = trace_in(deps, newest.no, request).await?;

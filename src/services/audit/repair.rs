@@ -10,8 +10,8 @@ use super::{AuditSources, Error};
 use crate::db::conflict_resolution;
 use crate::domain::invariants::Violation;
 use crate::domain::{
-    AuditVerdict, BucketKey, ByOperator, OperatorVerb, OrderIntent, PlaceOutcome, Refusal, Repair,
-    RepairAction, RepairOutcome, RequestId, Sale, Sku, SkuNo, VerbSubject,
+    AuditVerdict, BucketKey, ByOperator, Failure, OperatorVerb, OrderIntent, PlaceOutcome, Refusal,
+    Repair, RepairAction, RepairOutcome, RequestId, Sale, Sku, SkuNo, VerbSubject,
 };
 use crate::services::sales::{SalesError, SalesService};
 use crate::stock::Stock;
@@ -214,12 +214,15 @@ impl Repairer<'_> {
                 Some(PlaceOutcome::Refused(reason)) => {
                     let failure = intent.failure(reason, self.now_ms);
                     // Units return only after the refusal is recorded.
-                    let ordered = self.sources.ledger.record_failures(vec![failure]).await?;
-                    if !ordered.is_empty() && reason != Refusal::RequestIdReused {
+                    let recorded = self.sources.ledger.record_failures(vec![failure]).await?;
+                    let reason = match recorded.get(&intent.request) {
+                        _ if reason == Refusal::RequestIdReused => reason,
+                        // A failure that was recorded before stands.
+                        Some(recorded) => *recorded,
                         // The next audit finds the order.
-                        continue;
-                    }
-                    stock.release(bucket, vec![failure]).await?;
+                        None => continue,
+                    };
+                    stock.release(bucket, vec![Failure { reason, ..failure }]).await?;
                     (RepairOutcome::FailedFinal, reason.code())
                 }
                 // The next audit finds the request again.

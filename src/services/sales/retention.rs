@@ -131,10 +131,17 @@ impl SalesService {
 
     /// Seals the sale, compares its archive, and releases its rows.
     async fn begin_purge(&self, sale: &Sale, archive: &SaleArchive) -> Result<Sale, SalesError> {
-        self.retain(&sale.id, RetentionChange::Seal(archive.digest), None).await?;
+        let sealed = self.retain(&sale.id, RetentionChange::Seal(archive.digest), None).await;
         // Crash here [sale_sealed]: no order changes, and nothing is deleted; the next purge
         // compares the archive again.
-        let begun = self.purge_sealed(sale, archive).await;
+        let begun = match sealed {
+            Ok(_) => self.purge_sealed(sale, archive).await,
+            // It may be sealed.
+            Err(SalesError::Ledger(error)) if error.class() == ErrorClass::Unknown => {
+                Err(error.into())
+            }
+            Err(refused) => return Err(refused),
+        };
         if begun.is_err() {
             self.unseal(&sale.id).await;
         }

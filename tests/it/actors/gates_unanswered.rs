@@ -2,7 +2,7 @@
 
 use floodgate::config::Tier;
 use floodgate::db::{ErrorClass, OrderWriter};
-use floodgate::domain::PlaceOutcome;
+use floodgate::domain::{PlaceOutcome, Refusal};
 use floodgate::messages::{BuyAnswer, NoOutcome};
 
 use super::gates_failing::{Failing, OFFER};
@@ -35,5 +35,19 @@ fn an_order_that_another_writer_places_after_its_refusal_keeps_its_units() {
         fixture.ledger.set(Fault::None);
         let repeated = fixture.actors.ledger_writer.place_and_settle(vec![intent]).await;
         assert!(matches!(repeated[0], Ok(PlaceOutcome::Repeat(_))), "{repeated:?}");
+    });
+}
+
+#[test]
+fn a_refusal_after_the_buyers_cancellation_keeps_the_recorded_reason() {
+    in_system(async {
+        let fixture = Failing::open(Tier::Memory, OFFER).await;
+        let intent = fixture.ask(1, 1, 1).intent(&fixture.catalog.sale("sale").unwrap().skus[0]);
+        let cancelled = intent.failure(Refusal::CancelledByBuyer, 1);
+        fixture.ledger.record_failures(vec![cancelled]).await.unwrap();
+        fixture.ledger.set(Fault::ExaminesBeforeOthers);
+        let refused = fixture.actors.ledger_writer.place_and_settle(vec![intent]).await;
+        let cancelled = PlaceOutcome::Refused(Refusal::CancelledByBuyer);
+        assert_eq!(refused[0].as_ref().ok(), Some(&cancelled), "{refused:?}");
     });
 }

@@ -12,7 +12,7 @@ use floodgate::runtime::clock::Clock;
 use super::reconciler::{
     SECOND, reserve, run_passes, simulation_with_lost_requests, sku_of_both, until_republished,
 };
-use crate::support::dead_letters::new_dead_letter;
+use crate::support::dead_letters::{new_dead_letter, read_dead_letters};
 use crate::support::harness::in_system;
 use crate::support::reconcilers::{reconciler, watermarks};
 use crate::support::relays::Simulation;
@@ -71,7 +71,7 @@ fn a_replayed_dead_letter_on_its_way_is_not_published_again() {
         // One was replayed before any checkpoint of the walk and is lost; one only a moment ago.
         let hour_ms = 3_600_000;
         let filter = DeadLetterFilter::default();
-        for letter in simulation.ledger.dead_letters(filter, 2).await.unwrap() {
+        for letter in read_dead_letters(&*simulation.ledger, filter, 2).await {
             let content = simulation.ledger.dead_letter(letter.no).await.unwrap().unwrap();
             let is_recent = content.requests[0].get() == 4;
             let now_ms = simulation.clock.wall_ms();

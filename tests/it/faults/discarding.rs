@@ -15,6 +15,7 @@ use floodgate::services::dead_letters::{DeadLetterError, DeadLetterOutcome, Dead
 use futures_util::future::join_all;
 
 use crate::actors::gates_failing::{Failing, OFFER};
+use crate::support::dead_letters::read_dead_letters;
 use crate::support::faulty_ledger::Fault;
 use crate::support::faulty_stock::StockFault;
 use crate::support::harness::{START_MS, in_system};
@@ -74,7 +75,7 @@ impl Failing {
         let dead_letter = headers::from_delivery(&delivery, &reader(INSTALLATION), START_MS);
         self.ledger.store_dead_letters(vec![dead_letter], START_MS).await.unwrap();
         let first = self.intent(requests[0]).request;
-        self.ledger.dead_letters(DeadLetterFilter::with(first), u32::MAX).await.unwrap()[0].no
+        read_dead_letters(&*self.ledger, DeadLetterFilter::with(first), u32::MAX).await[0].no
     }
 }
 

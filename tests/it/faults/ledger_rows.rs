@@ -89,10 +89,14 @@ fn a_quota_row_that_differs_from_the_orders_is_found_and_recounted() {
             );
             let found = store.ledger.anomalies(store.sku.no).await.unwrap().wrong_quotas;
             assert_eq!(found, [(1, 3, 2), (3, 2, 0), (2, 0, 2)]);
+            // A lowered limit takes no order away, and the order can end.
+            store.tamper("UPDATE skus SET policy_limit = 1");
             for number in 1..=3 {
                 let repair = store.ledger.recount(store.sku.no, Some(buyer(number)), 1).await;
                 assert_eq!(repair.unwrap().outcome, RepairOutcome::Compensated);
             }
+            let key = OrderKey { sku: store.sku.no, buyer: buyer(1), request: request(1) };
+            store.ledger.cancel(key, Actor::Buyer, None).await.unwrap();
             let found = store.ledger.anomalies(store.sku.no).await.unwrap().wrong_quotas;
             assert_eq!(found, []);
         }

@@ -149,6 +149,27 @@ fn an_unreadable_row_delays_no_other_order() {
 }
 
 #[test]
+fn payments_and_orders_that_cannot_be_read_hide_no_payment_in_doubt() {
+    run(async {
+        let timed = Timed::open(0).await;
+        for key in two_more(&timed).await.into_iter().chain([timed.shop.key().await]) {
+            timed.shop.service().pay(key).await.unwrap();
+        }
+        timed.shop.damage(
+            "UPDATE orders SET due_ms = NULL; \
+             UPDATE payments SET currency = 'x' WHERE buyer_id = 1; \
+             UPDATE orders SET version = 100000 WHERE buyer_id = 2",
+        );
+        let in_doubt = timed.shop.ledger.payments_in_doubt(None, 1).await.unwrap();
+        let buyers = in_doubt.iter().map(|(order, _)| order.buyer);
+        assert_eq!(buyers.collect::<Vec<_>>(), [buyer(3)]);
+        let listed = timed.shop.ledger.payments_in(Started, None, 2).await.unwrap();
+        let buyers = listed.iter().map(|listed| listed.payment.key.order.buyer);
+        assert_eq!(buyers.collect::<Vec<_>>(), [buyer(2), buyer(3)]);
+    });
+}
+
+#[test]
 fn a_refund_whose_order_is_missing_delays_no_other() {
     run(async {
         let (mut timed, first) = Timed::paying().await;

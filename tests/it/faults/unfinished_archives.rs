@@ -17,6 +17,7 @@ use floodgate::services::sales::{SaleArchive, SalesError};
 use floodgate::stock::Error;
 use tempfile::TempDir;
 
+use crate::support::faulty_ledger::{Fault, FaultyLedger};
 use crate::support::gate::{GateFixture, PATIENT};
 use crate::support::harness::{Harness, Offer, START_MS, UNLIMITED, in_system, is_placed};
 use crate::support::servers::redis::{AOF_ALWAYS, Redis};
@@ -26,16 +27,24 @@ const OFFER: Offer = Offer { policy: UNLIMITED, stock: 10, buckets: 2 };
 
 /// Tier `gate` with a ledger that keeps archives, and one open sale without payment.
 async fn harness(fixture: &GateFixture) -> (Harness, TempDir) {
+    let (ledger, folder) = ledger();
+    (harness_on(fixture, ledger).await, folder)
+}
+
+fn ledger() -> (Arc<dyn Ledger>, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let options = OpenOptions::new(folder.path().join("ledger.db"));
-    let ledger: Arc<dyn Ledger> = Arc::new(SqliteLedger::open(&options).unwrap());
+    (Arc::new(SqliteLedger::open(&options).unwrap()), folder)
+}
+
+async fn harness_on(fixture: &GateFixture, ledger: Arc<dyn Ledger>) -> Harness {
     let harness = Harness::start_on_redis(&fixture.settings(&PATIENT), ledger).await;
     let mut draft = OFFER.draft("sale", START_MS - 1000);
     draft.skus[0].payment_window_s = 0;
     harness.sales.create(draft).await.unwrap();
     harness.set_phase(Phase::Open).await;
     harness.gates_begun().await;
-    (harness, folder)
+    harness
 }
 
 fn id() -> SaleId {
@@ -156,6 +165,24 @@ fn a_purge_that_cannot_compare_leaves_the_sale_unsealed() {
         fixture.redis.kill();
         let purged = harness.sales.purge(&id(), &archived).await;
         assert!(matches!(purged, Err(SalesError::Stock(_))), "{purged:?}");
+        assert_eq!(sale(&harness).await.retention.state, RetentionState::Kept);
+    });
+}
+
+#[test]
+fn a_seal_whose_answer_is_lost_is_undone() {
+    let fixture = GateFixture::new();
+    in_system(async {
+        let (ledger, _folder) = ledger();
+        let ledger = Arc::new(FaultyLedger::new(ledger));
+        let harness = harness_on(&fixture, ledger.clone()).await;
+        harness.set_phase(Phase::Closed).await;
+        archive(&harness).await.unwrap();
+        let archived = written(&harness).await;
+        ledger.set(Fault::AnswerLost);
+        let purged = harness.sales.purge(&id(), &archived).await;
+        assert!(matches!(purged, Err(SalesError::Ledger(_))), "{purged:?}");
+        ledger.set(Fault::None);
         assert_eq!(sale(&harness).await.retention.state, RetentionState::Kept);
     });
 }

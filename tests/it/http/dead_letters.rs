@@ -296,3 +296,21 @@ async fn a_trace_and_an_audit_show_dead_letters() {
         assert!(status == 400 || refused["request_id"] == "7", "{refused}");
     }
 }
+
+#[tokio::test]
+async fn an_unreadable_dead_letter_hides_no_other_stage_of_a_trace() {
+    let app = selling(unlimited(), 5).await;
+    (1..=2).for_each(|no| store_with_request(&app, no, 100));
+    let damage = "UPDATE dead_letters SET origin = 'whim' WHERE letter_no = 2";
+    connect(&app).batch_execute(damage).unwrap();
+    let trace = app.admin("/requests/100/trace", None).await;
+    let stages: Vec<_> = trace["stages"].as_array().unwrap().iter().collect();
+    let shown: Vec<_> =
+        stages.iter().map(|it| (&it["stage"], &it["state"], &it["holder"])).collect();
+    let (stage, first, second) =
+        (json!("dead_letter"), json!("dead letter 1"), json!("dead letter 2"));
+    let (open, unknown) = (json!("open"), json!("unknown"));
+    assert_eq!(shown, [(&stage, &open, &first), (&stage, &unknown, &second)]);
+    assert!(stages[1]["reason"].as_str().unwrap().contains("whim"), "{trace}");
+    assert_eq!(trace["trace_id"], format!("{:032x}", TRACE_ID.0));
+}

@@ -1,6 +1,6 @@
 //! Conflict resolution on a scripted ledger; the scripts simulate a concurrent writer.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use async_trait::async_trait;
 use floodgate::db::conflict_resolution::place_each;
@@ -40,7 +40,7 @@ impl OrderWriter for ScriptedLedger {
         Ok(Examination { available, ..Examination::default() })
     }
 
-    async fn record_failures(&self, _: Vec<Failure>) -> Result<Vec<RequestId>, Error> {
+    async fn record_failures(&self, _: Vec<Failure>) -> Result<HashMap<RequestId, Refusal>, Error> {
         Err(Error::Closed)
     }
 }

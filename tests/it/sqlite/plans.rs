@@ -13,10 +13,11 @@ use diesel::sql_types::Text;
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::db::{
     EventCursor, FollowUps, OrderChanges, OrderCursor, OrderReader, OrderWriter, Refunds, Retakes,
-    SaleStore,
+    RetentionStore, SaleStore,
 };
 use floodgate::domain::{
-    AttemptKey, Failure, OrderIntent, OrderKey, OrderState, PaymentState, Refusal, Sku,
+    ArchiveCursor, ArchiveTable, AttemptKey, Failure, OrderIntent, OrderKey, OrderState,
+    PaymentState, Refusal, Sku,
 };
 use floodgate::runtime::clock::{ManualClock, SharedClock};
 use parking_lot::Mutex;
@@ -289,6 +290,27 @@ fn a_buyers_page_sorts_only_the_buyers_orders() {
             let plans = store.plans(store.ledger.orders_of(buyer(1), cursor, 10)).await;
             along_keys(&plans);
             assert!(plans[0].contains("PRIMARY KEY (sku_no=? AND buyer_id=?)"), "{plans:#?}");
+        }
+    });
+}
+
+#[test]
+fn a_page_of_an_archive_begins_at_its_key() {
+    run(async {
+        let store = Store::open().await;
+        let sale = store.ledger.sales().await.unwrap().remove(0);
+        let (buyer, request) = ("sku_no=? AND buyer_id>?", "sku_no=? AND request_id>?");
+        for (table, key, range) in [
+            (ArchiveTable::Orders, vec![5, 0], buyer),
+            (ArchiveTable::OrderEvents, vec![5, 0], buyer),
+            (ArchiveTable::OrderEvents, vec![5], request),
+            (ArchiveTable::Payments, vec![5, 6, 1], buyer),
+            (ArchiveTable::FailedRequests, vec![5], request),
+            (ArchiveTable::Bars, vec![5], buyer),
+        ] {
+            let after = ArchiveCursor { scope_no: store.sku.no.0, key };
+            let plans = store.plans(store.ledger.archive_page(&sale, table, after, 10)).await;
+            assert!(plans[0].contains(range), "{}: {plans:#?}", table.name());
         }
     });
 }

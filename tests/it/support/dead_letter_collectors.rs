@@ -22,6 +22,7 @@ use floodgate::services::trusted_time::TrustedTime;
 use floodgate::stock::MemoryStock;
 use floodgate::tier::Pipeline;
 
+use super::dead_letters::read_dead_letters;
 use super::faulty_ledger::FaultyLedger;
 use super::harness::START_MS;
 use super::intents::{pack_into, reader};
@@ -173,7 +174,7 @@ impl DeadLetterFixture {
     pub async fn dead_letters(&self) -> Vec<DeadLetterContent> {
         let ledger = &self.simulation.ledger;
         let mut found = Vec::new();
-        for dead_letter in ledger.dead_letters(DeadLetterFilter::default(), 1000).await.unwrap() {
+        for dead_letter in read_dead_letters(&**ledger, DeadLetterFilter::default(), 1000).await {
             found.extend(ledger.dead_letter(dead_letter.no).await.unwrap());
         }
         found.reverse();
@@ -223,11 +224,6 @@ pub fn numbers(dead_letter: &DeadLetterContent) -> Vec<u64> {
 /// The newest dead letter with this request.
 pub async fn dead_letter_of(fixture: &DeadLetterFixture, request: u64) -> DeadLetter {
     let request = floodgate::domain::RequestId::new(request).unwrap();
-    fixture
-        .simulation
-        .ledger
-        .dead_letters(DeadLetterFilter::with(request), u32::MAX)
-        .await
-        .unwrap()
-        .remove(0)
+    let ledger = &*fixture.simulation.ledger;
+    read_dead_letters(ledger, DeadLetterFilter::with(request), u32::MAX).await.remove(0)
 }

@@ -36,6 +36,16 @@ pub fn dead_request(number: u64) -> OrderKey {
     OrderKey { request, sku: SkuNo(1), buyer: buyer(number) }
 }
 
+/// Dead letters in the order of the filter, at most `limit`, all of them readable.
+pub async fn read_dead_letters(
+    store: &(impl DeadLetterStore + ?Sized),
+    filter: DeadLetterFilter,
+    limit: u32,
+) -> Vec<DeadLetter> {
+    let page = store.dead_letter_page(filter, limit).await.unwrap();
+    page.into_iter().map(|(_, dead_letter)| dead_letter.unwrap()).collect()
+}
+
 /// Dead letters in the order of their arrival.
 #[derive(Debug, Default)]
 pub struct MemoryDeadLetters {

@@ -11,6 +11,8 @@ use floodgate::tier::open_ledger_for_reading;
 use parking_lot::Mutex;
 use secrecy::ExposeSecret;
 
+use super::dead_letters::read_dead_letters;
+
 pub use floodgate::services::audit::answers::{Bought, Record, RecordedAs};
 
 /// The outcomes of all accepted requests of a ledger. Request ids are in the form buyers receive.
@@ -85,7 +87,7 @@ async fn all_orders(ledger: &dyn Ledger, sku: SkuNo) -> Vec<Order> {
 
 /// The decodable intents of the dead letters that end their requests.
 async fn all_dead(ledger: &dyn Ledger) -> Vec<OrderIntent> {
-    let dead_letters = ledger.dead_letters(DeadLetterFilter::default(), u32::MAX).await.unwrap();
+    let dead_letters = read_dead_letters(ledger, DeadLetterFilter::default(), u32::MAX).await;
     let mut dead = Vec::new();
     for dead_letter in dead_letters.iter().filter(|dead_letter| dead_letter.state.holds_requests())
     {

@@ -11,7 +11,7 @@ use floodgate::domain::{
 };
 
 use super::Backend;
-use crate::support::dead_letters::{dead_request, new_dead_letter};
+use crate::support::dead_letters::{dead_request, new_dead_letter, read_dead_letters};
 use crate::support::offers::{buyer, request};
 
 const NOW: i64 = 1_800_000_000_500;
@@ -24,7 +24,7 @@ async fn store(
 }
 
 async fn all(ledger: &dyn Ledger) -> Vec<DeadLetter> {
-    ledger.dead_letters(DeadLetterFilter::default(), 1000).await.unwrap()
+    read_dead_letters(ledger, DeadLetterFilter::default(), 1000).await
 }
 
 /// The transition that an operator requests after reading `dead_letter`.
@@ -78,14 +78,11 @@ pub async fn a_dead_letter_reads_back_as_it_was_stored(backend: &dyn Backend) {
         content,
         DeadLetterContent { dead_letter: expected.clone(), body: new.body, requests }
     );
-    assert_eq!(
-        ledger.dead_letters(DeadLetterFilter::with(request(7)), u32::MAX).await.unwrap(),
-        [expected]
-    );
-    assert_eq!(
-        ledger.dead_letters(DeadLetterFilter::with(request(8)), u32::MAX).await.unwrap(),
-        []
-    );
+    let with = async |number| {
+        read_dead_letters(&*ledger, DeadLetterFilter::with(request(number)), u32::MAX).await
+    };
+    assert_eq!(with(7).await, [expected]);
+    assert_eq!(with(8).await, []);
     assert_eq!(ledger.dead_letter(DeadLetterNo(999)).await.unwrap(), None);
     assert_eq!(ledger.store_dead_letters(Vec::new(), NOW).await.unwrap(), []);
 }
@@ -107,10 +104,8 @@ pub async fn copies_of_a_message_are_one_dead_letter(backend: &dyn Backend) {
     assert_eq!(found.iter().map(|l| l.arrivals).sum::<u32>(), 6);
     let reason = |no| found.iter().find(|l| l.no == no).unwrap().reason.clone();
     assert_eq!(reason(found[0].no), "no such SKU");
-    assert_eq!(
-        ledger.dead_letters(DeadLetterFilter::with(request(1)), u32::MAX).await.unwrap().len(),
-        1
-    );
+    let with = DeadLetterFilter::with(request(1));
+    assert_eq!(read_dead_letters(&*ledger, with, u32::MAX).await.len(), 1);
 }
 
 pub async fn a_replayed_message_that_fails_again_is_open_again(backend: &dyn Backend) {
@@ -226,7 +221,7 @@ pub async fn dead_letters_come_newest_first_in_pages(backend: &dyn Backend) {
 
     let page = async |state, origin, after, limit| -> Vec<DeadLetterNo> {
         let filter = DeadLetterFilter { state, origin, after, ..DeadLetterFilter::default() };
-        let found = ledger.dead_letters(filter, limit).await.unwrap();
+        let found = read_dead_letters(&*ledger, filter, limit).await;
         found.into_iter().map(|dead_letter| dead_letter.no).collect()
     };
     let no = |index: usize| seen[index].no;
@@ -256,7 +251,7 @@ pub async fn dead_letters_are_found_and_counted_by_every_condition(backend: &dyn
     }
     let numbers: Vec<i64> = all(&*ledger).await.iter().rev().map(|found| found.no.0).collect();
     let check = async |filter: DeadLetterFilter, expected: &[usize]| {
-        let found = ledger.dead_letters(filter.clone(), 9).await.unwrap();
+        let found = read_dead_letters(&*ledger, filter.clone(), 9).await;
         let found: Vec<i64> = found.iter().map(|found| found.no.0).collect();
         let expected: Vec<i64> = expected.iter().map(|index| numbers[*index]).collect();
         assert_eq!(found, expected, "{filter:?}");
@@ -325,11 +320,8 @@ pub async fn a_dead_letter_may_hold_a_mebibyte_and_a_thousand_requests(backend: 
         store(&*ledger, vec![large, new_dead_letter(&[1])]).await,
         [StoreDeadLetterOutcome::New; 2]
     );
-    let found = ledger
-        .dead_letters(DeadLetterFilter::with(request(1_200)), u32::MAX)
-        .await
-        .unwrap()
-        .remove(0);
+    let with = DeadLetterFilter::with(request(1_200));
+    let found = read_dead_letters(&*ledger, with, u32::MAX).await.remove(0);
     let content = ledger.dead_letter(found.no).await.unwrap().unwrap();
     assert!(content.body == body && !content.is_cut());
     assert_eq!(content.requests.len(), 1_200);

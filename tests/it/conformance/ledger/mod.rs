@@ -202,6 +202,7 @@ macro_rules! backends {
                     a_cursor_moves_forward;
                 retention:
                     an_archive_is_complete_and_the_same_at_every_page_size
+                    the_sums_of_an_archive_show_a_payment
                     open_ends_of_a_sale_are_named
                     a_batch_of_two_sales_is_unread_in_both
                     orders_of_a_sealed_sale_do_not_change

@@ -1,5 +1,6 @@
 //! Scans, pages, failures and the rows of an audit.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -264,7 +265,9 @@ pub async fn the_first_record_of_a_failure_stays(backend: &dyn Backend) {
     let fresh = failure(&sku, 11, Refusal::Ended);
     ledger.record_failures(vec![first]).await.unwrap();
     let again = Failure { reason: Refusal::Ended, quantity: 1, recorded_at_ms: 0, ..first };
-    ledger.record_failures(vec![again, fresh, again]).await.unwrap();
+    let recorded = ledger.record_failures(vec![again, fresh, again]).await.unwrap();
+    let kept = [(first.request, Refusal::SoldOut), (fresh.request, Refusal::Ended)];
+    assert_eq!(recorded, HashMap::from(kept));
     assert_eq!(failures(&*ledger, sku.no).await, [first, fresh]);
 }
 
@@ -278,8 +281,8 @@ pub async fn an_order_is_never_recorded_as_a_failure(backend: &dyn Backend) {
     let other = failure(&sku, 11, Refusal::SoldOut);
     // The same buyer changes the quantity: under one_per_buyer the request id is the same.
     let again = failure(&one, 20, Refusal::RequestIdReused);
-    let ordered = ledger.record_failures(vec![reused, other, again]).await.unwrap();
-    assert_eq!(ordered, [reused.request, again.request]);
+    let recorded = ledger.record_failures(vec![reused, other, again]).await.unwrap();
+    assert_eq!(recorded, HashMap::from([(other.request, Refusal::SoldOut)]));
     assert_eq!(failures(&*ledger, sku.no).await, [other]);
     assert_eq!(failures(&*ledger, one.no).await, []);
     assert!(ledger.anomalies(sku.no).await.unwrap().orders_and_failures.is_empty());

@@ -141,7 +141,7 @@ pub async fn an_archive_is_complete_and_the_same_at_every_page_size(backend: &dy
         (ArchiveTable::SalePhases, 2),
         (ArchiveTable::Skus, 1),
         (ArchiveTable::Orders, 3),
-        (ArchiveTable::OrderEvents, 7),
+        (ArchiveTable::OrderEvents, 8),
         (ArchiveTable::Payments, 1),
         (ArchiveTable::PaymentEvents, 1),
         (ArchiveTable::FailedRequests, 1),
@@ -155,9 +155,23 @@ pub async fn an_archive_is_complete_and_the_same_at_every_page_size(backend: &dy
     assert_eq!((&orders[0]["buyer_id"], &orders[0]["amount"]), (&"1".into(), &500.into()));
     assert_eq!(orders[0]["trace_id"], "00000000000000010000000000000007");
     let events = rows(&*shop.ledger, &sale, ArchiveTable::OrderEvents, 500).await;
-    let last = events.last().unwrap();
+    let [.., last, refused] = &events[..] else { panic!("{events:?}") };
+    assert_eq!(refused["version"], 0, "{refused:?}");
     assert!(events[0]["placed"].is_string() && last["placed"].is_null(), "{events:?}");
     assert_eq!((&last["actor"], &last["reason"]), (&"operator:秒".into(), &"\"asked\"".into()));
+}
+
+pub async fn the_sums_of_an_archive_show_a_payment(backend: &dyn Backend) {
+    let shop = Shop::open(backend, ONE).await;
+    let key = shop.place(1, 1, 1).await;
+    let sale = close(&*shop.ledger, "sale").await;
+    let orders = async || {
+        let contents = shop.ledger.contents(&sale).await.unwrap();
+        contents_of(&contents, ArchiveTable::Orders).sums.clone()
+    };
+    let before = orders().await;
+    shop.open_payment(key).await;
+    assert_ne!(orders().await, before, "no unit and no amount has changed");
 }
 
 pub async fn open_ends_of_a_sale_are_named(backend: &dyn Backend) {

@@ -14,7 +14,7 @@ use floodgate::domain::book::gives_back;
 use floodgate::domain::invariants::SkuFacts;
 use floodgate::domain::{
     BuyerId, Epoch, Examination, Failure, Order, OrderIntent, OrderKey, OrderTimeline, Payment,
-    PhaseChange, PhaseHistory, Repair, RequestId, Sale, Sku, SkuNo, TraceId,
+    PhaseChange, PhaseHistory, Refusal, Repair, RequestId, Sale, Sku, SkuNo, TraceId,
 };
 use floodgate::runtime::clock::{SharedClock, wall_ms};
 use parking_lot::Mutex;
@@ -154,7 +154,7 @@ impl Rows {
                     sku: intent.sku,
                     buyer: intent.buyer,
                     quantity: intent.quantity,
-                    reason: floodgate::domain::Refusal::SoldOut,
+                    reason: Refusal::SoldOut,
                     recorded_at_ms: intent.placed_at_ms,
                 }),
                 LedgerDefect::IgnoresRequests => self.orders.push(order),
@@ -209,21 +209,28 @@ impl OrderWriter for DefectiveLedger {
         Ok(self.rows.lock().examine(&batch, self.defect))
     }
 
-    async fn record_failures(&self, failures: Vec<Failure>) -> Result<Vec<RequestId>, Error> {
-        let mut ordered = Vec::new();
+    async fn record_failures(
+        &self,
+        failures: Vec<Failure>,
+    ) -> Result<HashMap<RequestId, Refusal>, Error> {
+        let of = |failure: &Failure| (failure.request, failure.reason);
         if self.defect == LedgerDefect::RefusesSilently {
-            return Ok(ordered);
+            return Ok(failures.iter().map(of).collect());
         }
         let mut rows = self.rows.lock();
+        let mut recorded = HashMap::new();
         for failure in failures {
-            let is_known = rows.failures.iter().any(|other| other.request == failure.request);
             if rows.orders.iter().any(|order| order.request == failure.request) {
-                ordered.push(failure.request);
-            } else if !is_known {
+                continue;
+            }
+            let mut known = rows.failures.iter().filter(|other| other.request == failure.request);
+            let earlier = known.next().copied();
+            if earlier.is_none() {
                 rows.failures.push(failure);
             }
+            recorded.extend([of(&earlier.unwrap_or(failure))]);
         }
-        Ok(ordered)
+        Ok(recorded)
     }
 }
 

@@ -1,5 +1,6 @@
 //! A ledger with injected faults.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -9,8 +10,8 @@ use floodgate::db::{
     OrderReader, OrderWriter, Visitor,
 };
 use floodgate::domain::{
-    BuyerId, Examination, Failure, Order, OrderIntent, OrderKey, OrderTimeline, Payment, RequestId,
-    SkuNo,
+    BuyerId, Examination, Failure, Order, OrderIntent, OrderKey, OrderTimeline, Payment, Refusal,
+    RequestId, SkuNo,
 };
 use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
@@ -199,13 +200,16 @@ impl OrderWriter for FaultyLedger {
         self.end("examine").map(|()| examination)
     }
 
-    async fn record_failures(&self, failures: Vec<Failure>) -> Result<Vec<RequestId>, Error> {
+    async fn record_failures(
+        &self,
+        failures: Vec<Failure>,
+    ) -> Result<HashMap<RequestId, Refusal>, Error> {
         self.begin_write().await?;
         if *self.fault.borrow() == Fault::RecordsNothing {
             return Err(self.refuse());
         }
-        let ordered = self.inner.record_failures(failures).await?;
-        self.end("record failures").map(|()| ordered)
+        let recorded = self.inner.record_failures(failures).await?;
+        self.end("record failures").map(|()| recorded)
     }
 }
 
