@@ -8,9 +8,10 @@
 local call, sub, find = redis.call, string.sub, string.find
 local byte, unpack, unpack_bytes = string.byte, unpack, struct.unpack
 
--- Parses digits; nil for anything else. 15 digits are exact in a double.
+-- Parses digits; nil for anything else, and for a number that is not exact in a double.
 local function to_number(text)
-  if text and #text > 0 and #text < 16 and not find(text, '%D') then return tonumber(text) end
+  local number = text and #text <= 16 and find(text, '^%d+$') and tonumber(text)
+  if number and number < 2 ^ 53 then return number end
 end
 
 -- The number of a tag `<installation>.<number>`; nil for anything else.

@@ -1,4 +1,4 @@
-//! The call of `snapshot.lua`: the counts of a bucket at one instant.
+//! The call of `snapshot.lua`: the counts of a bucket at one instant; and those of all buckets.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,6 +9,9 @@ use crate::domain::{BucketNo, Epoch, Loan, Phase};
 
 use super::call::Reply;
 use super::{BucketKeys, BucketLevel, Error, Script, ScriptCall};
+
+/// Readings of buckets that seem empty.
+const READINGS_MAX: u32 = 3;
 
 /// The counts of a bucket, as `snapshot.lua` answers them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +47,34 @@ pub fn snapshot(keys: &BucketKeys, pages: Range<u16>) -> ScriptCall<BucketCounts
         .keys([keys.unsettled(), keys.moves()])
         .keys(pages.clone().map(|page| keys.requests(page)))
         .keys(pages.map(|page| keys.buyers(page)))
+}
+
+/// Reads every bucket. The buckets are read one after the other, so a unit that moves from an
+/// unread bucket to a read one is in neither count: empty buckets are read again until no unit has
+/// come to any of them since the reading before. `None`: they are not certainly empty.
+pub async fn read_all<F, E>(mut read: impl FnMut() -> F) -> Result<Option<Vec<BucketCounts>>, E>
+where
+    F: Future<Output = Result<Vec<BucketCounts>, E>>,
+{
+    let mut counts = read().await?;
+    for _ in 1..READINGS_MAX {
+        if !are_empty(&counts) {
+            break;
+        }
+        let again = read().await?;
+        let before = std::mem::replace(&mut counts, again);
+        // Results of requests may arrive meanwhile. They change other counts, unless units return.
+        let mut both = before.iter().zip(&counts);
+        if both.all(|(a, b)| a.left == b.left && a.borrowed == b.borrowed) {
+            return Ok(Some(counts));
+        }
+    }
+    Ok(Some(counts).filter(|counts| !are_empty(counts)))
+}
+
+/// Whether no unit is free or lent.
+pub fn are_empty(counts: &[BucketCounts]) -> bool {
+    counts.iter().all(|counts| counts.left.stock == 0 && counts.left.lent == 0)
 }
 
 impl BucketCounts {

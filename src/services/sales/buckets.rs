@@ -38,9 +38,14 @@ impl SalesService {
         let (phase, epoch) = (listed.sale.phase, listed.sale.epoch);
         let mut reports = Vec::with_capacity(listed.skus.len());
         for sku in &listed.skus {
-            let (health, why) = match self.backends.stock.health(sku, phase, epoch).await {
-                Ok(health) => describe(&health),
-                Err(error) => ("unavailable", Some(error.to_string())),
+            let (health, why) = if listed.sale.retention.is_purged() {
+                // A stock that is asked registers the SKU, and polls its deleted buckets.
+                ("missing", Some("the sale is purged".to_owned()))
+            } else {
+                match self.backends.stock.health(sku, phase, epoch).await {
+                    Ok(health) => describe(&health),
+                    Err(error) => ("unavailable", Some(error.to_string())),
+                }
             };
             let facts = self.backends.stock.facts(sku.no).await.ok();
             let left = self.backends.ledger.available(sku.no);

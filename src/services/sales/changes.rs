@@ -145,27 +145,23 @@ impl SalesService {
             Err(error) => return Err(error.into()),
         };
         (request.withdrawn, request.load) = (withdrawal.units, withdrawal.load);
-        let outcome = ledger.change_stock(request.clone()).await;
+        let mut outcome = ledger.change_stock(request.clone()).await;
         // A repeat was recorded by another process, with units that it withdrew itself.
         let mut is_recorded = matches!(outcome, Ok(StockChangeOutcome::Recorded(_)));
-        let outcome = match outcome {
-            Err(error) if error.class() == db::ErrorClass::Unknown => {
-                match self.recorded_change(sku.no, &request).await {
-                    Ok(recorded) => {
-                        is_recorded = matches!(recorded, StockChangeOutcome::Repeat(_));
-                        Ok(recorded)
-                    }
-                    Err(error) => {
-                        if !self.backends.is_shared {
-                            // No load returns the units: the next change of this stock does.
-                            self.open_withdrawals.lock().insert(sku.no, (request, withdrawal));
-                        }
-                        return Err(error.into());
-                    }
+        if matches!(&outcome, Err(error) if error.class() == db::ErrorClass::Unknown) {
+            outcome = self.recorded_change(sku.no, &request).await;
+            is_recorded = matches!(outcome, Ok(StockChangeOutcome::Repeat(_)));
+            if outcome.is_err() {
+                if !self.backends.is_shared {
+                    // No load returns the units: the next change of this stock does.
+                    self.open_withdrawals.lock().insert(sku.no, (request, withdrawal));
                 }
+                return Ok(outcome?);
             }
-            outcome => outcome,
-        };
+        }
+        if withdrawal.loans.is_empty() {
+            return Ok(outcome?);
+        }
         stock.end_withdrawal(sku.no, &withdrawal, is_recorded).await?;
         if matches!(outcome, Ok(StockChangeOutcome::Reloaded)) && self.backends.is_shared {
             // Buckets that were loaded under a token that the ledger does not know.

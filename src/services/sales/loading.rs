@@ -27,13 +27,26 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 /// Interval of the checks whether the buckets are loaded.
 const POLL_EVERY: Duration = Duration::from_millis(50);
 
+/// Most syncs of a SKU from one load that does not finish to the next, as a power of two. Each load
+/// takes a token, and the scripts count exactly for some 90 million of them.
+const SYNCS_LOG2_MAX: u32 = 5;
+
 /// Locks per SKU, and permits for concurrent loads, in this process.
 #[derive(Debug)]
 pub(super) struct BucketLoads {
     by_sku: parking_lot::Mutex<HashMap<SkuNo, Arc<Mutex<()>>>>,
     permits: Semaphore,
-    /// Loads that did not settle the latest results. The next sync holds the buckets of their SKUs.
-    unfinished: parking_lot::Mutex<HashMap<SkuNo, LoaderToken>>,
+    /// Loads that did not settle the latest results. A later sync loads their SKUs again.
+    unfinished: parking_lot::Mutex<HashMap<SkuNo, Unfinished>>,
+}
+
+/// Loads of a SKU in a row that did not finish.
+#[derive(Debug)]
+struct Unfinished {
+    last: LoaderToken,
+    num_loads: u32,
+    /// Since the last one.
+    num_syncs: u32,
 }
 
 impl Default for BucketLoads {
@@ -51,17 +64,40 @@ impl BucketLoads {
     pub(super) fn lock_of(&self, sku: SkuNo) -> Arc<Mutex<()>> {
         Arc::clone(self.by_sku.lock().entry(sku).or_default())
     }
+
+    /// Counts a sync of a SKU. Returns whether it may load: with each load in a row that did not
+    /// finish, the next one waits for twice as many syncs.
+    pub(super) fn begin_sync(&self, sku: SkuNo) -> bool {
+        self.unfinished.lock().get_mut(&sku).is_none_or(|unfinished| {
+            unfinished.num_syncs = unfinished.num_syncs.saturating_add(1);
+            let log2 = unfinished.num_loads.saturating_sub(1).min(SYNCS_LOG2_MAX);
+            unfinished.num_syncs >= 1 << log2
+        })
+    }
+
+    fn begin_load(&self, sku: SkuNo, loader: LoaderToken) {
+        let mut unfinished = self.unfinished.lock();
+        let num_loads = unfinished.get(&sku).map_or(0, |before| before.num_loads);
+        let begun =
+            Unfinished { last: loader, num_loads: num_loads.saturating_add(1), num_syncs: 0 };
+        unfinished.insert(sku, begun);
+    }
 }
 
 impl SalesService {
     /// Loads the buckets of a SKU from the ledger if they need it and this process may load.
-    /// Returns the number of loaded orders. The caller has the lock of the SKU.
-    pub(super) async fn load(&self, sale: &Sale, sku: &Arc<Sku>) -> Result<u64, SalesError> {
+    /// Returns the number of loaded orders; `None`: nothing was loaded. The caller has the lock of
+    /// the SKU.
+    pub(super) async fn load(
+        &self,
+        sale: &Sale,
+        sku: &Arc<Sku>,
+    ) -> Result<Option<u64>, SalesError> {
         // With other processes there is a next sync: none waits behind the loads of others, which
         // would count as a stall.
         let _permit = match self.loads.permits.try_acquire() {
             Ok(permit) => Ok(permit),
-            Err(_) if self.backends.is_shared => return Ok(0),
+            Err(_) if self.backends.is_shared => return Ok(None),
             Err(_) => self.loads.permits.acquire().await,
         };
         // Another process may have loaded it while this one waited.
@@ -69,21 +105,22 @@ impl SalesService {
         let reason = match stock.health(sku, sale.phase, sale.epoch).await? {
             BucketHealth::Ready
             | BucketHealth::OtherPhase { .. }
-            | BucketHealth::OtherStock { .. } => return Ok(0),
+            | BucketHealth::OtherStock { .. } => return Ok(None),
             BucketHealth::Missing => "missing, or held by a loader".to_owned(),
             BucketHealth::Distrusted { reason } => reason,
         };
         if !self.backends.is_shared {
             let loader = ledger.begin_load(sku.no).await?;
-            return Ok(load_sku(ledger, stock, sku, loader, Vec::new()).await?.num_orders);
+            let loaded = load_sku(ledger, stock, sku, loader, Vec::new()).await?;
+            return Ok(Some(loaded.num_orders));
         }
         if !self.may_load || !self.is_due(sale) || !acquired(&self.loader).await {
-            return Ok(0);
+            return Ok(None);
         }
         tracing::info!(sale = %sale.id, sku = %sku.id, reason, "loading buckets");
         let loader = ledger.begin_load(sku.no).await?;
         // Even a publish without an answer may have opened the buckets.
-        self.loads.unfinished.lock().insert(sku.no, loader);
+        self.loads.begin_load(sku.no, loader);
         let load = async {
             let queued = self.queued_in_dead_letters(sku).await?;
             load_sku(ledger, stock, sku, loader, queued).await
@@ -101,7 +138,7 @@ impl SalesService {
         self.loads.unfinished.lock().remove(&sku.no);
         let orders = loaded.num_orders;
         tracing::info!(sale = %sale.id, sku = %sku.id, orders, late, "buckets loaded");
-        Ok(orders)
+        Ok(Some(orders))
     }
 
     /// Requests of a SKU whose end state is a dead letter: accepted, undecided, and possibly lost
@@ -131,25 +168,26 @@ impl SalesService {
         Ok(())
     }
 
-    /// Holds the buckets of a SKU again whose load by this process is not finished, unless a later
+    /// Holds the open buckets of a SKU whose load by this process is not finished, unless a later
     /// load, which settles the results, has them. The ledger, or the store, that was away then may
-    /// be away still.
-    pub(super) async fn hold_if_unfinished(&self, sku: &Arc<Sku>) -> Result<(), SalesError> {
-        let unfinished = self.loads.unfinished.lock().get(&sku.no).copied();
-        let Some(LoaderToken(loader)) = unfinished else { return Ok(()) };
+    /// be away still. Returns whether they are held.
+    pub(super) async fn hold_if_unfinished(&self, sku: &Arc<Sku>) -> Result<bool, SalesError> {
+        let unfinished = self.loads.unfinished.lock().get(&sku.no).map(|it| it.last);
+        let Some(LoaderToken(loader)) = unfinished else { return Ok(false) };
         if !acquired(&self.loader).await {
-            return Ok(());
+            return Ok(false);
         }
         // Nothing is held that the ledger could not load.
         self.backends.ledger.begin_load(sku.no).await?;
         // A later load has this token or a larger one: it is not held again.
         let next = LoaderToken(loader + 1);
         match self.backends.stock.load(Arc::clone(sku), 0, next).await {
-            Ok(_) | Err(stock::Error::Fenced { .. }) => {}
+            Ok(_) => return Ok(true),
+            Err(stock::Error::Fenced { .. }) => {}
             Err(error) => return Err(error.into()),
         }
         self.loads.unfinished.lock().remove(&sku.no);
-        Ok(())
+        Ok(false)
     }
 
     /// Runs `repair` as the only one of all processes. `None`: another one repairs, or has taken

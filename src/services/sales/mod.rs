@@ -350,13 +350,17 @@ impl SalesService {
     /// they are not loaded or fenced: [`Self::sync_sale`] loads them.
     async fn set_bucket_phases(&self, sale: &Sale) -> Result<(), SalesError> {
         for sku in &sale.skus {
-            let sku = Arc::new(sku.clone());
-            match self.backends.stock.set_phase(&sku, sale.phase, sale.epoch).await {
-                Ok(()) | Err(stock::Error::NotLoaded(_) | stock::Error::Fenced { .. }) => {}
-                Err(error) => return Err(error.into()),
-            }
+            self.set_sku_phase(sale, &Arc::new(sku.clone())).await?;
         }
         Ok(())
+    }
+
+    /// [`Self::set_bucket_phases`] of one SKU.
+    async fn set_sku_phase(&self, sale: &Sale, sku: &Arc<Sku>) -> Result<(), SalesError> {
+        match self.backends.stock.set_phase(sku, sale.phase, sale.epoch).await {
+            Ok(()) | Err(stock::Error::NotLoaded(_) | stock::Error::Fenced { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Whether a sale has buckets that are maintained: shared ones expire once it is dormant.

@@ -11,9 +11,9 @@ use super::{SalesError, SalesService};
 use crate::domain::{Epoch, Phase, Sale, Sku};
 use crate::stock::{self, BucketHealth};
 
-/// Loader tokens that are tried to hold the buckets: the ledger's counter went back, too, by the
-/// number of loads since the backup.
-const TOKENS_MAX: u32 = 100;
+/// Tries to hold the buckets with a larger token: the ledger's counter went back, too, by the loads
+/// of all SKUs since the backup. Each try takes twice as many tokens as the one before.
+const TRIES_MAX: u32 = 14;
 
 impl SalesService {
     /// Compares the ledger with `latest`, which was read from buckets of the sale.
@@ -80,10 +80,13 @@ impl SalesService {
     }
 
     async fn hold_despite_old_tokens(&self, sku: &Arc<Sku>) -> Result<(), SalesError> {
-        for _ in 1..TOKENS_MAX {
+        for tries in 1..TRIES_MAX {
             match self.hold_buckets(sku).await {
                 Err(SalesError::Stock(stock::Error::Fenced { .. })) => {}
                 held => return held,
+            }
+            for _ in 1..1 << tries {
+                self.backends.ledger.begin_load(sku.no).await?;
             }
         }
         self.hold_buckets(sku).await

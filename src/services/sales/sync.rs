@@ -35,10 +35,8 @@ impl SalesService {
                 };
                 (sale.no, self.sync_sku(sale, &sku).await.map(|_| true))
             });
-            let mut syncs = stream::iter(syncs).buffer_unordered(SYNCS_MAX);
-            while let Some(result) = syncs.next().await {
-                results.push(result);
-            }
+            let synced = stream::iter(syncs).buffer_unordered(SYNCS_MAX);
+            results.extend(synced.collect::<Vec<_>>().await);
         }
         let (mut synced, mut unsynced) = (first_error, HashSet::new());
         for (sale, result) in results {
@@ -90,24 +88,28 @@ impl SalesService {
 
     /// The caller has the lock of the SKU.
     pub(super) async fn sync_sku(&self, sale: &Sale, sku: &Arc<Sku>) -> Result<u64, SalesError> {
-        let stock = self.backends.stock.as_ref();
-        self.hold_if_unfinished(sku).await?;
-        match stock.health(sku, sale.phase, sale.epoch).await {
-            Ok(BucketHealth::Ready) => self.compare_units(sku).await.map(|()| 0),
-            // Behind the ledger, or ahead of this read of it.
-            Ok(BucketHealth::OtherPhase { latest }) => {
-                match stock.set_phase(sku, sale.phase, sale.epoch).await {
-                    Ok(()) => self.check_not_behind(sale, latest).await.map(|()| 0),
-                    Err(error) => Err(error.into()),
-                }
-            }
-            Ok(BucketHealth::OtherStock { change_no }) => {
-                self.apply_stock_changes(sku, change_no).await.map(|()| 0)
-            }
-            Ok(BucketHealth::Missing | BucketHealth::Distrusted { .. }) => {
-                self.load(sale, sku).await
-            }
-            Err(error) => Err(error.into()),
+        let (stock, may_load) = (&self.backends.stock, self.loads.begin_sync(sku.no));
+        let health = stock.health(sku, sale.phase, sale.epoch).await?;
+        let is_lost = matches!(health, BucketHealth::Missing | BucketHealth::Distrusted { .. });
+        if may_load
+            && (is_lost || self.hold_if_unfinished(sku).await?)
+            && let Some(num_orders) = self.load(sale, sku).await?
+        {
+            return Ok(num_orders);
         }
+        match health {
+            BucketHealth::Ready => self.compare_units(sku).await?,
+            // Behind the ledger, or ahead of this read of it.
+            BucketHealth::OtherPhase { latest } => {
+                stock.set_phase(sku, sale.phase, sale.epoch).await?;
+                self.check_not_behind(sale, latest).await?;
+            }
+            BucketHealth::OtherStock { change_no } => {
+                self.apply_stock_changes(sku, change_no).await?;
+            }
+            // The siblings of a lost bucket may sell until they are loaded with it.
+            _ => self.set_sku_phase(sale, sku).await?,
+        }
+        Ok(0)
     }
 }

@@ -4,7 +4,8 @@
 //!
 //! A hint may be lost: the bucket has the truth, the hint says only that a read is worth it. Hints
 //! are missed before a subscription and after it, and one that is read too slowly ends: where one
-//! begins or ends, what depends on them is read again.
+//! begins or ends, what depends on them is read again. While none listens, no cached set of
+//! accepted requests excludes a request.
 
 use std::sync::Arc;
 
@@ -15,18 +16,23 @@ use crate::domain::{RequestId, SkuNo};
 use crate::redis::transport::{ChannelSubscription, ConnectionPool};
 use crate::stock::{Error, ResultHints, SkuIndex};
 
-/// Listens to the hints of an installation, and passes those of SKUs on to their buckets.
+/// Listens to the hints of an installation, and passes those of SKUs on to their buckets. Shares
+/// `skus` only while it listens.
 pub(super) async fn subscribe(
     pool: &ConnectionPool,
     namespace: &str,
-    skus: Arc<SkuIndex<SkuBuckets>>,
+    skus: &Arc<SkuIndex<SkuBuckets>>,
 ) -> Result<Box<dyn ResultHints>, Error> {
     let subscribed = pool.subscribe(&format!("{namespace}:results")).await;
     let subscription =
         subscribed.map_err(|error| Error::Unavailable { reason: error.to_string() })?;
-    let hints = RedisHints { subscription, skus };
-    hints.forget_accepted();
-    Ok(Box::new(hints))
+    forget_accepted(skus);
+    Ok(Box::new(RedisHints { subscription, skus: Arc::clone(skus) }))
+}
+
+/// Forgets what every SKU has accepted: units may have returned without a hint.
+fn forget_accepted(skus: &SkuIndex<SkuBuckets>) {
+    skus.0.load().values().for_each(|buckets| buckets.forget_accepted());
 }
 
 struct RedisHints {
@@ -34,16 +40,9 @@ struct RedisHints {
     skus: Arc<SkuIndex<SkuBuckets>>,
 }
 
-impl RedisHints {
-    /// Forgets what every SKU has accepted: units may have returned without a hint.
-    fn forget_accepted(&self) {
-        self.skus.0.load().values().for_each(|buckets| buckets.forget_accepted());
-    }
-}
-
 impl Drop for RedisHints {
     fn drop(&mut self) {
-        self.forget_accepted();
+        forget_accepted(&self.skus);
     }
 }
 

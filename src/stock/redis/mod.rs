@@ -62,6 +62,7 @@ pub struct RedisStock {
     executor: ScriptExecutor,
     /// For reservations.
     reserve_executor: ScriptExecutor,
+    /// Shared with each subscription to hints that listens.
     skus: Arc<SkuIndex<SkuBuckets>>,
     options: RedisStockOptions,
 }
@@ -330,7 +331,10 @@ impl Stock for RedisStock {
     }
 
     fn may_have_accepted(&self, bucket: BucketKey, request: RequestId) -> bool {
-        self.skus.get(bucket.sku).map_or(true, |buckets| buckets.may_have_accepted(request))
+        // Without a subscription no hint discards what is cached.
+        let is_listening = Arc::strong_count(&self.skus) > 1;
+        let cached = self.skus.get(bucket.sku);
+        !is_listening || cached.map_or(true, |buckets| buckets.may_have_accepted(request))
     }
 
     fn left(&self, sku: SkuNo) -> u32 {
@@ -349,7 +353,7 @@ impl Stock for RedisStock {
 
     async fn result_hints(&self) -> Result<Option<Box<dyn ResultHints>>, Error> {
         let RedisStockOptions { pool, namespace, .. } = &self.options;
-        hints::subscribe(pool, namespace, Arc::clone(&self.skus)).await.map(Some)
+        hints::subscribe(pool, namespace, &self.skus).await.map(Some)
     }
 
     async fn ping(&self) -> Result<(), Error> {

@@ -25,9 +25,6 @@ const POLL_AGE_MAX: Duration = Duration::from_secs(10);
 /// Pages whose ids are read by one pipeline.
 const PAGES_AT_ONCE: usize = 64;
 
-/// Attempts to read empty buckets without a concurrent change.
-const READINGS_MAX: u32 = 3;
-
 pub(super) async fn health(
     buckets: &SkuBuckets,
     phase: Phase,
@@ -103,26 +100,14 @@ async fn count_all(buckets: &SkuBuckets) -> Result<Vec<BucketCounts>, CallError>
     Ok(counts)
 }
 
-/// The counts of every bucket. Empty buckets are counted again until two counts are equal: the
-/// buckets are read one after the other, so units that move from an unread bucket to a read one
-/// would be in neither count.
+/// The counts of every bucket. If all are empty, no unit was left at one instant.
+///
+/// # Errors
+/// Also `Unavailable`, if units may be moving between empty buckets.
 pub(super) async fn all(buckets: &SkuBuckets) -> Result<Vec<BucketCounts>, Error> {
-    let mut counts = count_all(buckets).await.map_err(|error| buckets.error(error))?;
-    for _ in 1..READINGS_MAX {
-        if !are_empty(&counts) {
-            break;
-        }
-        let again = count_all(buckets).await.map_err(|error| buckets.error(error))?;
-        let before = std::mem::replace(&mut counts, again);
-        if before == counts {
-            break;
-        }
-    }
-    Ok(counts)
-}
-
-fn are_empty(counts: &[BucketCounts]) -> bool {
-    counts.iter().all(|counts| counts.left.stock == 0 && counts.left.lent == 0)
+    let read = snapshot::read_all(|| count_all(buckets)).await;
+    let counts = read.map_err(|error| buckets.error(error))?;
+    counts.ok_or_else(|| Error::Unavailable { reason: "units move between the buckets".to_owned() })
 }
 
 /// Polls every bucket and caches the units left, and the accepted requests once the SKU is sold
@@ -140,15 +125,12 @@ pub(super) async fn refresh(
     }
     let counts = all(buckets).await?;
     let counted: Vec<_> = counts.iter().map(|counts| Some(counts.left.changes)).collect();
-    let is_sold_out = are_empty(&counts);
-    if counts.iter().all(|counts| counts.left.is_new()) {
-        let (requests, changes) = (HashSet::new(), counted);
-        let accepted = AcceptedRequests { requests, changes, num_forgotten, is_sold_out };
-        buckets.set_accepted(accepted);
-    } else if is_sold_out {
+    let is_sold_out = snapshot::are_empty(&counts);
+    let is_new = counts.iter().all(|counts| counts.left.is_new());
+    if is_new || is_sold_out {
         // The ids are read after the units: they are complete if nothing has changed since.
-        let requests = accepted(buckets).await?;
-        if changes(buckets).await? == counted {
+        let requests = if is_new { HashSet::new() } else { accepted(buckets).await? };
+        if is_new || changes(buckets).await? == counted {
             let changes = counted;
             let accepted = AcceptedRequests { requests, changes, num_forgotten, is_sold_out };
             buckets.set_accepted(accepted);

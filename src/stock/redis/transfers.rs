@@ -44,7 +44,8 @@ pub(super) async fn withdraw(buckets: &SkuBuckets, units: u32) -> Result<Withdra
         // recorded that; the next load of the buckets frees them.
         withdrawal.units += loan.units;
         withdrawal.loans.push((bucket, loan));
-        withdrawal.load = Some(moves::load_of(loan));
+        // The oldest: a later load has freed the loans before it.
+        withdrawal.load.get_or_insert(moves::load_of(loan));
     }
     Ok(withdrawal)
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use floodgate::domain::{BucketKey, Order, OrderState, Phase};
+use floodgate::domain::{BucketKey, Order, OrderState, Phase, Verdict};
 use floodgate::runtime::clock::SharedClock;
 use floodgate::tier::Backends;
 use serde_json::json;
@@ -191,6 +191,45 @@ fn a_process_forgets_that_it_is_sold_out_when_its_subscription_ends_and_begins()
     });
 }
 
+/// Without a subscription no hint discards what a process has cached.
+#[test]
+fn a_process_without_a_subscription_denies_no_request_that_another_one_accepted() {
+    let fixture = GateFixture::new();
+    let settings = fixture.settings(&PATIENT);
+    in_system(async {
+        let ledger = Arc::new(DefectiveLedger::new(LedgerDefect::None));
+        let here = Harness::start_on_redis(&settings, ledger.clone()).await;
+        here.create(Offer { policy: ONE_PER_BUYER, stock: 1, buckets: 1 }, START_MS - 1000).await;
+        here.set_phase(Phase::Open).await;
+        let [sold, resold, refused] = [1, 2, 3].map(|no| here.ask(no, no, 1));
+        until("the last unit", async || is_placed(&here.gates.buy(sold).await).then_some(())).await;
+        let clock: SharedClock = here.clock.clone();
+        let there = Backends::on_redis(&settings, ledger, &clock).await.unwrap().stock;
+        let sku = here.catalog.sale("sale").unwrap().skus[0].clone();
+        there.register(&sku);
+        let know_sold_out = async || {
+            until("a cached sold-out state", async || {
+                there.refresh(sku.no).await.unwrap();
+                there.is_sold_out(sku.no).then_some(())
+            })
+            .await;
+        };
+        know_sold_out().await;
+        let order = sold.intent(&sku).order(START_MS);
+        let ended = Order { state: OrderState::TimedOut, version: 1, ..order };
+        here.backends.stock.settle(vec![(sold.bucket, ended)]).await.unwrap();
+        let key = BucketKey { sku: sku.no, bucket: resold.bucket };
+        let decided = here.backends.stock.reserve(key, vec![resold]).await;
+        assert_eq!(decided, Ok(vec![Verdict::Reserved]));
+        assert!(there.is_sold_out(sku.no), "it has not read since");
+        assert!(there.may_have_accepted(key, resold.request));
+        let _hints = there.result_hints().await.unwrap();
+        know_sold_out().await;
+        assert!(there.may_have_accepted(key, resold.request));
+        assert!(!there.may_have_accepted(key, refused.request), "the cache is used again");
+    });
+}
+
 /// A process cached an unsold sale, and the sale ends before the next refresh.
 #[test]
 fn a_closed_sale_denies_no_request_that_another_process_accepted() {
@@ -208,11 +247,12 @@ fn a_closed_sale_denies_no_request_that_another_process_accepted() {
         there.sales.restore().await.unwrap();
         let reservation = here.ask(7, 1, 1);
         let key = BucketKey { sku: reservation.sku, bucket: reservation.bucket };
-        there.backends.stock.refresh(reservation.sku).await.unwrap();
-        assert!(
-            !there.backends.stock.may_have_accepted(key, reservation.request),
-            "nothing is sold"
-        );
+        until("a cached unsold state, with a subscription to hints", async || {
+            there.backends.stock.refresh(reservation.sku).await.unwrap();
+            let is_excluded = !there.backends.stock.may_have_accepted(key, reservation.request);
+            is_excluded.then_some(())
+        })
+        .await;
 
         assert!(is_placed(&here.gates.buy(reservation).await));
         here.set_phase(Phase::Closed).await;

@@ -99,9 +99,15 @@ async fn assert_purged_for_buyers(server: &Server, bought: &[Attempt]) {
     assert_eq!((again.status, again.code.as_deref()), (Some(410), Some("ended")));
     let buyers = purchases(50..51);
     let other = send(server.public, "other", buyers.into(), vec![0].into(), 1).await;
+    let admin = async |path: &str| -> Json {
+        let url = format!("http://{}/admin/v1{path}", server.internal);
+        reqwest::get(url).await.unwrap().json().await.unwrap()
+    };
+    let buckets = admin("/sales/sale/buckets").await;
+    let (sku, why) = (&buckets["skus"][0], json!("the sale is purged"));
+    assert_eq!((&sku["health"], &sku["why"]), (&json!("missing"), &why), "{buckets}");
     until("the gates of the purged sale to end", async || {
-        let url = format!("http://{}/admin/v1/actors", server.internal);
-        let actors = reqwest::get(url).await.unwrap().json::<Json>().await.unwrap().to_string();
+        let actors = admin("/actors").await.to_string();
         assert!(actors.contains("stock_gate/2/0"), "{actors}");
         (!actors.contains("stock_gate/1/0")).then_some(())
     })

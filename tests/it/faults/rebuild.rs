@@ -148,6 +148,14 @@ fn requests_in_dead_letters_are_entered_where_redis_lost_them() {
         harness.set_phase(Phase::Open).await;
         harness.gates_begun().await;
         let (stock, sku) = (harness.backends.stock.clone(), sku_of(&harness));
+        // The sale loader may be loading them, which this sync does not wait for.
+        let loaded = || {
+            until("loaded buckets", async || {
+                harness.sync().await.unwrap();
+                stock.facts(sku.no).await.ok()
+            })
+        };
+        loaded().await;
         let dead = [1, 2].map(|no| harness.ask(no, no, 1));
         let mut bytes = Vec::new();
         for reservation in &dead {
@@ -183,7 +191,7 @@ fn requests_in_dead_letters_are_entered_where_redis_lost_them() {
             } else {
                 harness.sales.rebuild(&"sale".parse().unwrap(), None, None).await.unwrap();
             }
-            harness.sync().await.unwrap();
+            loaded().await;
             assert_eq!(harness.free().await.iter().sum::<u32>(), 8, "{loss} was lost");
             let answers = stock.reserve(home(&dead[0]), vec![dead[0]]).await;
             assert_eq!(

@@ -7,10 +7,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use floodgate::config::Settings;
-use floodgate::db::Ledger;
+use floodgate::config::{Role, Settings};
+use floodgate::db::{Ledger, SaleStore};
 use floodgate::domain::{
-    BucketKey, BucketNo, LoaderToken, Order, Phase, RequestStatus, Reservation, Sku, Verdict,
+    BucketKey, BucketNo, Epoch, LoaderToken, Order, Phase, RequestStatus, Reservation, Sku, Verdict,
 };
 use floodgate::lease::SoleLease;
 use floodgate::messages::BuyAnswer;
@@ -188,6 +188,56 @@ async fn with_every_lease(
     let harness = Harness::on(settings, backends, harness.clock.clone());
     harness.sales.restore().await.unwrap();
     harness
+}
+
+/// The bucket of another ledger cannot be held.
+#[test]
+fn a_sku_that_cannot_be_loaded_takes_ever_fewer_tokens() {
+    let fixture = GateFixture::new();
+    let settings = fixture.settings(&PATIENT);
+    in_system(async {
+        let (harness, ledger) = harness(&settings).await;
+        let sku = sku_of(&harness);
+        let bucket = |no| format!("fg:{{{}:{no}}}:bucket", sku.no);
+        fixture.redis.cmd(&["DEL", &bucket(0)]);
+        fixture.redis.cmd(&["HSET", &bucket(1), "epoch", "00000000.1"]);
+        // The query detects the loss.
+        assert!(harness.backends.stock.facts(sku.no).await.is_err());
+        let token = async || ledger.next_token("loader").await.unwrap();
+        let before = token().await;
+        for _ in 0..64 {
+            drop(harness.sync().await);
+        }
+        let taken = token().await - before - 1;
+        assert!((5..10).contains(&taken), "{taken} tokens in 64 syncs");
+        fixture.redis.cmd(&["DEL", &bucket(1)]);
+        until("a load", async || {
+            drop(harness.sync().await);
+            is_placed(&harness.buy_as(1, 1, 1).await).then_some(())
+        })
+        .await;
+        harness.assert_holds().await;
+    });
+}
+
+/// Only another process may load the lost bucket.
+#[test]
+fn a_phase_reaches_the_siblings_of_a_lost_bucket() {
+    let fixture = GateFixture::new();
+    let mut settings = fixture.settings(&PATIENT);
+    in_system(async {
+        let (opener, ledger) = harness(&settings).await;
+        settings.role = Role::Api;
+        let harness = Harness::start_on_redis(&settings, ledger.clone()).await;
+        let bucket = |no| format!("fg:{{{}:{no}}}:bucket", sku_of(&opener).no);
+        fixture.redis.cmd(&["DEL", &bucket(0)]);
+        let sale = "sale".parse().unwrap();
+        let closed = ledger.set_sale_phase(sale, Epoch(1), Phase::Closed, START_MS, None).await;
+        closed.unwrap().unwrap();
+        harness.sync().await.unwrap();
+        let phase = Phase::Closed.to_db().to_string();
+        assert_eq!(fixture.field(&bucket(1), "phase"), Some(phase));
+    });
 }
 
 #[test]

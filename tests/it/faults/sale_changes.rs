@@ -215,6 +215,38 @@ fn units_that_left_the_buckets_only_return_with_a_load() {
     });
 }
 
+/// The load has read the stock, or is about to.
+#[test]
+fn a_decrease_during_a_load_changes_nothing_and_the_load_ends() {
+    let (fixture, folder) = (GateFixture::new(), tempfile::tempdir().unwrap());
+    in_system(async {
+        let harness = harness(&fixture, &folder).await;
+        let sku = harness.catalog.sale("sale").unwrap().sku("sku").unwrap().clone();
+        let (stock, ledger) = (&harness.backends.stock, &harness.backends.ledger);
+        let loader = ledger.begin_load(sku.no).await.unwrap();
+        let mut loading = stock.load(sku.clone(), 0, loader).await.unwrap();
+        loading.clear().await.unwrap();
+        let refused = harness.sales.change_stock(restock("less", -1)).await;
+        assert!(matches!(refused, Err(SalesError::NotWithdrawn)), "{refused:?}");
+        loading.publish(4, Phase::Open, Epoch(1)).await.unwrap();
+        let changed = harness.sales.change_stock(restock("less", -1)).await.unwrap();
+        assert_eq!((changed.change.units, units(&harness).await), (-1, 3));
+        harness.assert_holds().await;
+    });
+}
+
+#[test]
+fn a_draft_has_units_in_the_ledger_alone() {
+    in_system(async {
+        let folder = TempDir::new().unwrap();
+        let (ledger, harness) = in_tier_memory(&folder).await;
+        harness.sales.create(OFFER.draft("draft", START_MS)).await.unwrap();
+        let order = StockOrder { sale: "draft".parse().unwrap(), ..restock("less", -1) };
+        let changed = harness.sales.change_stock(order).await.unwrap();
+        assert_eq!(ledger.available(changed.sku.no).await.unwrap(), 3);
+    });
+}
+
 /// Crash point `terms_set_not_applied`.
 #[test]
 fn terms_that_only_the_ledger_has_reach_the_buckets_by_the_next_sync() {

@@ -1,11 +1,13 @@
 //! Loaders build a bucket from the ledger, one loader at a time.
 
 use floodgate::domain::{
-    Epoch, LoaderToken, Phase, RecordState, Refusal, RequestRecord, RequestStatus, Verdict,
+    BucketNo, Epoch, LoaderToken, Loan, Phase, RecordState, Refusal, RequestRecord, RequestStatus,
+    Verdict,
 };
 use floodgate::redis::scripts::decisions::SettleOutcome;
 use floodgate::redis::scripts::load::LoadRow;
 use floodgate::redis::scripts::lookup;
+use floodgate::redis::scripts::snapshot::snapshot;
 use floodgate::redis::scripts::{BucketFence, Error, OpenBucket};
 
 use super::harness::{Fixture, KINDS, PAID, ScriptClient, opening, refused, sku};
@@ -132,6 +134,31 @@ fn a_step_that_comes_after_the_opening_changes_nothing() {
     }
     assert_eq!(open(&fixture, &mut client, FIRST, 8), Err(Error::OldLoader));
     assert_eq!(client.digest(), before);
+}
+
+/// The counts of a bucket begin with the token of its load.
+#[test]
+fn counts_of_sixteen_digits_are_read_as_long_as_they_are_exact() {
+    let redis = Redis::start();
+    let mut client = ScriptClient::new(&redis);
+    let fixture = Fixture::new(&redis, sku(1, ONE, 20));
+    let loader = LoaderToken(10_000_000);
+    fixture.load_begin(&mut client, 0, loader).unwrap();
+    assert_eq!(open(&fixture, &mut client, loader, 8), Ok(true));
+    let batch = [fixture.reservation(1, 1, 1)];
+    assert_eq!(fixture.reserve(&mut client, 0, &batch), [Verdict::Reserved]);
+    let loan = Loan { no: 1_000_000_000_000_001, units: 3 };
+    assert_eq!(fixture.lend(&mut client, 0, 1, 3), Some(loan));
+    let counts = fixture.counts(&mut client, 0);
+    assert_eq!(counts.left.changes, 1_000_000_000_000_001);
+    assert_eq!(counts.loans, [(BucketNo(1), loan)]);
+    // A double does not tell 2^53 from the next number.
+    let keys = &fixture.buckets[0];
+    for (changes, is_read) in [("9007199254740991", true), ("9007199254740992", false)] {
+        client.cmd(&["HSET", &keys.bucket(), "changes", changes]);
+        let read = fixture.run(&mut client, &snapshot(keys, 0..0));
+        assert_eq!(read.is_ok(), is_read, "{changes}: {read:?}");
+    }
 }
 
 #[test]

@@ -15,3 +15,4 @@ mod repeating;
 mod reserving;
 mod scenarios;
 mod speed;
+mod texts;

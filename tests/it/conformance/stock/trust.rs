@@ -2,12 +2,15 @@
 
 use floodgate::domain::{BucketNo, Epoch, LoaderToken, Phase, SkuNo};
 use floodgate::redis::executor::CallError;
+use floodgate::redis::scripts::snapshot::{BucketCounts, read_all};
 use floodgate::redis::scripts::{self, BucketKeys, OutboxArgs, Pages};
 use floodgate::stock::{BucketHealth, Error};
 use redis::{Client, Connection};
 
-use super::{OPENING, Shop, SingleRedis};
-use crate::support::offers::{ANY, ONE, run};
+use super::{FIRST_LOAD, OPENING, Shop, SingleRedis};
+use crate::lua::harness::{Fixture, ScriptClient, opening};
+use crate::support::offers::{ANY, ONE, run, sku};
+use crate::support::servers::redis::Redis;
 
 fn connect(backend: &SingleRedis) -> Connection {
     Client::open(backend.redis.url()).unwrap().get_connection().unwrap()
@@ -73,6 +76,7 @@ fn a_bucket_that_is_not_ready_invalidates_the_cache() {
         let backend = SingleRedis::fresh(OutboxArgs::None);
         let here = Shop::open(&backend, ONE, 1, 1).await;
         let there = here.in_other_process(&backend).await;
+        let _hints = there.stock.result_hints().await.unwrap();
         let mut redis = connect(&backend);
         here.take(&[here.reservation(1, 1, 1)]).await;
         let bucket = keys(&here).bucket();
@@ -107,6 +111,58 @@ fn the_health_of_buckets_with_withdrawn_units_is_not_read_from_the_cache() {
         let _loading = here.stock.load(here.sku.clone(), 0, LoaderToken(2)).await.unwrap();
         let health = there.stock.health(&there.sku, Phase::Open, OPENING).await;
         assert_eq!(health, Ok(BucketHealth::Missing));
+    });
+}
+
+/// The SKU is loaded between the loans of its two buckets, and the first one is free again.
+#[test]
+fn a_withdrawal_belongs_to_the_load_of_its_first_loan() {
+    run(async {
+        let backend = SingleRedis::fresh(OutboxArgs::None);
+        let shop = Shop::open(&backend, ANY, 10, 2).await;
+        let mut client = ScriptClient::new(&backend.redis);
+        let mut fixture = Fixture::new(&backend.redis, shop.sku.as_ref().clone());
+        fixture.fence.server =
+            backend.redis.text(&["HGET", &keys(&shop).bucket(), "server"]).into();
+        let later = LoaderToken(2);
+        fixture.load_begin(&mut client, 1, later).unwrap();
+        let open = opening(later, 5).call(&fixture.buckets[1]);
+        assert_eq!(fixture.run(&mut client, &open), Ok(true));
+        let withdrawal = shop.stock.withdraw(shop.sku.no, 4).await.unwrap();
+        assert_eq!((withdrawal.loans.len(), withdrawal.load), (2, Some(FIRST_LOAD)));
+    });
+}
+
+/// The buckets are read one after the other.
+#[test]
+fn buckets_are_empty_only_if_no_unit_came_to_one_between_two_readings() {
+    run(async {
+        let redis = Redis::start();
+        let mut client = ScriptClient::new(&redis);
+        let fixture = Fixture::open(&redis, &mut client, sku(1, ANY, 2), 0);
+        let empty = fixture.counts(&mut client, 0);
+        let queued = |num_queued| BucketCounts { num_queued, ..empty.clone() };
+        let moved = |no| BucketCounts { borrowed: vec![(BucketNo(1), no)], ..empty.clone() };
+        let mut returned = empty.clone();
+        returned.left.changes += 1;
+        let mut free = moved(3);
+        free.left.stock = 1;
+        let cases = [
+            // Results settle meanwhile.
+            ([queued(3), queued(2), queued(1)], Some(queued(2))),
+            ([moved(1), moved(2), moved(2)], Some(moved(2))),
+            ([moved(1), moved(2), free.clone()], Some(free)),
+            ([moved(1), moved(2), moved(3)], None),
+            // A unit returned and moved on.
+            ([moved(1), empty.clone(), returned], None),
+        ];
+        for (readings, expected) in cases {
+            let case = format!("{readings:?}");
+            let mut readings = readings.into_iter();
+            let read = || std::future::ready(Ok::<_, ()>(vec![readings.next().unwrap()]));
+            let expected = expected.map(|counts| vec![counts]);
+            assert_eq!(read_all(read).await, Ok(expected), "{case}");
+        }
     });
 }
 
