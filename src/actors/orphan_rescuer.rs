@@ -45,6 +45,7 @@ impl Task for OrphanRescuer {
             buckets.into_iter().map(|key| async move { (key, self.outbox.status(key).await) });
         let mut reads = stream::iter(reads).buffered(BUCKETS_IN_PARALLEL);
         let (mut num_entries, mut oldest_ms, mut claimants) = (0, None, Vec::new());
+        let mut all_answered = true;
         while let Some((bucket, status)) = reads.next().await {
             match status {
                 Ok(status) => {
@@ -55,7 +56,10 @@ impl Task for OrphanRescuer {
                     let workers = status.claimed.into_iter().map(|(worker, _)| worker);
                     claimants.push((bucket, workers.collect::<Vec<_>>()));
                 }
-                Err(error) => outcome = outcome.and(Err(error)),
+                Err(error) => {
+                    all_answered = false;
+                    outcome = outcome.and(Err(error));
+                }
             }
         }
         let names = claimants.iter().flat_map(|(_, workers)| workers.clone()).collect();
@@ -63,8 +67,14 @@ impl Task for OrphanRescuer {
         outcome = outcome.and(self.reclaim(claimants, &silent).await);
         let age_ms = oldest_ms.map_or(0, |oldest| self.clock.wall_ms().saturating_sub(oldest));
         let age = Duration::from_millis(u64::try_from(age_ms).unwrap_or(0));
-        self.metrics.outbox_waiting.set(i64::try_from(num_entries).unwrap_or(i64::MAX));
-        self.metrics.outbox_oldest.set(age.as_secs_f64());
+        let mut shown = (i64::try_from(num_entries).unwrap_or(i64::MAX), age.as_secs_f64());
+        let (waiting, oldest) = (&self.metrics.outbox_waiting, &self.metrics.outbox_oldest);
+        if !all_answered {
+            // What cannot be read is not gone.
+            shown = (shown.0.max(waiting.get()), shown.1.max(oldest.get()));
+        }
+        waiting.set(shown.0);
+        oldest.set(shown.1);
         Ok(outcome?)
     }
 }

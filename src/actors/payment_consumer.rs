@@ -5,8 +5,9 @@
 //! when its dead letter is confirmed. Limits: unacknowledged events, and events at once. On error:
 //! what the ledger or the broker did not take stays unacknowledged and is tried again, so that the
 //! prefetch stops the broker; an event that the ledger refuses although it commits others becomes a
-//! dead letter after some tries. On crash: the broker delivers again what was not acknowledged. May
-//! repeat: every event, which the ledger knows by its id.
+//! dead letter after some tries. Where refused events take up the prefetch, the oldest one goes to
+//! the end of the queue, so that others come. On crash: the broker delivers again what was not
+//! acknowledged. May repeat: every event, which the ledger knows by its id.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -75,6 +76,12 @@ enum Decision {
     Failed(db::Error),
 }
 
+impl Decision {
+    fn is_refused(&self) -> bool {
+        matches!(self, Self::Failed(error) if error.class() == ErrorClass::Bug)
+    }
+}
+
 impl Task for PaymentConsumer {
     type State = Events;
 
@@ -113,6 +120,8 @@ impl PaymentConsumer {
         let decided: Vec<_> = stream::iter(deciding).buffered(AT_ONCE).collect().await;
         // The ledger commits: a refusal is of its event.
         let is_committing = decided.iter().any(|(_, it)| matches!(it, Decision::Recorded(_)));
+        let has_no_room = decided.len() >= usize::from(PREFETCH);
+        let is_stuck = has_no_room && decided.iter().all(|(_, it)| it.is_refused());
         let (mut first_error, mut undecided) = (None, Vec::new());
         for (mut event, decision) in decided {
             let tag = event.delivery.tag;
@@ -149,7 +158,21 @@ impl PaymentConsumer {
             }
         }
         open.waiting = undecided;
+        if is_stuck {
+            self.move_to_end(open).await?;
+        }
         first_error.map_or(Ok(()), Err)
+    }
+
+    /// Moves the oldest waiting event to the end of the queue. A crash before its acknowledgement
+    /// leaves it there twice, and the ledger knows its id.
+    async fn move_to_end(&self, open: &mut OpenEvents) -> RunResult {
+        let Some(oldest) = open.waiting.first() else { return Ok(()) };
+        let Delivery { headers, body, tag, .. } = oldest.delivery.clone();
+        self.publish(Message { route: Route::Payments, headers, body }).await?;
+        open.waiting.remove(0);
+        open.inbox.acks().one(tag).await;
+        Ok(())
     }
 
     fn count(&self, outcome: &'static str) {
@@ -174,11 +197,15 @@ impl PaymentConsumer {
         let message_id = &delivery.headers.message_id;
         tracing::error!(message_id, reason, "payment event dead-lettered");
         let headers = envelope::dead_letter_headers(delivery, PAYMENTS.to_owned(), &reason);
-        let message = Message { route: Route::Dead, headers, body: delivery.body.clone() };
+        self.publish(Message { route: Route::Dead, headers, body: delivery.body.clone() }).await
+    }
+
+    async fn publish(&self, message: Message) -> RunResult {
+        let what = if message.route == Route::Dead { "a dead letter" } else { "a payment event" };
         let mut channel = self.publisher.open_channel(1);
         match channel.publish(vec![message]).await.pop() {
             Some(PublishOutcome::Confirmed) => Ok(()),
-            other => Err(format!("a dead letter was not confirmed: {other:?}").into()),
+            other => Err(format!("{what} was not confirmed: {other:?}").into()),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The shell of the actors that repeat a task at an interval, and the buckets that maintenance work
 //! visits.
 //!
-//! Takes no input but its timer, and [`RunNow`]. On error: the next run retries. On crash: the next
-//! incarnation begins with an empty state.
+//! Takes no input but its timer, [`RunNow`] and [`Quiet`]. On error: the next run retries. On
+//! crash: the next incarnation begins with an empty state.
 
 use std::cell::Cell;
 use std::rc::Rc;

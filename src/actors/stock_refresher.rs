@@ -1,5 +1,5 @@
-//! Refreshes the available units in every API process where the units are counted elsewhere: in the
-//! ledger (tier `ledger`), or in a store that many processes share (tier `gate`).
+//! Refreshes the available units in every process where the units are counted elsewhere: in the
+//! ledger (tier `ledger`), or in a store that many processes share (tiers `gate` and `pipeline`).
 //!
 //! The same read sets and clears the local sold-out flag, so that returned units are on sale within
 //! one tick. On error: the next tick retries. On crash: no state is lost.

@@ -45,6 +45,12 @@ use crate::tier::Backends;
 /// Mailbox slots beyond the permits: room for messages without a permit, which are few.
 const MAILBOX_SPARE: usize = 1024;
 
+/// The groups of [`ActorSystem::quiet`].
+const GATES: &str = "stock gates";
+const LEASED: &str = "tasks with a lease";
+const PIPELINE: &str = "relays and order consumers";
+const WRITER: &str = "ledger writer";
+
 /// The running actors.
 pub struct ActorSystem {
     pub(super) settings: Arc<Settings>,
@@ -144,8 +150,8 @@ impl ActorSystem {
         system
     }
 
-    /// Starts the actors that only read: units left, the samples of this process, and statuses for
-    /// event streams.
+    /// Starts the actors that only read: units left, the samples of this process, numbers of dead
+    /// letters, and statuses for event streams.
     fn start_readers(&self) {
         let backends = &self.backends;
         if backends.counting == Counting::InLedger || backends.is_shared {
@@ -168,6 +174,7 @@ impl ActorSystem {
             clock: Arc::clone(&self.clock),
         };
         self.start_periodic("series_sampler", &self.engine, series::EVERY_MS, sampler);
+        self.start_dead_letter_counter();
         if self.settings.role.sells() {
             self.start_stream_readers();
         }
@@ -311,34 +318,36 @@ impl ActorSystem {
         }
     }
 
-    /// Quiets gates, then the actors with a lease, then the pipeline actors, then the ledger
-    /// writer: each group accepts no new work and finishes its work in flight. Waits at most
-    /// `deadline` in all; returns the groups that did not finish.
+    /// Quiets gates, then the pipeline actors, then the ledger writer; beside these two the actors
+    /// with a lease, whose runs may be long. Each group accepts no new work and finishes its work
+    /// in flight. Waits at most `deadline` in all; returns the groups that did not finish.
     pub async fn quiet(&self, deadline: Duration) -> Vec<&'static str> {
-        let mut late = vec![
-            "stock gates",
-            "tasks with a lease",
-            "relays and order consumers",
-            "ledger writer",
-        ];
-        let in_order = async {
+        let groups = [GATES, LEASED, PIPELINE, WRITER];
+        let late = Mutex::new(groups.to_vec());
+        let finished = |group: &str| late.lock().retain(|name| *name != group);
+        let leased = async {
+            let leased: Vec<_> = self.leased.lock().iter().map(|quiet| quiet()).collect();
+            join_all(leased).await;
+            finished(LEASED);
+        };
+        let rest = async {
+            if let Some(pipeline) = self.pipeline.get() {
+                pipeline.quiet().await;
+            }
+            finished(PIPELINE);
+            quiet_one(&self.ledger_writer.address).await;
+            finished(WRITER);
+        };
+        let all = async {
             for gate in self.directory.all() {
                 // The requests of a gate that crashes now stay in the stock, for the next start.
                 quiet_one(&gate.address).await;
             }
-            late.remove(0);
-            let leased: Vec<_> = self.leased.lock().iter().map(|quiet| quiet()).collect();
-            join_all(leased).await;
-            late.remove(0);
-            if let Some(pipeline) = self.pipeline.get() {
-                pipeline.quiet().await;
-            }
-            late.remove(0);
-            quiet_one(&self.ledger_writer.address).await;
-            late.remove(0);
+            finished(GATES);
+            tokio::join!(leased, rest);
         };
-        drop(tokio::time::timeout(deadline, in_order).await);
-        late
+        drop(tokio::time::timeout(deadline, all).await);
+        late.into_inner()
     }
 }
 

@@ -83,11 +83,15 @@ pub enum Route {
 }
 
 impl Route {
-    /// The order queue of a bucket: constant per bucket, and different for neighbouring buckets.
     pub fn orders_of(bucket: BucketKey, queues: u16) -> Self {
-        let hash = i64::from(bucket.sku.0) + i64::from(bucket.bucket.0);
-        Self::Orders(u16::try_from(hash.rem_euclid(i64::from(queues.max(1)))).unwrap_or(0))
+        Self::Orders(order_queue_of(bucket, queues))
     }
+}
+
+/// The order queue of a bucket: constant per bucket, and different for neighbouring buckets.
+pub fn order_queue_of(bucket: BucketKey, queues: u16) -> u16 {
+    let hash = i64::from(bucket.sku.0) + i64::from(bucket.bucket.0);
+    u16::try_from(hash.rem_euclid(i64::from(queues.max(1)))).unwrap_or(0)
 }
 
 /// Message properties and headers; see `messages/envelope.rs`. As JSON, those that a stored dead

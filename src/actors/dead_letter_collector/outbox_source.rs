@@ -11,13 +11,9 @@ use crate::outbox::{self, OutboxDeadLetter};
 use crate::services::dead_letters::headers;
 use crate::tier::Pipeline;
 
-/// Rounds between two counts of the dead letters in the ledger.
-const ROUNDS_PER_COUNT: u32 = 10;
-
 /// All outboxes.
 pub(super) struct OutboxSource {
     deps: Arc<CollectorDeps>,
-    rounds: u32,
     buckets: BucketRotation,
 }
 
@@ -41,7 +37,7 @@ impl DeadLetterSource for OutboxSource {
         result
     }
 
-    /// Removes the dead letters from every outbox, then reports the counts of the ledger.
+    /// Removes the dead letters from every outbox.
     async fn remove(&mut self, stored: Vec<Key>, _: usize) -> Result<(), String> {
         let mut by_bucket: HashMap<BucketKey, Vec<OutboxDeadLetter>> = HashMap::new();
         for (key, dead_letter) in stored {
@@ -53,25 +49,13 @@ impl DeadLetterSource for OutboxSource {
                 result = Err(error.to_string());
             }
         }
-        self.report_counts().await;
         result
     }
 }
 
 impl OutboxSource {
     pub(super) fn new(deps: Arc<CollectorDeps>) -> Self {
-        Self { deps, rounds: 0, buckets: BucketRotation::default() }
-    }
-
-    /// Sets the gauges of dead letters every [`ROUNDS_PER_COUNT`] rounds, because the query counts
-    /// all rows.
-    async fn report_counts(&mut self) {
-        if self.rounds.is_multiple_of(ROUNDS_PER_COUNT)
-            && let Ok(counts) = self.deps.ledger.count_dead_letters().await
-        {
-            self.deps.metrics.dead_letters(counts);
-        }
-        self.rounds = self.rounds.wrapping_add(1);
+        Self { deps, buckets: BucketRotation::default() }
     }
 
     /// Adds the dead letters of one outbox that are not pending yet.

@@ -311,6 +311,10 @@ impl OrderConsumer {
 /// that is read-only, or has lost a table that a placement writes, fails one of them.
 async fn commit_canary(deps: &ConsumerDeps, committed_intent: Option<OrderIntent>) {
     let Some(intent) = committed_intent else { return };
+    // An order that a purge has deleted would be placed, or refused, anew.
+    if deps.catalog.of_sku(intent.sku).is_none_or(|(sale, _)| sale.sale.retention.is_purged()) {
+        return;
+    }
     let repeated = deps.ledger_writer.place(vec![intent], true).await;
     if repeated.iter().all(Result::is_ok) && deps.ledger.commit_canary().await.is_ok() {
         deps.breaker.committed();

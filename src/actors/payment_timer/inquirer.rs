@@ -3,8 +3,9 @@
 //!
 //! A stopped payment leaves its order to the payment timer. Where the provider does not answer, the
 //! order keeps its units until `payment.extension_max_s` has passed, and ends then; money that
-//! arrives later is paid back. Limits: orders per pass, half of `payment.calls_max` calls at once.
-//! On error: asked again after a wait. On crash: the waits are forgotten. May repeat: everything.
+//! arrives later buys again or is paid back. Limits: orders per pass, half of `payment.calls_max`
+//! calls at once. On error: asked again after a wait. On crash: the waits are forgotten. May
+//! repeat: everything.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};

@@ -9,7 +9,7 @@ use super::bucket_walk::{BucketWalk, OldestQueued};
 use super::copies::RecentCopies;
 use super::lost_requests::{record_ends, republish};
 use super::{Blocked, Reconciler};
-use crate::broker::Route;
+use crate::broker::order_queue_of;
 use crate::db;
 use crate::domain::{BucketKey, Examination, OrderIntent, RequestId, SkuNo};
 use crate::stock;
@@ -106,14 +106,12 @@ impl Pass {
             if !progress.walk.is_due(deps.clock.wall_ms()) {
                 continue;
             }
-            let watermark = match Route::orders_of(*bucket, deps.settings.amqp.queues) {
-                Route::Orders(queue) => match watermarks.entry(queue) {
-                    Entry::Occupied(known) => known.get().clone(),
-                    Entry::Vacant(unknown) => {
-                        unknown.insert(deps.pipeline.watermarks.of_queue(queue).await).clone()
-                    }
-                },
-                _ => Ok(None),
+            let queue = order_queue_of(*bucket, deps.settings.amqp.queues);
+            let watermark = match watermarks.entry(queue) {
+                Entry::Occupied(known) => known.get().clone(),
+                Entry::Vacant(unknown) => {
+                    unknown.insert(deps.pipeline.watermarks.of_queue(queue).await).clone()
+                }
             };
             let (bucket, copies, budget) = (*bucket, &mut self.copies, &mut budget);
             let pass = BucketPass { deps, bucket, watermark, copies, budget, obstacle: None };

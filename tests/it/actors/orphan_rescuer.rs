@@ -63,6 +63,25 @@ fn the_gauge_of_the_outbox_counts_waiting_and_claimed_entries_and_says_so() {
 }
 
 #[test]
+fn the_gauge_of_the_outbox_does_not_fall_while_an_outbox_cannot_be_read() {
+    in_system(async {
+        let simulation = Simulation::new(2);
+        simulation.accept(1..=20);
+        let rescuer = simulation.rescuer();
+        let shows_all = || (rescuer.metric("floodgate_outbox_waiting") - 20.0).abs() < 0.5;
+        until("the gauge", || async { shows_all().then_some(()) }).await;
+        for _ in 0..20 {
+            rescuer.faults.arm(Call::Status, When::Before, InjectedFault::Unavailable);
+        }
+        until("ten failed polls", || async {
+            assert!(shows_all(), "{}", rescuer.metric("floodgate_outbox_waiting"));
+            rescuer.faults.all_fired().then_some(())
+        })
+        .await;
+    });
+}
+
+#[test]
 fn two_rescuers_at_once_lose_nothing() {
     in_system(async {
         let simulation = Simulation::new(3);

@@ -186,7 +186,8 @@ fn unsigned_and_unreadable_messages_are_dead_letters_and_stop_nothing() {
 
 #[test]
 fn events_that_the_ledger_refuses_are_dead_letters_however_many_come_together() {
-    const NUM_REFUSED: u64 = 8;
+    // As many as the prefetch: no other event has room beside them.
+    const NUM_REFUSED: u64 = 64;
     run(async {
         let fixture = Fixture::open().await;
         fixture.ledger.set(Fault::RefusesEvents("refused"));
