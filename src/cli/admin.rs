@@ -14,7 +14,7 @@ use url::Url;
 
 use super::common::Common;
 use super::exit::{CommandFailure, Exit};
-use super::output::Output;
+use super::output::{Output, field};
 use crate::config::Settings;
 use crate::net::{HttpCallError, HttpCaller, Trust, explain};
 use crate::runtime::clock;
@@ -24,6 +24,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Long, because opening a sale loads stock into every gate, a replay awaits its confirm, and
 /// finding a request in an outbox reads the whole queue.
 pub(super) const CALL_TIMEOUT: Option<Duration> = Some(Duration::from_secs(30));
+
+/// Longer than a server waits for its ledger and its stock.
+const READY_TIMEOUT: Option<Duration> = Some(Duration::from_secs(5));
 
 /// Configuration sections that a client of the admin API reads.
 pub const SECTIONS: [&str; 2] = ["admin.", "internal.bind"];
@@ -50,6 +53,8 @@ impl ServerArgs {
 pub enum Error {
     #[error("{0}")]
     Address(String),
+    #[error("{0:?} is no id: it is empty, or would be another path")]
+    Id(String),
     #[error("admin.ca_file is needed for {url}: {problem}")]
     Authority { url: String, problem: String },
     #[error("no server answers at {url} ({reason})")]
@@ -80,6 +85,7 @@ impl Error {
     pub fn into_failure(self) -> CommandFailure {
         let remedy = match &self {
             Self::Address(_) => "give --internal-url http://HOST:PORT or https://HOST:PORT",
+            Self::Id(_) => "give the id as a list or an answer of the server shows it",
             Self::Authority { .. } => {
                 "name in admin.ca_file the PEM file of the authority that signed its certificate"
             }
@@ -210,9 +216,15 @@ impl AdminClient {
         answer.status().is_success().then_some(text)
     }
 
-    /// Whether `/livez` answers within two seconds.
-    pub async fn is_alive(&self) -> bool {
-        self.text("/livez", CONNECT_TIMEOUT).await.is_some()
+    /// Whether the server's ledger answers it, by `/readyz`; `None`: no server answers.
+    pub async fn ledger_answers(&self) -> Option<bool> {
+        let mut url = self.base.clone();
+        url.set_path(&format!("{}/readyz", self.base.path().trim_end_matches('/')));
+        url.set_query(Some("verbose"));
+        let answer = self.send(Method::GET, &url, None, READY_TIMEOUT).await.ok()?;
+        let ready: Json = serde_json::from_slice(answer.body()).ok()?;
+        let mut checks = ready.get("checks")?.as_array()?.iter();
+        checks.find(|check| field(check, "name") == "ledger")?.get("ok")?.as_bool()
     }
 
     async fn send(
@@ -246,7 +258,7 @@ impl AdminClient {
         within: Option<Duration>,
     ) -> Answer {
         if let Some(dots) = path.iter().find(|segment| matches!(**segment, "." | ".." | "")) {
-            return Err(Error::Address(format!("{dots:?} cannot be a part of a URL")));
+            return Err(Error::Id((*dots).to_owned()));
         }
         let mut url = self.base.clone();
         if let Ok(mut segments) = url.path_segments_mut() {

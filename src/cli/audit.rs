@@ -81,8 +81,11 @@ pub async fn run(args: &AuditArgs, common: &Common) -> anyhow::Result<Exit> {
             audit_ledger(&common.settings_for(&["tier", "ledger."])?, args.sale.as_deref()).await?
         }
         // A refused audit checked nothing: it must not exit with the code of a violation.
-        Err(error @ (Error::Refused { .. } | Error::Token { .. })) => {
-            return Err(CommandFailure { exit: Exit::Unclear, ..error.into_failure() }.into());
+        Err(error @ Error::Refused { .. }) => {
+            let failure = error.into_failure();
+            let is_violation = failure.exit == Exit::Negative;
+            let exit = if is_violation { Exit::Unclear } else { failure.exit };
+            return Err(CommandFailure { exit, ..failure }.into());
         }
         other => other?,
     };

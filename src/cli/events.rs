@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde_json::Value as Json;
 
-use super::admin::ServerArgs;
+use super::admin::{Error, ServerArgs};
 use super::common::Common;
 use super::exit::{CommandFailure, Exit};
 use super::output::{field, short_cells};
@@ -63,7 +63,10 @@ pub async fn run(args: &EventsArgs, common: &Common) -> anyhow::Result<Exit> {
     loop {
         let query = [("after", after.as_str()), ("limit", PAGE), ("wait_ms", wait_ms)];
         let page = client.ask(&["order-events"], &query, PAGE_TIMEOUT).await;
-        let page = page.map_err(|error| going_on(error.into_failure(), &after))?;
+        let page = page.map_err(|error| match error {
+            Error::Refused { .. } => error.into_failure(),
+            error => going_on(error.into_failure(), &after),
+        })?;
         let page: &[Json] = page.as_array().map_or(&[], Vec::as_slice);
         if page.is_empty() && !follow {
             output.note(&format!("end of the feed; later ones: --after {after}"));

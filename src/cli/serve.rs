@@ -74,14 +74,19 @@ pub fn run(args: &ServeArgs, common: &Common) -> anyhow::Result<Exit> {
 /// Runs the pending migrations.
 pub fn migrate(common: &Common) -> anyhow::Result<Exit> {
     let settings = common.settings_for(&["ledger."])?;
+    let file = settings.ledger.sqlite_path();
+    let created = file.is_some_and(|file| !file.exists());
     let ran = tier::migrate(&settings)?;
-    let ledger = redact_url(&settings.ledger.url);
-    common.output().data(&json!({ "ledger": ledger, "migrations_run": ran }), || {
-        if ran.is_empty() {
-            format!("{ledger}: the schema is up to date")
-        } else {
-            format!("{ledger}: ran {}", ran.join(", "))
-        }
+    // Relative paths are often of another folder than the one that was meant.
+    let ledger = match file.map(std::path::absolute) {
+        Some(Ok(file)) => format!("sqlite://{}", file.display()),
+        _ => redact_url(&settings.ledger.url),
+    };
+    let done = json!({ "ledger": ledger, "created": created, "migrations_run": ran });
+    common.output().data(&done, || match ran.join(", ") {
+        ran if created => format!("{ledger}: created a new ledger, ran {ran}"),
+        ran if ran.is_empty() => format!("{ledger}: the schema is up to date"),
+        ran => format!("{ledger}: ran {ran}"),
     })?;
     Ok(Exit::Done)
 }

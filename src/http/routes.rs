@@ -75,16 +75,16 @@ tables! {
             RequestIdReused RateLimited Busy
         ];
         GET "/v1/sales", Open => sales::list, [InvalidRequest];
-        GET "/v1/sales/{sale_id}", Open => sales::show, [UnknownSku];
+        GET "/v1/sales/{sale_id}", Open => sales::show, [UnknownSku Busy];
         GET "/v1/sales/{sale_id}/mine", Buyer => mine::mine, [UnknownSku Busy];
         POST "/v1/sales/{sale_id}/request-ids", Buyer => requests::create, [
-            InvalidRequest UnknownSku Ended RateLimited
+            InvalidRequest UnknownSku Ended RateLimited Busy
         ];
         POST "/v1/sales/{sale_id}/challenges", Buyer => tickets::challenge, [
-            InvalidRequest UnknownSku RateLimited
+            InvalidRequest UnknownSku RateLimited Busy
         ];
         POST "/v1/sales/{sale_id}/tickets", Buyer => tickets::ticket, [
-            InvalidRequest ChallengeFailed UnknownSku RateLimited
+            InvalidRequest ChallengeFailed UnknownSku RateLimited Busy
         ];
         GET "/v1/requests/{request_id}", Buyer => requests::show, [NotFound Busy];
         DELETE "/v1/requests/{request_id}", Buyer => requests::cancel, [
@@ -129,7 +129,7 @@ tables! {
         GET "/metrics", Admin => ops::metrics, [];
         GET "/admin/v1/sales", Admin => admin_sales::list, [InvalidRequest];
         POST "/admin/v1/sales", Admin => admin_sales::create, [InvalidRequest SaleExists Busy];
-        GET "/admin/v1/sales/{sale_id}", Admin => admin_sales::show, [UnknownSku];
+        GET "/admin/v1/sales/{sale_id}", Admin => admin_sales::show, [UnknownSku Busy];
         PATCH "/admin/v1/sales/{sale_id}", Admin => sale_changes::change, [
             InvalidRequest UnknownSku SaleClosed Busy
         ];

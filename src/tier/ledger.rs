@@ -17,7 +17,7 @@ pub(super) fn open_ledger(
     let clock = Arc::clone(clock);
     Ok(match ledger_location(settings, true)? {
         LedgerLocation::File(options) => {
-            if !options.path.exists() {
+            if !options.path.exists() && !options.path.is_symlink() {
                 let path = options.path.display();
                 tracing::warn!(%path, "ledger: file does not exist, creating it");
             }
@@ -42,6 +42,14 @@ pub fn migrate(settings: &Settings) -> Result<Vec<String>, db::Error> {
     match ledger_location(settings, true)? {
         LedgerLocation::File(options) => SqliteLedger::migrate(&options),
         LedgerLocation::Server(options) => MysqlLedger::migrate(&options),
+    }
+}
+
+/// Rejects the path of a ledger file that [`super::open`] rejects, also if there is no file yet.
+pub fn check_ledger_path(settings: &Settings) -> Result<(), db::Error> {
+    match ledger_location(settings, false)? {
+        LedgerLocation::File(options) => SqliteLedger::check_path(&options),
+        LedgerLocation::Server(_) => Ok(()),
     }
 }
 

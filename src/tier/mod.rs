@@ -29,7 +29,8 @@ mod ledger;
 
 use ledger::open_ledger;
 pub use ledger::{
-    check_ledger_pages, ledger_health, migrate, open_ledger_for_reading, pending_migrations,
+    check_ledger_pages, check_ledger_path, ledger_health, migrate, open_ledger_for_reading,
+    pending_migrations,
 };
 
 /// First and longest delay before a reconnect to Redis.

@@ -146,7 +146,7 @@ fn operation_failure(error: Error) -> CommandFailure {
             "`floodgate dlq list --state all` shows all of them"
         }
         Error::Refused { code, .. } if code == "no-broker" => {
-            "name a process of tier pipeline with --internal-url"
+            "settle it at the payment provider, then park or discard it"
         }
         Error::Unknown { .. } => "`floodgate dlq list` shows what is open; repeats do no harm",
         Error::Unable { status: 503, .. } => {

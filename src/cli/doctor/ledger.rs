@@ -14,6 +14,12 @@ pub(super) struct LedgerFacts {
     pub(super) open_dead_letters: u64,
 }
 
+/// Looks for dead letters, which every tier has.
+pub(super) async fn examine(settings: &Settings) -> Vec<Check> {
+    let facts = LedgerFacts::read(settings).await.ok().flatten();
+    facts.iter().map(LedgerFacts::dead_letters).collect()
+}
+
 impl LedgerFacts {
     /// Reads them; `None` if the ledger does not exist yet.
     pub(super) async fn read(settings: &Settings) -> Result<Option<Self>, db::Error> {
@@ -37,7 +43,7 @@ impl LedgerFacts {
     }
 
     /// Warns of dead letters that wait for an operator.
-    pub(super) fn dead_letters(&self) -> Check {
+    fn dead_letters(&self) -> Check {
         check("dead letters")
             .when(self.open_dead_letters > 0)
             .warn(format!("{} open in the ledger: their buyers wait", self.open_dead_letters))

@@ -21,14 +21,16 @@ const SERVER_SKEW_MAX_MS: u64 = 1_000;
 const CERTIFICATE_LEFT_MIN: Duration = Duration::from_secs(14 * 86_400);
 
 pub(super) fn examine(settings: &Settings, running: bool) -> Vec<Check> {
-    vec![
+    let public = || address("public address", "http.bind", settings.http.bind, running);
+    let mut checks = vec![
         open_files(OpenFiles::of_this_process(), settings.http.connections_max),
         clock(clock::wall_ms(), last_write_ms(settings)),
-        address("public address", "http.bind", settings.http.bind, running),
         address("internal address", "internal.bind", settings.internal.bind, running),
         exposure(settings),
         certificates(settings, clock::wall_ms()),
-    ]
+    ];
+    checks.extend(settings.role.sells().then(public));
+    checks
 }
 
 fn open_files(OpenFiles { soft, hard }: OpenFiles, connections_max: usize) -> Check {
@@ -89,13 +91,9 @@ fn address(name: &'static str, key: &str, bind: SocketAddr, running: bool) -> Ch
         ErrorKind::AddrInUse if running => {
             check.ok(format!("{bind} is used by the running server"))
         }
-        ErrorKind::AddrInUse => {
-            let detail = format!("{bind} is in use, and no Floodgate answers at internal.bind");
-            let remedy = format!("see whose it is: `ss -ltnp 'sport = :{port}'`, or change {key}");
-            // A Floodgate with another internal.bind may sell there.
-            let check = check.when(key == "internal.bind").fail(&detail).remedy(&remedy);
-            check.warn(detail).remedy(remedy)
-        }
+        ErrorKind::AddrInUse => check
+            .fail(format!("{bind} is in use, and no Floodgate answers at internal.bind"))
+            .remedy(format!("see whose it is: `ss -ltnp 'sport = :{port}'`, or change {key}")),
         ErrorKind::AddrNotAvailable => check
             .fail(format!("{ip} is not an address of this machine"))
             .remedy(format!("see `ip address`, or change {key}")),

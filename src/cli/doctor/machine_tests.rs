@@ -28,7 +28,7 @@ fn an_address_passes_if_it_is_free_or_our_server_uses_it() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let bind = taken.local_addr().unwrap();
     let found = |bind, running| vec![address("public address", "http.bind", bind, running)];
-    assert_problem(found(bind, false), "public address", Warn, "no Floodgate answers");
+    assert_problem(found(bind, false), "public address", Fail, "no Floodgate answers");
     let internal = vec![address("internal address", "internal.bind", bind, false)];
     assert_problem(internal, "internal address", Fail, "no Floodgate answers");
     assert_eq!(problems(found(bind, true)), []);

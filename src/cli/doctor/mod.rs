@@ -8,9 +8,9 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::json;
 
-use super::admin::AdminClient;
+use super::admin::{AdminClient, CALL_TIMEOUT};
 use super::common::Common;
-use super::exit::Exit;
+use super::exit::{CommandFailure, Exit};
 use super::serve::{UNPAID, UNPAID_REMEDY};
 use crate::config::{ConfigFault, ExposedSecret, LoadedSettings, PaymentBackend, Settings};
 
@@ -135,21 +135,20 @@ pub async fn run(common: &Common) -> anyhow::Result<Exit> {
 async fn examine(common: &Common) -> Vec<Finding> {
     let checks = match LoadedSettings::read(&common.sources()) {
         Ok(LoadedSettings { settings, faults, exposed, effective }) => {
-            // Whether a server answers at `internal.bind`; with port 0 that is not known.
-            let running = match AdminClient::new(None, &settings) {
-                Ok(client) => client.is_alive().await,
-                Err(_no_fixed_port) => false,
-            };
+            let (ledger_answers, access) = server(&settings).await.unzip();
+            let running = ledger_answers.is_some();
             let names_ledger =
                 ["tier", "ledger.url"].into_iter().any(|key| effective.has_source(key));
             [
                 configuration(&faults, names_ledger || common.config.is_some()),
                 secrets(&exposed),
                 vec![encryption(&settings), payments(&settings)],
-                sqlite::examine(&settings, running),
+                access.into_iter().collect(),
+                sqlite::examine(&settings, ledger_answers),
                 mysql::examine(&settings),
                 redis::examine(&settings, running).await,
                 rabbit::examine(&settings, running).await,
+                ledger::examine(&settings).await,
                 machine::examine(&settings, running),
             ]
             .into_iter()
@@ -162,6 +161,22 @@ async fn examine(common: &Common) -> Vec<Finding> {
         }
     };
     checks.into_iter().filter_map(|check| check.finding).collect()
+}
+
+/// Of the server at `internal.bind`: whether its ledger answers, and whether it accepts our token.
+/// `None`: none answers there; with port 0 that is not known.
+async fn server(settings: &Settings) -> Option<(bool, Check)> {
+    let client = AdminClient::new(None, settings).ok()?;
+    let ledger_answers = client.ledger_answers().await?;
+    let check = check("admin token");
+    let access = match client.get(&["stats"], CALL_TIMEOUT).await {
+        Ok(_) => check.ok("the server at internal.bind accepts our calls"),
+        Err(error) => {
+            let CommandFailure { problem, remedy, .. } = error.into_failure();
+            check.fail(problem).remedy(remedy)
+        }
+    };
+    Some((ledger_answers, access))
 }
 
 /// `is_given`: a file, a variable or a flag names the installation.

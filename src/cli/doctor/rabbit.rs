@@ -30,12 +30,10 @@ pub(super) async fn examine(settings: &Settings, running: bool) -> Vec<Check> {
             let ledger = LedgerFacts::read(settings).await.ok().flatten();
             let open = ledger.as_ref().and_then(LedgerFacts::open_sale);
             let open = open.map(|sale| sale.id.as_str());
-            let mut checks = match facts {
+            match facts {
                 Ok(facts) => checks(&facts, open, running),
                 Err(error) => vec![inaccessible(&error)],
-            };
-            checks.extend(ledger.as_ref().map(LedgerFacts::dead_letters));
-            checks
+            }
         }
         Err(error) => {
             let remedy = "correct amqp.url; see config/default.toml for its format";
@@ -90,12 +88,16 @@ fn checks(facts: &BrokerFacts, open: Option<&str>, running: bool) -> Vec<Check> 
     // A user who may not declare may not publish either: report one finding, not two.
     let is_wrong = checks.iter().chain([&topology]).any(Check::is_failed);
     let publishing = publishing(&facts.self_test);
+    let fits = !topology.is_failed();
     checks.push(topology);
     if !(is_wrong && matches!(facts.self_test, SelfTest::Refused(_))) {
         checks.push(publishing);
     }
-    checks.push(consumers(&facts.queues, open, running));
-    checks.push(maintenance(&facts.queues, open.is_some(), running));
+    // No process can subscribe to what it cannot declare.
+    if fits {
+        checks.push(consumers(&facts.queues, open, running));
+        checks.push(maintenance(&facts.queues, open.is_some(), running));
+    }
     checks.extend(dead_letters(&facts.queues));
     checks
 }

@@ -50,6 +50,12 @@ fn each_problem_is_exactly_one_finding() {
     assert_problem(unmaintained, "maintenance", Warn, "none runs: dead letters");
     let unreadable = with(|facts| facts.queues.push(part("unreadable", PartStatus::Matches, 2, 0)));
     assert_problem(unreadable, "broker dead letters", Warn, "2 messages wait in `unreadable`");
+    // Nor may a process subscribe to what it cannot declare.
+    let mut facts = healthy();
+    facts.queues[0].status = PartStatus::Differs("other deliveries_max; delete it".into());
+    facts.queues.iter_mut().for_each(|queue| queue.num_consumers = 0);
+    let changed = checks(&facts, Some("spring"), true);
+    assert_problem(changed, "broker topology", Fail, "other deliveries_max -> delete it");
     // A user who may not declare may not publish either: one finding.
     let denied = with(|facts| {
         facts.queues[0].status = PartStatus::Differs("it differs; delete it".into());

@@ -28,16 +28,17 @@ const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
 const NOT_ALLOWED: &str = "let the user that runs floodgate read and write it";
 
-pub(super) fn examine(settings: &Settings, running: bool) -> Vec<Check> {
+/// `ledger_answers`: the server at `internal.bind`, if one runs there.
+pub(super) fn examine(settings: &Settings, ledger_answers: Option<bool>) -> Vec<Check> {
     let Some(file) = settings.ledger.sqlite_path() else {
         // Another kind of ledger has its own checks; a bad URL is a fault of the configuration.
         return Vec::new();
     };
     let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty());
     let mut checks = disk(directory.unwrap_or(Path::new(".")));
-    checks.push(content(settings, file, running));
+    checks.push(content(settings, file, ledger_answers));
     // The process that owns the ledger locks this file.
-    checks.push(lock(&file.with_added_extension("lock"), running));
+    checks.push(lock(&file.with_added_extension("lock"), ledger_answers.is_some()));
     checks
 }
 
@@ -113,8 +114,11 @@ pub fn median_sync(mut file: &File, syncs: usize) -> io::Result<Duration> {
     taken.get(syncs / 2).copied().ok_or_else(|| io::Error::other("nothing was measured"))
 }
 
-fn content(settings: &Settings, file: &Path, running: bool) -> Check {
+fn content(settings: &Settings, file: &Path, ledger_answers: Option<bool>) -> Check {
     let (check, shown) = (check("ledger file"), file.display());
+    if let Err(error) = tier::check_ledger_path(settings) {
+        return check.fail(error.to_string()).remedy("do what the message says");
+    }
     let mut head = Vec::new();
     let opened = OpenOptions::new().read(true).write(true).open(file);
     match opened.and_then(|open| open.take(16).read_to_end(&mut head)) {
@@ -128,12 +132,15 @@ fn content(settings: &Settings, file: &Path, running: bool) -> Check {
                 .when(matches!(try_lock(&lock), Ok(Err(TryLockError::WouldBlock))))
                 .fail(format!("{shown} is deleted, and a process still works on it"))
                 .remedy(remedy)
-                .when(running)
+                .when(ledger_answers == Some(false))
                 .fail(format!(
-                    "{shown} is missing, and a server runs at internal.bind: its file was deleted, \
-                     or it has another configuration"
+                    "{shown} is missing, and the ledger of the server at internal.bind does not \
+                     answer: its file was deleted, or it is another one"
                 ))
                 .remedy(remedy)
+                .when(ledger_answers.is_some())
+                .warn(format!("{shown} is missing, and a server runs at internal.bind"))
+                .remedy(elsewhere(file))
                 .ok(format!("{shown} does not exist yet; serve creates it"));
         }
         Err(error) => {
@@ -173,6 +180,15 @@ fn content(settings: &Settings, file: &Path, running: bool) -> Check {
     }
 }
 
+/// The remedy where a server runs whose ledger is not at this path.
+fn elsewhere(path: &Path) -> &'static str {
+    if path.is_relative() {
+        "the path is relative to this folder: run it in the server's working directory"
+    } else {
+        "give this command the configuration of that server"
+    }
+}
+
 /// Takes the lock and releases it at once.
 fn try_lock(path: &Path) -> io::Result<Result<(), TryLockError>> {
     File::open(path).map(|file| file.try_lock())
@@ -186,7 +202,7 @@ fn lock(path: &Path, running: bool) -> Check {
             .warn(format!(
                 "{detail}: the server at internal.bind has another ledger, or the lock was deleted"
             ))
-            .remedy("give this command the configuration of that server")
+            .remedy(elsewhere(path))
             .ok(detail)
     };
     match try_lock(path) {

@@ -30,17 +30,17 @@ fn a_file_that_is_not_a_readable_ledger_fails() {
     let path = directory.path().join("l.db");
     let settings = Settings::with_ledger(&format!("sqlite://{}", path.display()));
     std::fs::write(&path, "these are notes, not orders").unwrap();
-    let foreign = vec![content(&settings, &path, false)];
+    let foreign = vec![content(&settings, &path, None)];
     assert_problem(foreign, "ledger file", Fail, "not a SQLite database");
     std::fs::remove_file(&path).unwrap();
 
     tier::migrate(&settings).unwrap();
-    assert_eq!(problems(vec![content(&settings, &path, false)]), []);
+    assert_eq!(problems(vec![content(&settings, &path, None)]), []);
     let mut bytes = std::fs::read(&path).unwrap();
     let last_page = bytes.len() - 4096;
     bytes[last_page..].fill(0xa5);
     std::fs::write(&path, bytes).unwrap();
-    let corrupt = vec![content(&settings, &path, false)];
+    let corrupt = vec![content(&settings, &path, None)];
     assert_problem(corrupt, "ledger file", Fail, "restore it from a backup");
 }
 

@@ -19,6 +19,10 @@ use crate::db::{Error, migrate};
 /// read it.
 const OWNER_ONLY: u32 = 0o600;
 
+/// Most bytes of a path in `SQLite` (its `MAX_PATHNAME`), and of a name in Linux.
+const PATH_BYTES_MAX: usize = 512;
+const NAME_BYTES_MAX: usize = 255;
+
 /// Remedies of errors of the database while opening; the last one always matches.
 const REMEDIES: &[(&[&str], &str)] = &[
     (&["locked"], "another program holds a lock on it (a backup, a database shell?): end that one"),
@@ -63,6 +67,32 @@ fn directory(path: &Path) -> &Path {
     }
 }
 
+/// The path of the file, whatever name leads there. Rejects a path that is too long for the files
+/// beside it, a link to a missing file, and one of several names.
+pub(super) fn real_path(path: &Path) -> Result<PathBuf, Error> {
+    let real_path = fs::canonicalize(path).or_else(|_missing| std::path::absolute(path));
+    let real_path = real_path.unwrap_or_else(|_no_folder| path.to_owned());
+    let longest = with_suffix(&real_path, ".new-journal");
+    let name = longest.file_name().unwrap_or_default();
+    if longest.as_os_str().len() > PATH_BYTES_MAX || name.len() > NAME_BYTES_MAX {
+        return refuse(path, "has a path that is too long: shorten ledger.url");
+    }
+    if let Ok(to) = fs::read_link(path)
+        && matches!(path.try_exists(), Ok(false))
+    {
+        let remedy = "mount it, or correct ledger.url";
+        return refuse(path, format!("is a link to {}, which is missing: {remedy}", to.display()));
+    }
+    if fs::metadata(path).is_ok_and(|it| it.is_file() && it.nlink() > 1) {
+        return refuse(
+            path,
+            "has a second name (a hard link), and under each it would have a log of its own: copy \
+             it instead, and remove one of the names",
+        );
+    }
+    Ok(real_path)
+}
+
 /// Rejects a missing or read-only directory.
 pub(super) fn check_directory(path: &Path) -> Result<(), Error> {
     let directory = directory(path);
@@ -92,15 +122,7 @@ pub(super) struct InstanceLock {
 impl InstanceLock {
     /// Takes the lock of the ledger at `path`, whatever name leads there.
     pub(super) fn take(path: &Path) -> Result<Self, Error> {
-        let real_path = fs::canonicalize(path).unwrap_or_else(|_missing| path.to_owned());
-        if fs::metadata(&real_path).is_ok_and(|it| it.is_file() && it.nlink() > 1) {
-            return refuse(
-                path,
-                "has a second name (a hard link), and under each it would have a log of its own: \
-                 copy it instead, and remove one of the names",
-            );
-        }
-        let lock = with_suffix(&real_path, ".lock");
+        let lock = with_suffix(&real_path(path)?, ".lock");
         let mut options = File::options();
         options.read(true).write(true).create(true).truncate(false).mode(OWNER_ONLY);
         let open = options.open(&lock);

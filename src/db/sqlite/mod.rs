@@ -157,6 +157,11 @@ impl SqlLedger<SqliteConnection> {
         lock_and_migrate(options).map(|file| file.migrated)
     }
 
+    /// Rejects a path that [`Self::open`] rejects whatever the file has.
+    pub fn check_path(options: &OpenOptions) -> Result<(), Error> {
+        file::real_path(&options.path).map(drop)
+    }
+
     /// Compares the schema of an existing ledger with this program's. Read-only. Blocks.
     ///
     /// # Errors

@@ -98,8 +98,16 @@ pub async fn asset(request: HttpRequest, path: web::Path<(String, String)>) -> H
     ),
 )]
 pub async fn problem(request: HttpRequest, code: web::Path<String>) -> Handled {
-    let known = ProblemCode::ALL.iter().find(|known| known.as_str() == code.as_str());
-    let code = known.ok_or(ProblemCode::NotFound)?;
+    let known = ProblemCode::ALL.iter().position(|known| known.as_str() == code.as_str());
+    let page = known.and_then(|position| PROBLEM_PAGES.get(position));
+    Ok(page.ok_or(ProblemCode::NotFound)?.respond(&request, REVALIDATE))
+}
+
+/// The page of each problem code, in the order of [`ProblemCode::ALL`].
+static PROBLEM_PAGES: LazyLock<Vec<Text>> =
+    LazyLock::new(|| ProblemCode::ALL.iter().map(|code| problem_page(*code)).collect());
+
+fn problem_page(code: ProblemCode) -> Text {
     let page = format!(
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
@@ -114,7 +122,7 @@ pub async fn problem(request: HttpRequest, code: web::Path<String>) -> Handled {
         name = code.as_str(),
         detail = code.detail(),
     );
-    Ok(Text::new(HTML, page).respond(&request, REVALIDATE))
+    Text::new(HTML, page)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use actix_web::http::header::{CONTENT_TYPE, HeaderValue};
 use actix_web::{HttpResponse, web};
 use serde::Deserialize;
 
+use crate::db;
 use crate::http::buyers::views::{no_store, page_limit};
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
 use crate::http::state::State;
@@ -51,12 +52,32 @@ pub async fn list(state: State, query: web::Query<OrderEventsQuery>) -> Handled 
     if wait_ms > WAIT_MAX_MS {
         return Err(Problem::invalid(format!("wait_ms must be at most {WAIT_MAX_MS}")));
     }
+    check_end(&state, after).await?;
     let (wait, goes_on) = (Duration::from_millis(wait_ms), || state.is_ready());
     let events = state.deps.order_feed.page(after, limit, wait, goes_on).await?;
     Ok(HttpResponse::Ok()
         .insert_header((CONTENT_TYPE, HeaderValue::from_static(BATCH_TYPE)))
         .insert_header(no_store())
         .json(events))
+}
+
+/// # Errors
+/// `invalid-request`: `after` is beyond the last number. Numbers never fall, unless the ledger is
+/// restored: the next events then have numbers that the reader takes for read.
+async fn check_end(state: &State, after: i64) -> Result<(), Problem> {
+    let (operation, deps) = ("reading the end of the feed", &state.deps);
+    let mut end = db::with_timeout(operation, deps.ledger.last_feed_no()).await?;
+    if after > end {
+        // Committed events may have no number yet.
+        end = db::with_timeout(operation, deps.order_feed.number()).await?;
+    }
+    if after <= end {
+        return Ok(());
+    }
+    Err(Problem::invalid(format!(
+        "the feed ends at {end}: after a restore of the ledger set the reader back to where the \
+         feed ended then"
+    )))
 }
 
 impl From<FeedError> for Problem {

@@ -22,6 +22,9 @@ use crate::http::state::{HttpState, State};
 const LIMIT_DEFAULT: u32 = 50;
 const LIMIT_MAX: u32 = 500;
 
+/// How a [`VerbSubject`] begins.
+const SUBJECTS: [&str; 3] = ["sale:", "letter:", "payment:"];
+
 /// A verb of an operator: its request, and its body, which is not read yet.
 pub struct VerbCall {
     pub(super) request: HttpRequest,
@@ -177,6 +180,9 @@ pub struct VerbsView {
 pub async fn list(state: State, query: web::Query<VerbsQuery>) -> Handled {
     let VerbsQuery { subject, limit, cursor } = query.into_inner();
     let limit = page_limit(limit, LIMIT_DEFAULT, LIMIT_MAX)?;
+    if subject.as_deref().is_some_and(|it| !SUBJECTS.iter().any(|kind| it.starts_with(kind))) {
+        return Err(Problem::invalid("subject must begin with `sale:`, `letter:` or `payment:`"));
+    }
     let before = page_cursor(cursor.as_deref(), |text| text.parse().ok())?;
     let reading = state.deps.ledger.verbs(subject, before, limit + 1);
     let mut rows = db::with_timeout("a list of verbs", reading).await?;

@@ -268,7 +268,7 @@ fn a_refusal_names_what_helps() {
     for words in [&["dlq", "replay", "17", "18"][..], &all] {
         let output = answered("no-broker", 409).run(words);
         assert_eq!(code(&output), 1, "{output:?}");
-        assert!(stderr(&output).contains("tier pipeline with --internal-url"), "{output:?}");
+        assert!(stderr(&output).contains("then park or discard it"), "{output:?}");
     }
     let output = answered("unknown-sku", 404).run(&["dlq", "list", "--sale", "zz"]);
     assert!(stderr(&output).contains("`floodgate sale list`"), "{output:?}");

@@ -183,6 +183,55 @@ fn a_ledger_file_that_is_deleted_under_its_server_is_reported() {
     assert!(finding.remedy.contains("do not stop the server"), "{finding:#?}");
 }
 
+/// Also a healthy server's, seen from another folder than the one it works in.
+#[test]
+fn a_relative_path_is_not_a_deleted_file() {
+    let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let relative = ("FLOODGATE__LEDGER__URL", "sqlite://./ledger.db");
+    let server = Server::start(folder.path(), &[relative]);
+    let internal = server.internal.to_string();
+    let keys = [relative, ("FLOODGATE__INTERNAL__BIND", internal.as_str())];
+    let examine = |folder: &Path| {
+        Diagnosis::read(&command(folder, &["doctor", "--json"], &keys).output().unwrap())
+    };
+    examine(folder.path()).assert_ok("ledger file");
+    let diagnosis = examine(elsewhere.path());
+    let finding = diagnosis.only_problem("ledger file", "warn");
+    assert!(finding.remedy.contains("run it in the server's working directory"), "{finding:#?}");
+}
+
+#[test]
+fn a_ledger_whose_path_serve_refuses_is_reported() {
+    let stack = Stack::new(&[]);
+    let [file, second] = ["ledger.db", "second.db"].map(|name| stack.path().join(name));
+    std::fs::hard_link(&file, second).unwrap();
+    for words in ["a second name (a hard link)", "is a link to /nowhere/at/all"] {
+        let diagnosis = stack.examine();
+        let finding = diagnosis.only_problem("ledger file", "fail");
+        assert!(finding.detail.contains(words), "{finding:#?}");
+        let served = stack.run(&["serve"]);
+        assert_eq!(served.status.code(), Some(4), "{served:?}");
+        std::fs::remove_file(&file).unwrap();
+        std::os::unix::fs::symlink("/nowhere/at/all", &file).unwrap();
+    }
+}
+
+#[test]
+fn a_token_that_the_running_server_refuses_is_reported() {
+    const TOKEN: &str = "FLOODGATE__ADMIN__TOKEN";
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &[(TOKEN, "the-token-of-the-server")]);
+    let internal = server.internal.to_string();
+    let examine = |token: &str| {
+        let keys = [(TOKEN, token), ("FLOODGATE__INTERNAL__BIND", internal.as_str())];
+        Diagnosis::read(&command(folder.path(), &["doctor", "--json"], &keys).output().unwrap())
+    };
+    examine("the-token-of-the-server").assert_ok("admin token");
+    let diagnosis = examine("the-token-of-somebody");
+    let finding = diagnosis.only_problem("admin token", "fail");
+    assert!(finding.remedy.contains("admin.token_file"), "{finding:#?}");
+}
+
 #[test]
 fn a_ledger_file_that_may_only_be_read_is_reported() {
     let stack = Stack::new(&[]);

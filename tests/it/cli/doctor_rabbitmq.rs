@@ -111,14 +111,18 @@ fn each_defect_of_a_broker_is_reported_with_its_remedy() {
     assert_access_errors(&server, &redis);
 }
 
-/// Also while neither Redis nor the broker answers.
+/// In every tier; also while neither Redis nor the broker answers.
 #[test]
 fn open_dead_letters_of_the_ledger_are_reported() {
-    let stack = Stack::new(&[
+    assert_dead_letters_are_reported(&Stack::new(&[]));
+    assert_dead_letters_are_reported(&Stack::new(&[
         ("FLOODGATE__TIER", "pipeline"),
         ("FLOODGATE__REDIS__URL", "redis://127.0.0.1:1"),
         ("FLOODGATE__AMQP__URL", "amqp://guest:guest@127.0.0.1:1/%2f"),
-    ]);
+    ]));
+}
+
+fn assert_dead_letters_are_reported(stack: &Stack) {
     let store = |dead_letter: Option<NewDeadLetter>| {
         run(async {
             let settings = settings(stack.path());

@@ -70,6 +70,7 @@ fn following_goes_on_until_the_server_ends_and_says_where_to_continue() {
 fn a_refusal_and_wrong_usage_have_their_exit_codes() {
     let output = api().run(&["events", "tail", "--after", "7"]);
     assert_eq!(code(&output), 1, "{output:?}");
+    assert!(!stderr(&output).contains("go on with"), "there is no such place: {output:?}");
     assert_eq!(code(&api().run(&["events", "tail", "--after=-1"])), 2);
     assert_eq!(code(&api().run(&["events"])), 2);
 }

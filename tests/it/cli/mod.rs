@@ -143,6 +143,18 @@ fn one_ledger_has_one_server_and_its_audit_needs_none() {
     );
 }
 
+/// A relative path may be that of another folder than the one that was meant.
+#[test]
+fn migrate_says_where_a_new_ledger_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().canonicalize().unwrap().join("floodgate.db");
+    for words in ["created a new ledger, ran 0001_", "the schema is up to date"] {
+        let output = run(directory.path(), &["migrate"]);
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.starts_with(&format!("sqlite://{}: {words}", file.display())), "{text}");
+    }
+}
+
 #[test]
 fn a_taken_address_and_a_wrong_key_have_their_exits() {
     let directory = tempfile::tempdir().unwrap();
@@ -212,7 +224,8 @@ fn next_steps_have_the_flags_of_the_command_without_secrets() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();
     std::fs::write(path.join("own shop.toml"), "[http]\nworkers = 1\n").unwrap();
-    let given = ["--config", "own shop.toml", "--set", "admin.token = s3cret", "--set", "role=all"];
+    let token = "admin.token = s3cret-0123456789";
+    let given = ["--config", "own shop.toml", "--set", token, "--set", "role=all"];
     let shown = "floodgate --config 'own shop.toml' --set role=all";
     let api = scripted::ScriptedApi::always(200, serde_json::json!({}));
     let pause = ["sale", "pause", "spring", "--internal-url", &api.url];
@@ -234,7 +247,8 @@ fn commands_send_the_first_token_that_may_operate() {
     std::fs::write(directory.path().join("tokens"), tokens).unwrap();
     let api = scripted::ScriptedApi::always(200, serde_json::json!({ "sales": [] }));
     let list = ["sale", "list", "--internal-url", &api.url, "--set", "admin.tokens_file=tokens"];
-    let cases = [("log.format=text", "fedcba9876543210"), ("admin.token=s3cret", "s3cret")];
+    let own = ("admin.token=s3cret-0123456789", "s3cret-0123456789");
+    let cases = [("log.format=text", "fedcba9876543210"), own];
     for (more, token) in cases {
         let output = run(directory.path(), &[&list[..], &["--set", more]].concat());
         assert_eq!(code(&output), 0, "{output:?}");
@@ -243,6 +257,17 @@ fn commands_send_the_first_token_that_may_operate() {
     }
     let refused = scripted::ScriptedApi::always(401, Json::Null).run(&["sale", "list"]);
     assert!(scripted::stderr(&refused).contains("admin.tokens_file"), "{refused:?}");
+}
+
+#[test]
+fn an_id_that_would_be_another_path_is_named() {
+    let api = scripted::ScriptedApi::always(200, Json::Null);
+    for words in [["trace", ""].as_slice(), &["sale", "show", ".."], &["dlq", "show", "."]] {
+        let output = api.run(words);
+        assert_eq!(code(&output), 2, "{output:?}");
+        assert!(scripted::stderr(&output).contains("is no id"), "{output:?}");
+    }
+    assert_eq!(api.lines().len(), 0);
 }
 
 /// A ledger that is read-only answers, and the server is ready.

@@ -337,6 +337,11 @@ async fn changes_by_operators_are_recorded_with_name_and_reason() {
     let page = app.admin("/verbs?limit=2", None).await;
     let next = page["next_cursor"].as_str().unwrap();
     assert_eq!(verbs(&app, &format!("?limit=2&cursor={next}")).await, expected[2..4]);
+    for subject in ["bogus", "sale", "", "Sale:sale"] {
+        let url = format!("http://{}/admin/v1/verbs?subject={subject}", app.internal);
+        problem(app.client.get(url).send().await.unwrap(), 400, "invalid-request").await;
+    }
+    assert_eq!(verbs(&app, "?subject=letter:9").await, [] as [[String; 4]; 0]);
     for unusable in ["x".repeat(1_001), " ".to_owned()] {
         let close = app.client.post(format!("http://{}/admin/v1/sales/sale/close", app.internal));
         let close = close.json(&json!({ "reason": unusable })).send().await.unwrap();

@@ -13,6 +13,7 @@ use crate::support::TestApp;
 use crate::support::app::fresh_settings;
 use crate::support::gate::metric;
 use crate::support::process::Server;
+use crate::support::wait::until;
 
 /// A server whose webhooks are signed with a known secret, and a payment that is open there.
 struct Webhooks {
@@ -26,6 +27,7 @@ impl Webhooks {
     async fn start() -> Self {
         let (mut settings, stores) = fresh_settings(Tier::Memory);
         settings.payment.provider = PaymentBackend::Demo;
+        settings.maintenance.rescue_every_ms = 10;
         settings.payment.webhook_keys = vec![WebhookSecret::of_key(&[7; 32])];
         let signer = WebhookVerifier::new(&settings.payment, &[]);
         let app = TestApp::on((settings, stores));
@@ -167,7 +169,12 @@ async fn a_signed_webhook_that_cannot_be_read_is_one_dead_letter() {
     let facts = ["origin", "state", "message_id"].map(|name| found[name].clone());
     assert_eq!(facts, [json!("consumer"), json!("open"), json!("evt-1")]);
     assert!(found["reason"].as_str().unwrap().contains("currency"), "{found}");
-    assert_eq!(metric(webhooks.app.internal, "floodgate_dead_letters_stored", "consumer").await, 1);
+    let internal = webhooks.app.internal;
+    assert_eq!(metric(internal, "floodgate_dead_letters_stored", "consumer").await, 1);
+    until("the gauge", async || {
+        (metric(internal, "floodgate_dead_letters{", "open").await == 1).then_some(())
+    })
+    .await;
     // Anyone can send one without a valid signature.
     webhooks.send(&[], &body).await;
     let page = webhooks.app.admin("/dead-letters", None).await;
