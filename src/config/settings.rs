@@ -21,6 +21,9 @@ use crate::net::Trust;
 use crate::redis::scripts::codes::ITEMS_MAX_USIZE;
 use crate::redis::transport::Durability;
 
+/// RabbitMQ closes the channel of a delivery that is not acknowledged within this time, by default.
+const CONSUMER_TIMEOUT_MS: u64 = 1_800_000;
+
 /// Defines the sections: each key with its type, then its rules, which are methods of
 /// [`RuleCheck`]. The rules see all settings under the name that the table begins with.
 macro_rules! sections {
@@ -248,10 +251,14 @@ sections! { all;
         permits: usize;
         batch_max: usize, positive(), up_to("consumer.permits", wide(all.consumer.permits));
         prefetch: u16, positive();
-        attempts_max: u32, between(1..=12, "the default, 5, suits most");
+        attempts_max: u32, between(1..=11, "the default, 5, suits most");
         retry_backoff_min_ms: u64, positive(),
             up_to("consumer.retry_backoff_max_ms", all.consumer.retry_backoff_max_ms);
-        retry_backoff_max_ms: u64;
+        retry_backoff_max_ms: u64,
+            range(..=CONSUMER_TIMEOUT_MS >> all.consumer.attempts_max.min(11),
+                "lets an order that fails wait longer, over all its attempts, than the 30 minutes \
+                 after which RabbitMQ closes the channel",
+                "lower it, or consumer.attempts_max");
     }
     /// Payments of orders.
     payment: PaymentSettings {

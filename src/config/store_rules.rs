@@ -8,8 +8,7 @@ use super::validate::RuleCheck;
 use crate::redis::transport::RedisUrl;
 
 /// Parameters of `amqp://` URLs.
-const AMQP_PARAMETERS: [&str; 5] =
-    ["auth_mechanism", "channel_max", "connection_timeout", "frame_max", "heartbeat"];
+const AMQP_PARAMETERS: [&str; 4] = ["auth_mechanism", "channel_max", "frame_max", "heartbeat"];
 
 /// What is wrong with a URL, and the remedy.
 type Problem = Option<(String, &'static str)>;

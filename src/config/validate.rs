@@ -16,7 +16,7 @@ use super::{access, payment_rules, store_rules};
 const NAMESPACE_CHARS_MAX: usize = 32;
 
 /// Kinds of supervised actor that fault injection can make panic.
-const ACTOR_KINDS: [&str; 22] = [
+const ACTOR_KINDS: [&str; 23] = [
     "stock_gate",
     "ledger_writer",
     "stock_refresher",
@@ -29,6 +29,7 @@ const ACTOR_KINDS: [&str; 22] = [
     "orphan_rescuer",
     "order_consumer",
     "dead_letter_collector",
+    "dead_letter_counter",
     "reconciler",
     "event_publisher",
     "clock_watcher",
@@ -252,6 +253,7 @@ pub(super) mod tests {
         }),
         ("amqp.url", |s| s.amqp.url = "http://127.0.0.1:5672".into()),
         ("amqp.url", |s| s.amqp.url = "amqp://u:p@a:1,,b:2/v".into()),
+        ("amqp.url", |s| s.amqp.url = "amqp://u:p@h/v?connection_timeout=9".into()),
         ("amqp.queues", |s| s.amqp.queues = 0),
         ("outbox.envelope_max", |s| s.outbox.envelope_max = 513),
         ("relay.workers", |s| s.relay.workers = 0),
@@ -305,7 +307,10 @@ pub(super) mod tests {
         ("consumer.batch_max", |s| s.consumer.batch_max = 0),
         ("consumer.batch_max", |s| s.consumer.permits = 1),
         ("consumer.attempts_max", |s| s.consumer.attempts_max = 0),
-        ("consumer.attempts_max", |s| s.consumer.attempts_max = 13),
+        ("consumer.attempts_max", |s| s.consumer.attempts_max = 12),
+        ("consumer.retry_backoff_max_ms", |s| {
+            (s.consumer.attempts_max, s.consumer.retry_backoff_max_ms) = (10, 5_000);
+        }),
         ("consumer.retry_backoff_min_ms", |s| s.consumer.retry_backoff_min_ms = 501),
         ("supervisor.restart_window_ms", |s| s.supervisor.restart_window_ms = 0),
         ("supervisor.backoff_min_ms", |s| s.supervisor.backoff_min_ms = 10_001),
