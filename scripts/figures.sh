@@ -17,12 +17,12 @@ part() { # description, limit, folders of src/
 }
 way=(messages stock redis outbox broker watermark lease)
 part 'click to order: stores' 12250 "${way[@]/#/src/}"
-part 'actors' 10000 src/actors
-part 'ledger' 10050 src/db
-part 'rules and services' 9450 src/domain src/services
+part 'actors' 10050 src/actors
+part 'ledger' 10200 src/db
+part 'rules and services' 9550 src/domain src/services
 part 'payment providers' 1650 src/payment
-part 'front door' 12100 src/http src/tickets src/limits
-part 'command line and settings' 9700 src/cli src/config
+part 'front door' 12150 src/http src/tickets src/limits
+part 'command line and settings' 9800 src/cli src/config
 part 'process, network, metrics' 3500 src/runtime src/observe src/net src/tier ':(glob)src/*.rs'
 row 'lines in crates/ and bench/' "$(lines crates bench)" 7450
 row 'lines in tests/' "$(lines tests)" '-'

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use floodgate::config::{ConfigSources, Settings};
 use tempfile::TempDir;
 
 use super::read;
@@ -48,11 +49,22 @@ fn the_unit_is_confined() {
     assert!(!analyze(&check, &unit(folder.path(), loose)).status.success());
 }
 
+/// Operators run their commands in other folders than the server.
+#[test]
+fn the_ledger_of_the_unit_is_an_absolute_path_in_its_folder() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/floodgate.toml");
+    let sources = ConfigSources { file: Some(file), ..ConfigSources::default() };
+    let settings = Settings::load(&sources).unwrap();
+    let ledger = settings.ledger.sqlite_path().unwrap();
+    assert!(ledger.starts_with("/var/lib/floodgate"), "{}", ledger.display());
+    assert!(read("floodgate.service").contains("\nStateDirectory=floodgate\n"));
+}
+
 /// The unit ends a process later than the process ends itself.
 #[test]
 fn the_unit_waits_for_the_end() {
     let folder = TempDir::new().unwrap();
-    let settings = floodgate::config::Settings::with_ledger("sqlite://x");
+    let settings = Settings::with_ledger("sqlite://x");
     let end_ms = settings.shutdown.drain_ms + 3 * settings.shutdown.deadline_ms;
     let file = unit(folder.path(), |text| text);
     let unit = std::fs::read_to_string(file).unwrap();

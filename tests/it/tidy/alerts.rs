@@ -164,6 +164,19 @@ fn below_zero(alerts: &[Alert]) -> Vec<Finding> {
     found.map(|alert| Finding::new(ALERTS, alert.line, what(alert))).collect()
 }
 
+/// Alerts on any growth of chosen series that miss the first event of a series.
+fn late_by_one(alerts: &[Alert]) -> Vec<Finding> {
+    let is_late = |alert: &&Alert| {
+        let query = alert.field("expr");
+        let mut grown = query.split("increase(").skip(1).filter_map(|rest| rest.split('[').next());
+        let is_chosen = grown.any(|series| series.contains('{'));
+        alert.field("for") == "0m" && is_chosen && !query.contains(" unless ")
+    };
+    let what = |alert: &Alert| format!("{}: misses the first event of a series", alert.name);
+    let found = alerts.iter().filter(is_late);
+    found.map(|alert| Finding::new(ALERTS, alert.line, what(alert))).collect()
+}
+
 /// Rows whose last cell does not list exactly the alerts on the metric, or `no alert`.
 fn other_alerts(rows: &[Row<'_>], alerts: &[Alert]) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -207,6 +220,7 @@ fn alerts_and_the_table_of_metrics_agree() {
     let mut findings = unknown_metrics(&alerts, &rows);
     findings.extend(other_alerts(&rows, &alerts));
     findings.extend(below_zero(&alerts));
+    findings.extend(late_by_one(&alerts));
     keep(Rule::Alerts, findings);
 }
 
@@ -313,6 +327,16 @@ fn a_planted_alert_on_a_value_below_zero_is_found() {
     let both = PLANTED.replace("left < 0", "left < 0 and up");
     assert_eq!(messages(&below_zero(&alerts(&both))), never);
     assert!(below_zero(&alerts(&PLANTED.replace("left < 0", "left < 0.5"))).is_empty());
+}
+
+#[test]
+fn a_planted_alert_that_misses_the_first_event_of_a_series_is_found() {
+    let grown = r#"sum(increase(floodgate_left{a="b"}[5m])) > 0"#;
+    let planted = PLANTED.replace("floodgate_left < 0", grown);
+    let late = ["deploy/alerts.yml:15: Two: misses the first event of a series"];
+    assert_eq!(messages(&late_by_one(&alerts(&planted))), late);
+    let seen = format!("{grown} or sum(floodgate_left unless floodgate_left offset 5m) > 0");
+    assert!(late_by_one(&alerts(&PLANTED.replace("floodgate_left < 0", &seen))).is_empty());
 }
 
 #[test]
