@@ -125,6 +125,7 @@ impl PaymentConsumer {
         let (mut first_error, mut undecided) = (None, Vec::new());
         for (mut event, decision) in decided {
             let tag = event.delivery.tag;
+            event.num_refused += u32::from(is_committing && decision.is_refused());
             let poison = match decision {
                 Decision::Recorded(outcome) | Decision::Skipped(outcome) => {
                     // Crash here [payment_event_not_acknowledged]: the event is in the ledger; the
@@ -135,8 +136,6 @@ impl PaymentConsumer {
                 }
                 Decision::Poison(reason) => reason,
                 Decision::Failed(error) => {
-                    let is_refused = error.class() == ErrorClass::Bug && is_committing;
-                    event.num_refused += u32::from(is_refused);
                     let reason = format!("the ledger refuses it: {error}");
                     if event.num_refused < REFUSALS_MAX {
                         first_error.get_or_insert(error.into());

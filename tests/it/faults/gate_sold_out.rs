@@ -4,8 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use floodgate::domain::{BucketKey, Order, OrderState, Phase, Verdict};
+use floodgate::domain::{BucketKey, Order, OrderState, Phase, SkuNo, Verdict};
 use floodgate::runtime::clock::SharedClock;
+use floodgate::stock::Stock;
 use floodgate::tier::Backends;
 use serde_json::json;
 
@@ -142,6 +143,15 @@ fn a_process_learns_that_units_have_returned() {
 }
 
 /// A hint that units have returned may be missed before and after a subscription.
+/// Waits until the stock has cached that the SKU is sold out.
+async fn know_sold_out(stock: &dyn Stock, sku: SkuNo) {
+    until("a cached sold-out state", async || {
+        stock.refresh(sku).await.unwrap();
+        stock.is_sold_out(sku).then_some(())
+    })
+    .await;
+}
+
 #[test]
 fn a_process_forgets_that_it_is_sold_out_when_its_subscription_ends_and_begins() {
     let fixture = GateFixture::new();
@@ -157,14 +167,7 @@ fn a_process_forgets_that_it_is_sold_out_when_its_subscription_ends_and_begins()
         let there = Backends::on_redis(&settings, ledger, &clock).await.unwrap().stock;
         let sku = here.catalog.sale("sale").unwrap().skus[0].clone();
         there.register(&sku);
-        let know_sold_out = async || {
-            until("a cached sold-out state", async || {
-                there.refresh(sku.no).await.unwrap();
-                there.is_sold_out(sku.no).then_some(())
-            })
-            .await;
-        };
-        know_sold_out().await;
+        know_sold_out(&*there, sku.no).await;
         let mut hints = there.result_hints().await.unwrap().unwrap();
         assert!(!there.is_sold_out(sku.no), "the subscription has just begun");
         {
@@ -179,7 +182,7 @@ fn a_process_forgets_that_it_is_sold_out_when_its_subscription_ends_and_begins()
             refresh.await.unwrap();
             assert!(!there.is_sold_out(sku.no), "the read began before the subscription");
         }
-        know_sold_out().await;
+        know_sold_out(&*there, sku.no).await;
         fixture.redis.cmd(&["CLIENT", "KILL", "TYPE", "pubsub"]);
         until("the end of the subscription", async || {
             let hint = tokio::time::timeout(Duration::from_secs(20), hints.next()).await;
@@ -207,14 +210,7 @@ fn a_process_without_a_subscription_denies_no_request_that_another_one_accepted(
         let there = Backends::on_redis(&settings, ledger, &clock).await.unwrap().stock;
         let sku = here.catalog.sale("sale").unwrap().skus[0].clone();
         there.register(&sku);
-        let know_sold_out = async || {
-            until("a cached sold-out state", async || {
-                there.refresh(sku.no).await.unwrap();
-                there.is_sold_out(sku.no).then_some(())
-            })
-            .await;
-        };
-        know_sold_out().await;
+        know_sold_out(&*there, sku.no).await;
         let order = sold.intent(&sku).order(START_MS);
         let ended = Order { state: OrderState::TimedOut, version: 1, ..order };
         here.backends.stock.settle(vec![(sold.bucket, ended)]).await.unwrap();
@@ -224,7 +220,7 @@ fn a_process_without_a_subscription_denies_no_request_that_another_one_accepted(
         assert!(there.is_sold_out(sku.no), "it has not read since");
         assert!(there.may_have_accepted(key, resold.request));
         let _hints = there.result_hints().await.unwrap();
-        know_sold_out().await;
+        know_sold_out(&*there, sku.no).await;
         assert!(there.may_have_accepted(key, resold.request));
         assert!(!there.may_have_accepted(key, refused.request), "the cache is used again");
     });
