@@ -18,10 +18,10 @@ use super::audit::could_not_tell;
 use super::exit::{CommandFailure, Exit};
 use crate::config::Settings;
 use crate::db::{Ledger, Visitor};
-use crate::domain::{BuyerId, DeadLetterNo, Failure, Order, RequestId, Sale, Sku, SkuNo};
+use crate::domain::{BuyerId, DeadLetterNo, Failure, Order, RequestId, Sale, Sku};
 use crate::http::buyers::request_ids::RequestIds;
 use crate::services::audit::answers::{
-    AnswerCase, AnswerRule, Attempt, Bought, Record, RecordedAs, RequestKey, compare,
+    AnswerCase, AnswerRule, Attempt, Bought, Record, RecordedAs, RequestKey, RequestName, compare,
 };
 use crate::services::dead_letters::replay;
 use crate::tier;
@@ -38,6 +38,8 @@ const DEAD_LETTERS_PER_READ: u32 = 32;
 struct AnswerLine {
     sale_id: String,
     buyer_id: String,
+    /// The SKU, where the client sent no request id; of a sale with one SKU it may be missing.
+    sku_id: Option<String>,
     /// The request id that the client sent.
     sent_id: Option<String>,
     /// False: the client got no connection.
@@ -90,7 +92,10 @@ impl AnswerLine {
             request: RequestKey {
                 sale: line.sale_id.into(),
                 buyer,
-                named: line.sent_id.map(Arc::from),
+                name: match line.sent_id {
+                    Some(id) => RequestName::Id(id.into()),
+                    None => RequestName::Sku(line.sku_id.unwrap_or_default().into()),
+                },
             },
             began: Duration::from_micros(line.began_us),
             ended: Duration::from_micros(line.ended_us),
@@ -121,6 +126,7 @@ pub async fn check(file: &Path, settings: &Settings) -> Result<Json, CommandFail
         if sale.retention.is_purged() {
             attempts.retain(|attempt| *attempt.request.sale != *sale.id.as_str());
         }
+        name_skus(&sale, &mut attempts)?;
     }
     let found = compare(attempts.iter(), &records);
     let listed: Vec<Json> = found.iter().take(LISTED_MAX).map(describe).collect();
@@ -160,9 +166,25 @@ fn read_file(file: &Path) -> Result<Vec<Attempt>, CommandFailure> {
     Ok(attempts)
 }
 
+/// Gives the SKU of a sale with one SKU to its attempts without SKU and request id.
+fn name_skus(sale: &Sale, attempts: &mut [Attempt]) -> Result<(), CommandFailure> {
+    let of_sale = attempts.iter_mut().filter(|attempt| *attempt.request.sale == *sale.id.as_str());
+    for Attempt { request, .. } in of_sale {
+        if request.name == RequestName::Sku("".into()) {
+            let [sku] = &sale.skus[..] else {
+                let problem = format!("could not tell: sale {} has several SKUs", sale.id);
+                let remedy = "add sku_id to each line without sent_id";
+                return Err(CommandFailure::new(Exit::Unclear, problem, remedy));
+            };
+            request.name = RequestName::Sku(sku.id.as_str().into());
+        }
+    }
+    Ok(())
+}
+
 fn describe((rule, case): &(AnswerRule, AnswerCase<'_>)) -> Json {
     let ids = case.attempts.iter().filter_map(|attempt| attempt.request_id.as_deref());
-    let ids: HashSet<&str> = ids.chain(case.request.named.as_deref()).collect();
+    let ids: HashSet<&str> = ids.chain(case.request.name.id()).collect();
     json!({
         "rule": rule.name(),
         "sale_id": case.request.sale,
@@ -213,12 +235,13 @@ async fn records_of(
 }
 
 impl RecordReader<'_> {
-    fn add(&mut self, sale: &Sale, sku: SkuNo, key: (RequestId, BuyerId), outcome: RecordedAs) {
+    fn add(&mut self, sale: &Sale, sku: &Sku, key: (RequestId, BuyerId), outcome: RecordedAs) {
         let (request, buyer) = key;
         self.records.push(Record {
             sale: sale.id.to_string(),
+            sku: sku.id.to_string(),
             buyer: buyer.get(),
-            request_id: self.request_ids.sign(request, &sale.id, sku, buyer),
+            request_id: self.request_ids.sign(request, &sale.id, sku.no, buyer),
             outcome,
         });
     }
@@ -231,12 +254,12 @@ impl RecordReader<'_> {
         for order in orders.lock().drain(..) {
             let (quantity, placed_at_ms) = (order.quantity, order.placed_at_ms);
             let outcome = RecordedAs::Order(Bought { quantity, placed_at_ms });
-            self.add(sale, sku.no, (order.request, order.buyer), outcome);
+            self.add(sale, sku, (order.request, order.buyer), outcome);
         }
         let (visit, failures) = collector(move |one: &Failure| buyers.contains(&one.buyer.get()));
         self.ledger.scan_failures(sku.no, visit).await?;
         for failure in failures.lock().drain(..) {
-            self.add(sale, sku.no, (failure.request, failure.buyer), RecordedAs::Failure);
+            self.add(sale, sku, (failure.request, failure.buyer), RecordedAs::Failure);
         }
         Ok(())
     }
@@ -251,12 +274,14 @@ impl RecordReader<'_> {
             let reader = tier::envelope_reader(self.ledger).await?;
             for (dead_letter, body) in dead_letters {
                 for intent in replay::intents_held_by(&dead_letter, body, &reader) {
-                    let has_sku = |sale: &&Sale| sale.skus.iter().any(|sku| sku.no == intent.sku);
-                    let Some(sale) = sales.iter().find(has_sku) else { continue };
+                    let offers =
+                        sales.iter().flat_map(|sale| sale.skus.iter().map(move |sku| (sale, sku)));
+                    let found = offers.into_iter().find(|(_, sku)| sku.no == intent.sku);
+                    let Some((sale, sku)) = found else { continue };
                     let buyers = self.buyers.get(sale.id.as_str());
                     if buyers.is_some_and(|buyers| buyers.contains(&intent.buyer.get())) {
                         let key = (intent.request, intent.buyer);
-                        self.add(sale, intent.sku, key, RecordedAs::DeadLetter);
+                        self.add(sale, sku, key, RecordedAs::DeadLetter);
                     }
                 }
             }

@@ -15,8 +15,25 @@ use crate::domain::named::named_enum;
 pub struct RequestKey {
     pub sale: Arc<str>,
     pub buyer: u64,
-    /// The request id in every attempt; `None` where the server derives it from sale and buyer.
-    pub named: Option<Arc<str>>,
+    pub name: RequestName,
+}
+
+/// What tells the requests of one buyer apart.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RequestName {
+    /// The request id in every attempt.
+    Id(Arc<str>),
+    /// The SKU, where the server derives the request id from sale, SKU and buyer.
+    Sku(Arc<str>),
+}
+
+impl RequestName {
+    pub fn id(&self) -> Option<&str> {
+        match self {
+            Self::Id(id) => Some(id),
+            Self::Sku(_) => None,
+        }
+    }
 }
 
 /// The order in an answer or in the ledger.
@@ -74,6 +91,7 @@ impl Attempt {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
     pub sale: String,
+    pub sku: String,
     pub buyer: u64,
     /// As buyers receive it.
     pub request_id: String,
@@ -120,7 +138,7 @@ pub fn compare<'a>(
     let mut by_request: BTreeMap<&RequestKey, Vec<&Attempt>> = BTreeMap::new();
     for attempt in attempts {
         let request = &attempt.request;
-        let with_id = (&*request.sale, request.buyer, request.named.as_deref().unwrap_or_default());
+        let with_id = (&*request.sale, request.buyer, request.name.id().unwrap_or_default());
         let request = derived.get(&with_id).copied().unwrap_or(request);
         by_request.entry(request).or_default().push(attempt);
     }
@@ -142,12 +160,13 @@ fn derived_ids<'a>(
     attempts: &[&'a Attempt],
     records: &Records<'a>,
 ) -> BTreeMap<(&'a str, u64, &'a str), &'a RequestKey> {
-    let unnamed = attempts.iter().filter(|attempt| attempt.request.named.is_none());
-    let with_id = unnamed.filter_map(|attempt| {
-        let RequestKey { sale, buyer, .. } = &attempt.request;
+    let with_id = attempts.iter().filter_map(|attempt| {
+        let RequestKey { sale, buyer, name: RequestName::Sku(sku) } = &attempt.request else {
+            return None;
+        };
         let promised = attempt.request_id.as_deref().filter(|_| attempt.is_promise());
-        let id = promised.or_else(|| records.of_buyer(sale, *buyer).map(|it| &*it.request_id))?;
-        Some(((&**sale, *buyer, id), &attempt.request))
+        let recorded = || records.of_buyer(sale, sku, *buyer).map(|it| &*it.request_id);
+        Some(((&**sale, *buyer, promised.or_else(recorded)?), &attempt.request))
     });
     with_id.collect()
 }
@@ -206,10 +225,10 @@ impl AnswerCase<'_> {
     }
 }
 
-/// The ledger's records by request id, and by buyer where the id is derived from the buyer.
+/// The ledger's records by request id, and by SKU and buyer where the id is derived from them.
 struct Records<'a> {
     by_id: BTreeMap<&'a str, &'a Record>,
-    by_buyer: BTreeMap<(&'a str, u64), &'a Record>,
+    by_buyer: BTreeMap<(&'a str, &'a str, u64), &'a Record>,
 }
 
 impl<'a> Records<'a> {
@@ -218,26 +237,30 @@ impl<'a> Records<'a> {
         // Orders precede dead letters: a dead letter of an ordered request is a copy.
         for record in records {
             by_id.entry(record.request_id.as_str()).or_insert(record);
-            by_buyer.entry((record.sale.as_str(), record.buyer)).or_insert(record);
+            let of_buyer = (record.sale.as_str(), record.sku.as_str(), record.buyer);
+            by_buyer.entry(of_buyer).or_insert(record);
         }
         Self { by_id, by_buyer }
     }
 
     fn find(&self, key: &RequestKey, attempts: &[&Attempt]) -> Option<&'a Record> {
-        if let Some(id) = &key.named {
-            // Another buyer's id is refused, whatever became of its request.
-            let record = self.by_id.get(id.as_ref()).copied();
-            return record.filter(|record| record.buyer == key.buyer);
-        }
+        let sku = match &key.name {
+            RequestName::Id(id) => {
+                // Another buyer's id is refused, whatever became of its request.
+                let record = self.by_id.get(id.as_ref()).copied();
+                return record.filter(|record| record.buyer == key.buyer);
+            }
+            RequestName::Sku(sku) => sku,
+        };
         // Only promises: `already-purchased` names the id of another request.
         let mut promises = attempts.iter().filter(|attempt| attempt.is_promise());
         match promises.find_map(|attempt| attempt.request_id.as_deref()) {
             Some(id) => self.by_id.get(id).copied(),
-            None => self.of_buyer(&key.sale, key.buyer),
+            None => self.of_buyer(&key.sale, sku, key.buyer),
         }
     }
 
-    fn of_buyer(&self, sale: &str, buyer: u64) -> Option<&'a Record> {
-        self.by_buyer.get(&(sale, buyer)).copied()
+    fn of_buyer(&self, sale: &str, sku: &str, buyer: u64) -> Option<&'a Record> {
+        self.by_buyer.get(&(sale, sku, buyer)).copied()
     }
 }

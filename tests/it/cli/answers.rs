@@ -3,13 +3,14 @@
 use std::path::Path;
 
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
-use floodgate::db::{Ledger, OrderWriter};
+use floodgate::db::{Ledger, OrderWriter, SaleStore};
+use floodgate::domain::{Epoch, Phase};
 use floodgate::http::buyers::request_ids::RequestIds;
 use floodgate::runtime::clock::rfc3339;
 use serde_json::{Value as Json, json};
 
 use super::{code, json as printed, run};
-use crate::support::offers::{self, ANY, buyer, intent, request};
+use crate::support::offers::{self, ANY, ONE, buyer, intent, request};
 
 /// Makes a ledger with the order 1 of buyer 1; returns the order as its buyer reads it, and the id
 /// of request 2, which is in no ledger. Without a key the ids are signed with that of the ledger.
@@ -86,6 +87,49 @@ fn answers_that_the_ledger_does_not_keep_are_found() {
     let shown = run(directory, &["audit", "--answers", "answers.ndjson"]);
     let shown = String::from_utf8(shown.stdout).unwrap();
     assert!(shown.starts_with("CONTRADICTED: 1 requests (1 answers)\n  GHOST  sale spring"));
+}
+
+#[test]
+fn the_purchases_of_a_buyer_who_sent_no_ids_are_told_apart_by_their_skus() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    assert_eq!(code(&run(directory, &["migrate"])), 0);
+    let ids = offers::run(async {
+        let ledger = SqliteLedger::open(&OpenOptions::new(directory.join("floodgate.db"))).unwrap();
+        let key = ledger.secret("request-ids").await.unwrap();
+        let skus = ["cap", "mug"].map(|id| offers::sku_draft(id, ONE, 10)).to_vec();
+        let sale =
+            ledger.create_sale(offers::sale_draft("spring", skus), 1).await.unwrap().unwrap();
+        ledger.set_sale_phase(sale.id.clone(), Epoch(0), Phase::Open, 1, None).await.unwrap();
+        let orders = [intent(&sale.skus[0], 1, 1, 1), intent(&sale.skus[1], 2, 1, 2)];
+        ledger.place(orders.to_vec()).await.unwrap().unwrap();
+        ledger.close().await;
+        let request_ids = RequestIds::new(&key, 0, 1);
+        orders.map(|one| request_ids.sign(one.request, &sale.id, one.sku, one.buyer))
+    });
+    let bought = |at: usize, sku: Option<&str>| {
+        let line = json!({
+            "sale_id": "spring", "sku_id": sku, "buyer_id": "1", "began_us": 10 * at,
+            "ended_us": 10 * at + 5, "status": 202,
+            "body": { "request_id": ids[at], "state": "queued" },
+        });
+        let refused = json!({
+            "sale_id": "spring", "sku_id": sku, "buyer_id": "1", "began_us": 0, "ended_us": 1,
+            "status": 503, "body": { "code": "busy" },
+        });
+        format!("{refused}\n{line}\n")
+    };
+    let (exit, report) = compared(directory, &[bought(0, Some("cap")), bought(1, Some("mug"))]);
+    assert_eq!((exit, &report["holds"]), (0, &json!(true)), "{report:#}");
+    // The mug's order is there, the answers about it are busy alone.
+    let busy = bought(1, Some("mug")).lines().next().unwrap().to_owned() + "\n";
+    let (exit, report) = compared(directory, &[bought(0, Some("cap")), busy]);
+    assert_eq!((exit, &report["findings"][0]["rule"]), (1, &json!("ghost")), "{report:#}");
+    std::fs::write(directory.join("answers.ndjson"), bought(0, None)).unwrap();
+    let unclear = run(directory, &["audit", "--answers", "answers.ndjson"]);
+    let message = String::from_utf8(unclear.stderr.clone()).unwrap();
+    assert!(message.contains("-> add sku_id to each line without sent_id"), "{message}");
+    assert_eq!(code(&unclear), 2);
 }
 
 #[test]

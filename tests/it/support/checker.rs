@@ -6,7 +6,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 use floodgate::services::audit::answers::{self, AnswerCase, AnswerRule, compare};
-pub use floodgate::services::audit::answers::{Bought, RequestKey};
+pub use floodgate::services::audit::answers::{Bought, RequestKey, RequestName};
 
 use super::orders::Orders;
 

@@ -1,11 +1,10 @@
 //! Every rule of the checker finds a planted violation and accepts the similar legal histories.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use floodgate::services::audit::answers;
 
-use super::checker::{Attempt, Bought, History, RequestKey, Verdict};
+use super::checker::{Attempt, Bought, History, RequestKey, RequestName, Verdict};
 use super::orders::{Orders, Record, RecordedAs};
 
 const ORDER: Bought = Bought { quantity: 2, placed_at_ms: 1_000 };
@@ -29,9 +28,10 @@ impl Planted {
     fn attempt(&mut self, status: Option<u16>) -> &mut Attempt {
         let (began, ended) = (self.now, self.now + Duration::from_secs(1));
         self.now = ended + Duration::from_secs(1);
-        let named = self.named.then(|| Arc::from("7-1-x"));
+        let of_sku = || RequestName::Sku("sku".into());
+        let name = if self.named { RequestName::Id("7-1-x".into()) } else { of_sku() };
         let answer = answers::Attempt {
-            request: RequestKey { sale: "sale".into(), buyer: 42, named },
+            request: RequestKey { sale: "sale".into(), buyer: 42, name },
             began,
             ended,
             is_sent: true,
@@ -84,7 +84,8 @@ impl Planted {
 
     fn recorded_as(&mut self, outcome: RecordedAs) -> &mut Self {
         let request_id = "7-1-x".to_owned();
-        self.ledger.add(Record { sale: "sale".to_owned(), buyer: 42, request_id, outcome });
+        let [sale, sku] = ["sale", "sku"].map(str::to_owned);
+        self.ledger.add(Record { sale, sku, buyer: 42, request_id, outcome });
         self
     }
 
@@ -280,8 +281,8 @@ fn a_verdict_that_is_not_clean_panics() {
 #[test]
 fn a_derived_id_that_is_sent_names_the_same_request() {
     let with_id = |planted: &mut Planted| {
-        let named = Some(Arc::from("7-1-x"));
-        planted.history.purchases.last_mut().unwrap().request.named = named;
+        let name = RequestName::Id("7-1-x".into());
+        planted.history.purchases.last_mut().unwrap().request.name = name;
     };
     let mut denied = Planted::new(false);
     denied.state(202, "queued").refused(404, false);

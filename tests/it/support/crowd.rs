@@ -15,7 +15,7 @@ use loadgen::{
 use parking_lot::Mutex;
 use serde::Deserialize;
 
-pub use super::checker::{Attempt, Bought, History, RequestKey, Verdict};
+pub use super::checker::{Attempt, Bought, History, RequestKey, RequestName, Verdict};
 
 /// Rate of the status reads of accepted requests, in parallel to the purchases.
 const READS_PER_SECOND: f64 = 200.0;
@@ -41,8 +41,11 @@ impl Purchase {
     }
 
     fn key(&self, sale: &Arc<str>) -> RequestKey {
-        let named = self.request_id.as_deref().map(Arc::from);
-        RequestKey { sale: sale.clone(), buyer: self.buyer, named }
+        let name = match &self.request_id {
+            Some(id) => RequestName::Id(id.as_str().into()),
+            None => RequestName::Sku("sku".into()),
+        };
+        RequestKey { sale: sale.clone(), buyer: self.buyer, name }
     }
 }
 

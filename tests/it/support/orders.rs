@@ -59,8 +59,8 @@ pub async fn orders_in(settings: &Settings) -> Orders {
         for sku in &sale.skus {
             let mut add = |request, buyer: BuyerId, outcome| {
                 let request_id = request_ids.sign(request, &sale.id, sku.no, buyer);
-                let (sale, buyer) = (sale.id.to_string(), buyer.get());
-                orders.add(Record { sale, buyer, request_id, outcome });
+                let (sale, sku) = (sale.id.to_string(), sku.id.to_string());
+                orders.add(Record { sale, sku, buyer: buyer.get(), request_id, outcome });
             };
             for order in all_orders(ledger.as_ref(), sku.no).await {
                 let (quantity, placed_at_ms) = (order.quantity, order.placed_at_ms);
