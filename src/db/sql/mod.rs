@@ -57,7 +57,7 @@ pub use verbs::VerbQueries;
 pub struct SqlLedger<D> {
     readers: Workers<D>,
     /// Scans that may run at once.
-    scans: Semaphore,
+    scans: Arc<Semaphore>,
     /// With their fencing token; `None`: opened for reading only.
     pub(super) writers: Option<(Workers<D>, WriterFence)>,
     /// Timestamps the rows.
@@ -72,7 +72,7 @@ impl<D: Database> SqlLedger<D> {
         writers: Option<(Workers<D>, WriterFence)>,
         clock: &SharedClock,
     ) -> Self {
-        let scans = Semaphore::new(num_readers.saturating_sub(1).max(1));
+        let scans = Arc::new(Semaphore::new(num_readers.saturating_sub(1).max(1)));
         Self { readers, scans, writers, clock: Arc::clone(clock) }
     }
 
@@ -100,8 +100,10 @@ impl<D: Database> SqlLedger<D> {
         F: FnOnce(&mut D) -> Result<T, Error> + Send + 'static,
     {
         // Never closed.
-        let _permit = self.scans.acquire().await;
+        let permit = Arc::clone(&self.scans).acquire_owned().await;
         let job = move |conn: &mut D| {
+            // Until the job ends: it occupies its reader also when its caller has gone.
+            let _permit = permit;
             conn.limit_statements();
             job(conn)
         };

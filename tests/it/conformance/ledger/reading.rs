@@ -11,6 +11,7 @@ use floodgate::domain::{
 };
 
 use futures_util::future::join_all;
+use tokio::sync::mpsc;
 
 use super::{Backend, NOW_MS};
 use crate::support::offers::{
@@ -97,21 +98,32 @@ pub async fn a_scan_sees_one_instant(backend: &dyn Backend) {
     }
 }
 
+/// Of three readers; a scan whose caller has gone occupies its reader until it ends.
 pub async fn scans_leave_a_reader_for_other_reads(backend: &dyn Backend) {
     let ledger = backend.open().await;
     let sku = offer(&*ledger, "sale", ONE, 100).await;
     place(&*ledger, vec![intent(&sku, 1, 1, 1)]).await;
+    let (begin, mut begun) = mpsc::unbounded_channel();
     let mut resumes = Vec::new();
-    let scans = join_all((0..5).map(|_| {
+    let mut scan = || {
         let (resume, resumed) = std::sync::mpsc::channel::<()>();
+        let begin = begin.clone();
         resumes.push(resume);
         let wait = move |_| {
+            begin.send(()).ok();
             // Until the sender is dropped.
             resumed.recv().ok();
             true
         };
         ledger.scan_orders(sku.no, Box::new(wait))
-    }));
+    };
+    for abandoned in [scan(), scan()] {
+        tokio::select! {
+            ended = abandoned => panic!("{ended:?}"),
+            _ = begun.recv() => {}
+        }
+    }
+    let scans = join_all((0..5).map(|_| scan()));
     let (ledger, sku) = (&ledger, &sku);
     let reads = async move {
         let left = ledger.available(sku.no).await;
