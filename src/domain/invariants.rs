@@ -4,6 +4,7 @@
 //! reads the orders of one SKU as a stream, sorted by buyer and slot (the ledger's primary key), so
 //! that its memory does not grow with the number of orders.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Serialize;
@@ -64,7 +65,7 @@ pub const DETAILS_MAX: usize = 100;
 #[derive(Debug, Default)]
 pub struct Checker {
     violations: Vec<Violation>,
-    num_violations: u64,
+    without_details: BTreeMap<InvariantId, u64>,
     num_orders: u64,
     sku: Option<SkuTotals>,
 }
@@ -96,10 +97,15 @@ struct BuyerTotals {
 
 impl Checker {
     pub fn report(&mut self, violation: Violation) {
-        self.num_violations += 1;
         if self.violations.len() < DETAILS_MAX {
             self.violations.push(violation);
+        } else {
+            self.count(violation.invariant, 1);
         }
+    }
+
+    fn count(&mut self, invariant: InvariantId, num: u64) {
+        *self.without_details.entry(invariant).or_default() += num;
     }
 
     /// Begins the rows of one SKU.
@@ -309,9 +315,8 @@ impl Checker {
     /// Adds the violations and counts of another checker.
     pub fn absorb(&mut self, other: Self) {
         self.num_orders += other.num_orders;
-        self.num_violations += other.num_violations;
-        let max = DETAILS_MAX.saturating_sub(self.violations.len());
-        self.violations.extend(other.violations.into_iter().take(max));
+        other.violations.into_iter().for_each(|violation| self.report(violation));
+        other.without_details.into_iter().for_each(|(invariant, num)| self.count(invariant, num));
     }
 
     pub fn num_orders(&self) -> u64 {
@@ -321,35 +326,41 @@ impl Checker {
     /// Whether a violation is of this SKU; one without details may be of any.
     pub fn may_concern(&self, sku: SkuNo) -> bool {
         let is_of_sku = |violation: &Violation| violation.subject.sku == Some(sku);
-        self.num_without_details() > 0 || self.violations.iter().any(is_of_sku)
+        !self.without_details.is_empty() || self.violations.iter().any(is_of_sku)
     }
 
     pub fn num_violations(&self) -> u64 {
-        self.num_violations
+        self.violations.len() as u64 + self.without_details.values().sum::<u64>()
     }
 
-    fn num_without_details(&self) -> u64 {
-        self.num_violations - self.violations.len() as u64
+    /// The violations of one invariant.
+    pub fn num_of(&self, invariant: InvariantId) -> u64 {
+        let detailed = self.violations.iter().filter(|one| one.invariant == invariant).count();
+        detailed as u64 + self.without_details.get(&invariant).copied().unwrap_or_default()
     }
 
     /// Keeps the violations that a second read found, too, and those of the second read that this
     /// one may have without details. Returns how many it drops.
     pub fn confirm(&mut self, second: &Self) -> u64 {
-        let (num_before, num_others) = (self.num_violations, self.num_without_details());
+        let num_before = self.num_violations();
+        let others = std::mem::take(&mut self.without_details);
         let is_new = |two: &&Violation| !self.violations.iter().any(|one| one.is_same(two));
         let new: Vec<Violation> = second.violations.iter().filter(is_new).cloned().collect();
         self.violations.retain(|one| second.violations.iter().any(|two| one.is_same(two)));
-        self.num_violations = self.violations.len() as u64;
         // Not repaired: only the next audit can tell that they last.
-        for violation in new.into_iter().filter(|_| num_others > 0) {
+        for violation in new.into_iter().filter(|new| others.contains_key(&new.invariant)) {
             self.report(Violation { action: None, ..violation });
         }
-        self.num_violations += num_others.min(second.num_without_details());
-        num_before.saturating_sub(self.num_violations)
+        for (invariant, num) in others {
+            let num_again = second.without_details.get(&invariant).copied().unwrap_or_default();
+            self.count(invariant, num.min(num_again));
+        }
+        self.without_details.retain(|_, num| *num > 0);
+        num_before.saturating_sub(self.num_violations())
     }
 
-    /// The first [`DETAILS_MAX`] violations, and the number of all.
-    pub fn finish(self) -> (Vec<Violation>, u64) {
-        (self.violations, self.num_violations)
+    /// The first [`DETAILS_MAX`] violations.
+    pub fn finish(self) -> Vec<Violation> {
+        self.violations
     }
 }

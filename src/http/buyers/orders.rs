@@ -82,6 +82,10 @@ fn view_of(state: &HttpState, order: &Order, replaced_by: Option<OrderKey>) -> O
     let (listed, sku) = state.deps.catalog.of_sku(order.sku)?;
     let sign = |request| state.deps.request_ids.sign(request, &listed.sale.id, sku.no, order.buyer);
     let mut view = OrderView::from_ledger(&sign(order.request), &listed, &sku, order);
+    // Lists of sales have a sale for a day after its end, an order may be paid for later.
+    view.currency = Some(listed.sale.currency.to_string());
+    view.sale_title = Some(listed.sale.title.clone());
+    view.sku_title = Some(sku.title.clone());
     view.replaced_by = replaced_by.map(|successor| sign(successor.request));
     let is_barred = order.state == OrderState::TimedOut && sku.bar_lapsed;
     // Where ids are issued, a new one buys again.

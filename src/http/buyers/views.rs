@@ -189,6 +189,13 @@ pub struct OrderView {
     pub quantity: u32,
     /// Price times quantity.
     pub amount: i64,
+    /// Of `amount`, ISO 4217. As both titles only in `GET /v1/orders` and after a cancellation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub currency: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sale_title: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sku_title: Option<String>,
     pub state: OrderState,
     /// When the request arrived.
     pub placed_at: String,
@@ -229,6 +236,9 @@ impl OrderView {
             buyer_id: buyer.to_string(),
             quantity,
             amount,
+            currency: None,
+            sale_title: None,
+            sku_title: None,
             state,
             placed_at: rfc3339(placed_at_ms),
             pay_by: pay_by_ms.map(rfc3339),

@@ -14,6 +14,7 @@ use crate::http::operators::auth::Operator;
 use crate::http::routes::RouteAccess;
 use crate::http::state::{HttpState, State};
 use crate::observe::metrics::{RouteLabel, RouteStatus};
+use crate::runtime::shutdown::run_to_end;
 
 /// The route label of paths without a route.
 const UNMATCHED: &str = "unmatched";
@@ -47,8 +48,28 @@ pub fn trace_of(request: &HttpRequest) -> TraceContext {
     stored.unwrap_or_else(|| TraceContext::of(request.headers()))
 }
 
-/// Authorizes, runs and measures one request of `route`.
+/// Authorizes, runs and measures one request of `route`. A verb of an operator is run to its end,
+/// record and log line included, also if its caller hangs up.
 pub async fn watch(
+    route: &'static str,
+    access: RouteAccess,
+    request: ServiceRequest,
+    next: Next<impl MessageBody + 'static>,
+) -> Result<ServiceResponse<BoxBody>, Error> {
+    let is_verb = access == RouteAccess::Admin && changes(request.method());
+    let answer = run(route, access, request, next);
+    if is_verb {
+        run_to_end(answer).await.unwrap_or_else(|| Err(Problem::from(ProblemCode::Internal).into()))
+    } else {
+        answer.await
+    }
+}
+
+fn changes(method: &Method) -> bool {
+    !matches!(*method, Method::GET | Method::HEAD)
+}
+
+async fn run(
     route: &'static str,
     access: RouteAccess,
     request: ServiceRequest,
@@ -110,7 +131,7 @@ fn protect(headers: &mut HeaderMap, access: RouteAccess) {
 fn log_verb(answer: &ServiceResponse, trace: &TraceContext) {
     let (request, extensions) = (answer.request(), answer.request().extensions());
     let (method, path) = (request.method(), request.path());
-    if !matches!(*method, Method::GET | Method::HEAD)
+    if changes(method)
         && let Some(operator) = extensions.get::<Operator>()
     {
         let (operator, trace_id) = (&*operator.name, trace.trace);

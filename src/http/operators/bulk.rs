@@ -17,7 +17,6 @@ use crate::http::middleware::body::JsonObject;
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
 use crate::http::middleware::watch::give_result;
 use crate::http::state::{HttpState, State};
-use crate::runtime::shutdown::run_to_end;
 use crate::services::dead_letters::{DeadLetterError, DeadLetterOutcome};
 
 /// Body of a verb in bulk.
@@ -88,9 +87,7 @@ macro_rules! bulk_handlers {
             body.filter.0.state.get_or_insert(DeadLetterState::Open);
             let by = call.by(body.reason.clone())?;
             let filter = body.filter.0.text();
-            // An operator who goes away does not end the step between two dead letters.
-            let step = async move { step(&state, Verb::$verb, &body, by).await };
-            let done: BulkView = run_to_end(step).await.ok_or(ProblemCode::Internal)??;
+            let done: BulkView = step(&state, Verb::$verb, &body, by).await?;
             give_result(&call.request, format!("{filter}: {}", done.summary()));
             Ok(HttpResponse::Ok().json(done))
         }

@@ -13,7 +13,6 @@ use crate::domain::{
 use crate::http::buyers::views::{no_store_json, page_limit};
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
 use crate::http::state::State;
-use crate::runtime::shutdown::run_to_end;
 use crate::services::sales::{PurgeProgress, SaleArchive};
 
 /// Most rows, or orders with all their rows, of a page.
@@ -158,10 +157,8 @@ pub async fn archive(call: VerbCall, sale_id: web::Path<String>, state: State) -
 )]
 pub async fn purge(call: VerbCall, sale_id: web::Path<String>, state: State) -> Handled {
     let (id, archive) = (parse_sale_id(&sale_id)?, archive_in(call).await?);
-    let sales = state.deps.sales.clone();
-    let purging = async move { sales.purge(&id, &archive).await };
-    let progress = run_to_end(purging).await.ok_or(ProblemCode::Internal)??;
-    let PurgeProgress { state, num_rows, longest_ms } = progress;
+    let PurgeProgress { state, num_rows, longest_ms } =
+        state.deps.sales.purge(&id, &archive).await?;
     let sale_id = sale_id.into_inner();
     Ok(no_store_json(PurgeView { sale_id, state, num_rows, longest_ms }))
 }

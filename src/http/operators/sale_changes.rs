@@ -12,7 +12,6 @@ use crate::http::middleware::body::{JsonObject, SentTime};
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
 use crate::http::operators::verbs::{VerbCall, check_length};
 use crate::http::state::State;
-use crate::runtime::shutdown::run_to_end;
 use crate::services::sales::{StockChanged, StockOrder};
 
 /// Ample for every SKU of a sale.
@@ -77,9 +76,7 @@ pub async fn change(mut call: VerbCall, sale_id: web::Path<String>, state: State
         ends_at_ms: body.ends_at.map(|at| at.0),
         skus: body.skus.into_iter().map(|sku| sku.0).collect(),
     };
-    let sales = state.deps.sales.clone();
-    let changing = async move { sales.change(&id, change).await };
-    let sale = run_to_end(changing).await.ok_or(ProblemCode::Internal)??;
+    let sale = state.deps.sales.change(&id, change).await?;
     Ok(no_store_json(AdminSaleView::new(&sale, &state)))
 }
 
@@ -112,10 +109,7 @@ pub async fn stock(mut call: VerbCall, path: web::Path<(String, String)>, state:
         operator: call.by(body.reason.clone())?.map(|by| by.name),
         reason: body.reason,
     };
-    let sales = state.deps.sales.clone();
-    let changing = async move { sales.change_stock(order).await };
-    let changed = run_to_end(changing).await.ok_or(ProblemCode::Internal)??;
-    let StockChanged { change, sku } = changed;
+    let StockChanged { change, sku } = state.deps.sales.change_stock(order).await?;
     Ok(no_store_json(StockChangeView {
         sale_id,
         sku_id,

@@ -15,7 +15,6 @@ use crate::http::middleware::body::VerbBody;
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
 use crate::http::operators::verbs::{VerbCall, record};
 use crate::http::state::{HttpState, State};
-use crate::runtime::shutdown::run_to_end;
 use crate::services::sales::SalesError;
 
 /// Ample for a sale with 200 SKUs.
@@ -93,9 +92,7 @@ pub async fn show(sale_id: web::Path<String>, state: State) -> Handled {
 pub async fn create(mut call: VerbCall, state: State) -> Handled {
     let mut body: SaleBody = call.body(SALE_BYTES_MAX).await?;
     let by = call.by(body.reason.take())?;
-    let (sales, draft) = (state.deps.sales.clone(), body.into_draft()?);
-    let creating = async move { sales.create(draft).await };
-    let sale = run_to_end(creating).await.ok_or(ProblemCode::Internal)??;
+    let sale = state.deps.sales.create(body.into_draft()?).await?;
     record(&state, &VerbSubject::Sale(sale.id.clone()), "create", by).await;
     let location = (LOCATION, format!("/admin/v1/sales/{}", sale.id));
     let view = AdminSaleView::new(&sale, &state);
@@ -137,9 +134,7 @@ async fn set_phase(
     by: Option<ByOperator>,
     state: &HttpState,
 ) -> Handled {
-    let (sales, id) = (state.deps.sales.clone(), parse_sale_id(sale_id)?);
-    let setting = async move { sales.set_phase(&id, next, by).await };
-    let sale = run_to_end(setting).await.ok_or(ProblemCode::Internal)??;
+    let sale = state.deps.sales.set_phase(&parse_sale_id(sale_id)?, next, by).await?;
     Ok(no_store_json(AdminSaleView::new(&sale, state)))
 }
 

@@ -360,10 +360,15 @@ impl AuditRun<'_> {
         let judged = EVIDENCE
             .into_iter()
             .filter(|(id, _)| self.sources.stock.is_some() || !NEED_GATES.contains(id))
-            .map(|(invariant, evidence)| AuditBasis { invariant, evidence })
+            .map(|(invariant, evidence)| AuditBasis {
+                invariant,
+                evidence,
+                num_violations: self.checker.num_of(invariant),
+            })
             .collect();
-        let num_orders = self.checker.num_orders();
-        let (violations, num_violations) = self.checker.finish();
+        let (num_orders, num_violations) =
+            (self.checker.num_orders(), self.checker.num_violations());
+        let violations = self.checker.finish();
         AuditReport {
             holds: num_violations == 0,
             could_tell: self.could_tell,

@@ -81,6 +81,8 @@ pub struct AuditBasis {
     pub invariant: InvariantId,
     /// The data that was read and compared.
     pub evidence: &'static str,
+    /// How many were found, also those that `violations` does not list.
+    pub num_violations: u64,
 }
 
 /// The evidence for each invariant.

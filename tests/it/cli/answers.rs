@@ -90,7 +90,7 @@ fn answers_that_the_ledger_does_not_keep_are_found() {
 }
 
 #[test]
-fn the_purchases_of_a_buyer_who_sent_no_ids_are_told_apart_by_their_skus() {
+fn purchases_without_ids_are_distinguished_by_their_skus() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     assert_eq!(code(&run(directory, &["migrate"])), 0);

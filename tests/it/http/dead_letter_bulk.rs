@@ -272,37 +272,38 @@ async fn a_step_that_the_ledger_stopped_is_repeated_and_skips_no_dead_letter() {
 }
 
 #[tokio::test]
-async fn a_step_whose_caller_hangs_up_is_carried_out_and_recorded() {
+async fn a_verb_whose_caller_hangs_up_is_carried_out_and_recorded() {
     let app = selling(unlimited(), 5).await;
     store(&app, &(1..=3).map(|no| (no, 0, "consumer", "00", 1)).collect::<Vec<_>>());
     let mut ledger = connect(&app);
-    let body = bulk(&json!({"state": "open"}), 3).to_string();
-    let park = format!(
-        "POST /admin/v1/dead-letters/park HTTP/1.1\r\nHost: {}\r\n\
-         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-        app.internal,
-        body.len(),
-    );
-    until("a record of every dead letter", async || {
-        // The first change waits for the lock while the caller hangs up.
-        ledger.batch_execute("BEGIN IMMEDIATE").unwrap();
-        let mut caller = TcpStream::connect(app.internal).await.unwrap();
-        caller.write_all(park.as_bytes()).await.unwrap();
-        sleep(Duration::from_millis(200)).await;
-        drop(caller);
-        sleep(Duration::from_millis(200)).await;
-        ledger.batch_execute("ROLLBACK").unwrap();
-        for _ in 0..20 {
-            let recorded = verbs(&app, "").await;
-            let parked = recorded.iter().filter(|[_, verb, ..]| verb == "park").count();
-            if parked == 3 {
-                return Some(());
+    let rest = bulk(&json!({"state": "open"}), 2).to_string();
+    for (path, body, num_parked) in [("3/park", "{}", 1), ("park", &*rest, 3)] {
+        let call = format!(
+            "POST /admin/v1/dead-letters/{path} HTTP/1.1\r\nHost: {}\r\n\
+             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            app.internal,
+            body.len(),
+        );
+        until("a record of every dead letter", async || {
+            // The first change waits for the lock while the caller hangs up.
+            ledger.batch_execute("BEGIN IMMEDIATE").unwrap();
+            let mut caller = TcpStream::connect(app.internal).await.unwrap();
+            caller.write_all(call.as_bytes()).await.unwrap();
+            sleep(Duration::from_millis(200)).await;
+            drop(caller);
+            sleep(Duration::from_millis(200)).await;
+            ledger.batch_execute("ROLLBACK").unwrap();
+            for _ in 0..20 {
+                let recorded = verbs(&app, "").await;
+                if recorded.iter().filter(|[_, verb, ..]| verb == "park").count() == num_parked {
+                    return Some(());
+                }
+                sleep(Duration::from_millis(50)).await;
             }
-            sleep(Duration::from_millis(50)).await;
-        }
-        None
-    })
-    .await;
+            None
+        })
+        .await;
+    }
     assert_eq!(ids(&found(&app, "?state=parked").await), ["3", "2", "1"]);
 }
 

@@ -76,6 +76,8 @@ async fn new_terms_are_in_force_for_new_orders_only() {
     assert_eq!(second["amount"], 250, "{second}");
     let (_, orders) = app.get("/v1/orders", 1).await;
     assert_eq!(orders["orders"][0]["amount"], 100, "an order keeps its price: {orders}");
+    let titles = ["sale_title", "sku_title", "currency"].map(|name| &orders["orders"][0][name]);
+    assert_eq!(titles, ["A sale", "A SKU", "CNY"], "{orders}");
     let path = format!("/v1/requests/{}", first["request_id"].as_str().unwrap());
     let (_, status) = app.get(&path, 1).await;
     assert_eq!(status["order"]["amount"], 100, "{status}");

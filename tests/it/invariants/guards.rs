@@ -10,8 +10,8 @@ use floodgate::domain::invariants::{
     Checker, DETAILS_MAX, GateFacts, GateView, SkuFacts, Violation,
 };
 use floodgate::domain::{
-    BucketKey, BucketNo, InvariantId, Order, OrderState, Phase, PhaseChange, PhaseHistory, Policy,
-    SkuNo,
+    AuditVerdict, BucketKey, BucketNo, InvariantId, Order, OrderState, Phase, PhaseChange,
+    PhaseHistory, Policy, RepairAction, SkuNo,
 };
 use floodgate::messages::BuyAnswer;
 use floodgate::services::audit::{AuditReport, AuditSources, EVIDENCE, audit, audit_all};
@@ -333,10 +333,27 @@ fn units_of_an_ended_order_that_come_back_twice_or_never_break_compensated_once(
             ..GateFacts::default()
         };
         checker.end(Some(gates), START_MS);
-        let mut found: Vec<_> = checker.finish().0.iter().map(|v| v.invariant).collect();
+        let mut found: Vec<_> = checker.finish().iter().map(|v| v.invariant).collect();
         found.sort();
         assert_eq!(found, expected, "{is_live} {left} {returned_units}");
     }
+}
+
+#[test]
+fn violations_without_details_are_counted_by_invariant() {
+    let wrong_quota = |sku| Violation::wrong_quota(SkuNo(sku), 1, 2, 1);
+    let fenced = || {
+        let (verdict, action) = (AuditVerdict::Drift, RepairAction::Record);
+        Violation::new(InvariantId::Fenced, verdict, action, "late".to_owned())
+    };
+    let (mut all, mut other) = (Checker::default(), Checker::default());
+    (0..DETAILS_MAX).for_each(|_| all.report(wrong_quota(1)));
+    (0..DETAILS_MAX + 2).for_each(|_| other.report(fenced()));
+    all.absorb(other);
+    let invariants = [InvariantId::Fenced, wrong_quota(1).invariant, InvariantId::MoneyAccounted];
+    let expected = [DETAILS_MAX as u64 + 2, DETAILS_MAX as u64, 0];
+    assert_eq!(invariants.map(|invariant| all.num_of(invariant)), expected);
+    assert_eq!((all.num_violations(), all.finish().len()), (202, DETAILS_MAX));
 }
 
 #[test]
@@ -349,7 +366,8 @@ fn a_violation_that_the_first_read_has_without_details_is_confirmed() {
     assert!(first.may_concern(SkuNo(2)), "of any SKU");
     second.report(of_sku(2));
     assert_eq!(first.confirm(&second), DETAILS_MAX as u64);
-    let (kept, num_violations) = first.finish();
-    assert_eq!((kept.len(), num_violations), (1, 1));
+    assert_eq!(first.num_violations(), 1);
+    let kept = first.finish();
+    assert_eq!(kept.len(), 1);
     assert!(kept[0].is_same(&of_sku(2)) && kept[0].action.is_none(), "{kept:?}");
 }
