@@ -24,6 +24,9 @@ export const token = {
  */
 export const access = { scope: "read", hasBroker: false, hasBuckets: false };
 
+/** After this long an answer is late: a read is given up, a verb is waited for. */
+export const LATE_MS = 15_000;
+
 let ahead = 0;
 
 /** The server's time, to the second: the clock of this machine may be wrong. */
@@ -35,20 +38,31 @@ function compareClocks(response) {
   if (!Number.isNaN(time)) ahead = Math.abs(Date.now() - time) < 2000 ? 0 : Date.now() - time;
 }
 
+/** The JSON document of an answer; without one, as of a proxy, an empty one. */
+async function readBody(response) {
+  const text = await response.text();
+  try {
+    return JSON.parse(text);
+  } catch {
+    return {};
+  }
+}
+
 async function call(method, path, body, signal) {
   const headers = { accept: "application/json" };
   if (token.get()) headers.authorization = `Bearer ${token.get()}`;
   if (body !== undefined) headers["content-type"] = "application/json";
   let response;
+  let answer;
   try {
     const sent = body === undefined ? undefined : JSON.stringify(body);
     response = await fetch(new URL(path, BASE), { method, headers, body: sent, signal });
+    answer = await readBody(response);
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new CallError("unreachable", "The server does not answer.");
   }
   compareClocks(response);
-  const answer = await response.json().catch(() => ({}));
   const trace = (response.headers.get("traceparent") ?? "").split("-")[1] ?? "";
   if (!response.ok) {
     const text = answer.detail ?? answer.title ?? `The server answered ${response.status}.`;
@@ -61,7 +75,9 @@ async function call(method, path, body, signal) {
   return { ...answer, trace };
 }
 
-export const get = (path, signal) => call("GET", path, undefined, signal);
+export const get = (path, signal) =>
+  call("GET", path, undefined, AbortSignal.any([signal, AbortSignal.timeout(LATE_MS)]));
+/** A call that changes something is never given up: the server carries it out to its end. */
 export const post = (path, body = {}) => call("POST", path, body);
 
 /** The rows `name` of a list, page by page. */

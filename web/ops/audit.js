@@ -17,11 +17,12 @@ function Report({ report }) {
         <th scope="row">${basis.invariant}</th>
         <td>
           ${
-            report.violations.some((one) => one.invariant === basis.invariant)
+            basis.num_violations > 0
               ? html`<${State} name="violated" tone="bad" />`
               : html`<${State} name="holds" tone="good" />`
           }
         </td>
+        <td class="number">${count(basis.num_violations)}</td>
         <td>${basis.evidence}</td>
       </tr>`,
   );
@@ -67,7 +68,7 @@ function Report({ report }) {
       caption="what was compared"
       rows=${judged}
       empty="nothing was judged"
-      head=${["Invariant", "Result", "What was compared"]}
+      head=${["Invariant", "Result", "#Violations", "What was compared"]}
     />
     ${report.notes.map((note) => html`<p key=${note} class="quiet">${note}</p>`)}
   </article>`;

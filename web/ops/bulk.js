@@ -6,25 +6,33 @@ import { Verbs, count } from "./parts.js";
 
 const STEP = 50;
 
-/** Runs the steps until none is left; each tells how many the next one has to find. */
+/**
+ * Runs the steps until none is left; each tells how many the next one has to find. A step that
+ * fails ends them, and the answer says what those before have done.
+ */
 async function steps(verb, query, matching, reason) {
   let [expected, cursor, trace] = [matching, undefined, ""];
   const sums = { done: 0, already: 0, refused: 0 };
-  do {
-    const filter = { ...query, cursor };
-    const body = { filter, expected_count: expected, max: STEP, reason };
-    const step = await post(`dead-letters/${verb}`, body);
-    for (const { done, refused } of step.dead_letters) {
-      sums[refused ? "refused" : done === "already" ? "already" : "done"] += 1;
-    }
-    if (step.stopped) {
-      const text = `Stopped after ${count(sums.done)}: ${step.stopped}`;
-      throw new CallError("stopped", text, { trace: step.trace });
-    }
-    [expected, cursor, trace] = [step.num_left, step.next_cursor, step.trace];
-  } while (cursor);
-  const words = Object.entries(sums).filter(([, num]) => num > 0);
-  return { says: words.map(([name, num]) => `${count(num)} ${name}`).join(", "), trace };
+  const counts = () => {
+    const found = Object.entries(sums).filter(([, num]) => num > 0);
+    return found.map(([name, num]) => `${count(num)} ${name}`).join(", ");
+  };
+  try {
+    do {
+      const filter = { ...query, cursor };
+      const body = { filter, expected_count: expected, max: STEP, reason };
+      const step = await post(`dead-letters/${verb}`, body);
+      for (const { done, refused } of step.dead_letters) {
+        sums[refused ? "refused" : done === "already" ? "already" : "done"] += 1;
+      }
+      [expected, cursor, trace] = [step.num_left, step.next_cursor, step.trace];
+      if (step.stopped) throw new CallError("stopped", step.stopped, { trace });
+    } while (cursor);
+  } catch (error) {
+    const says = `stopped after ${counts() || "none"}: ${error.message} (${error.code})`;
+    return { says, trace: error.trace, tone: "bad" };
+  }
+  return { says: counts(), trace };
 }
 
 const EFFECTS = {
@@ -40,7 +48,7 @@ const words = (query) =>
     .join(", ");
 
 /** Stays while nothing is offered: so does the answer of the last verb. */
-export function Bulk({ query, matching, isOffered, reload }) {
+export function Bulk({ query, matching, isOffered }) {
   const replay = access.hasBroker ? ["replay"] : [];
   const offered = { open: [...replay, "park", "discard"], parked: [...replay, "discard"] };
   const names = isOffered && matching > 0 ? (offered[query.state] ?? []) : [];
@@ -57,5 +65,5 @@ export function Bulk({ query, matching, isOffered, reload }) {
       run: (reason) => steps(verb, query, matching, reason),
     };
   });
-  return html`<${Verbs} verbs=${verbs} onDone=${reload} />`;
+  return html`<${Verbs} verbs=${verbs} />`;
 }

@@ -19,13 +19,11 @@ const AGES = [
   [">86400", "over 1 day"],
 ];
 
-function Choice({ label, name, options, values }) {
-  // A SKU is of its sale.
-  const sku = name === "sale" ? "" : values.sku;
-  const choose = (event) => go({ ...values, sku, cursor: "", [name]: event.target.value });
+function Choice({ label, name, options, values, search }) {
+  const choose = (event) => search(event.target.form);
   return html`<label
     >${label}
-    <select onChange=${choose} value=${values[name] ?? ""}>
+    <select name=${name} onChange=${choose} value=${values[name] ?? ""}>
       ${options.map(([id, text]) => html`<option key=${id} value=${id}>${text}</option>`)}
     </select></label
   >`;
@@ -58,21 +56,30 @@ const TEXTS = [
 ];
 
 function Filters({ values, sales }) {
-  const search = (event) => {
-    event.preventDefault();
-    const typed = new FormData(event.target);
-    const texts = TEXTS.map(([name]) => [name, (typed.get(name) ?? "").trim()]);
-    go({ ...values, cursor: "", ...Object.fromEntries(texts) });
+  // A choice takes along what was typed: the fields go on showing it.
+  const search = (form) => {
+    const shown = [...new FormData(form)].map(([name, value]) => [name, value.trim()]);
+    const next = { ...values, cursor: "", ...Object.fromEntries(shown) };
+    // A SKU is of its sale.
+    if (next.sale !== (values.sale ?? "")) next.sku = "";
+    go(next);
   };
+  const choice = { values, search };
   const sale = sales.find((one) => one.sale_id === values.sale);
   const skus = [["", "all"], ...(sale?.skus ?? []).map((sku) => [sku.sku_id, sku.sku_id])];
   const ids = [["", "all"], ...sales.map((one) => [one.sale_id, one.sale_id])];
-  return html`<form class="filters" onSubmit=${search}>
-    <${Choice} label="State" name="state" options=${named(STATES)} values=${values} />
-    <${Choice} label="From" name="origin" options=${named(ORIGINS)} values=${values} />
-    <${Choice} label="Sale" name="sale" options=${ids} values=${values} />
-    ${sale && html`<${Choice} label="SKU" name="sku" options=${skus} values=${values} />`}
-    <${Choice} label="Dead" name="age" options=${AGES} values=${values} />
+  return html`<form
+    class="filters"
+    onSubmit=${(event) => {
+      event.preventDefault();
+      search(event.target);
+    }}
+  >
+    <${Choice} label="State" name="state" options=${named(STATES)} ...${choice} />
+    <${Choice} label="From" name="origin" options=${named(ORIGINS)} ...${choice} />
+    <${Choice} label="Sale" name="sale" options=${ids} ...${choice} />
+    ${sale && html`<${Choice} label="SKU" name="sku" options=${skus} ...${choice} />`}
+    <${Choice} label="Dead" name="age" options=${AGES} ...${choice} />
     ${TEXTS.map(
       ([name, label]) =>
         html`<label key=${`${name} ${values[name] ?? ""}`}
@@ -90,7 +97,7 @@ function List({ values, sales }) {
     const page = await get(withQuery("dead-letters", { ...query, cursor, limit: 50 }), signal);
     return { ...page, query };
   };
-  const { answer, error, reload } = usePolled(read, `dead letters ${JSON.stringify(values)}`);
+  const { answer, error } = usePolled(read, `dead letters ${JSON.stringify(values)}`);
   const rows = (answer?.dead_letters ?? []).map(
     (deadLetter) =>
       html`<tr key=${deadLetter.id}>
@@ -118,12 +125,7 @@ function List({ values, sales }) {
         ${answer.unreadable.map(
           ({ id, reason }) => html`<p key=${id}>${`Dead letter ${id}: ${reason}`}</p>`,
         )}
-        <${Bulk}
-          query=${answer.query}
-          matching=${answer.num_matching}
-          isOffered=${!cursor}
-          reload=${reload}
-        />
+        <${Bulk} query=${answer.query} matching=${answer.num_matching} isOffered=${!cursor} />
         <${Table}
           caption="dead letters, newest first"
           rows=${rows}
@@ -137,7 +139,7 @@ function List({ values, sales }) {
     </p>`;
 }
 
-function Decide({ deadLetter, reload }) {
+function Decide({ deadLetter }) {
   const isWaiting = deadLetter.state === "open" || deadLetter.state === "parked";
   const path = `dead-letters/${deadLetter.id}`;
   const says = ({ done, trace }) => ({ says: done, trace });
@@ -176,12 +178,12 @@ function Decide({ deadLetter, reload }) {
       run: (reason) => post(`${path}/discard`, { reason }).then(says),
     },
   ];
-  return html`<${Verbs} verbs=${verbs} onDone=${reload} />`;
+  return html`<${Verbs} verbs=${verbs} />`;
 }
 
 function One({ id, sales }) {
   const read = (signal) => get(`dead-letters/${encodeURIComponent(id)}`, signal);
-  const { answer: deadLetter, error, reload } = usePolled(read, `dead letter ${id}`);
+  const { answer: deadLetter, error } = usePolled(read, `dead letter ${id}`);
   const back = html`<p><${Link} to=${{ view: "dead-letters" }}>all dead letters<//></p>`;
   if (!deadLetter) return html`${back}<${Fault} error=${error} />`;
   const { preview, body_bytes: length } = deadLetter;
@@ -220,7 +222,7 @@ function One({ id, sales }) {
         ${deadLetter.note && html`<p>${deadLetter.note}</p>`}
         ${deadLetter.why_not && html`<p>It cannot be replayed: ${deadLetter.why_not}</p>`}
       </header>
-      <${Decide} deadLetter=${deadLetter} reload=${reload} />
+      <${Decide} deadLetter=${deadLetter} />
       <${Table}
         caption="requests in the message"
         rows=${rows}

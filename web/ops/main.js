@@ -29,13 +29,23 @@ const REFUSALS = {
   403: "Without tokens the server answers only this machine, and nothing that a proxy forwarded.",
 };
 
+/** The server's settings allow no other characters, and a header cannot carry all others. */
+const TOKEN = /^[\x21-\x7e]+$/;
+const NO_TOKEN = {
+  code: "invalid-token",
+  message: "A token has only letters, digits and signs of ASCII, and no space.",
+};
+
 function LogIn({ logIn }) {
   const [typed, setTyped] = useState("");
+  const [error, setError] = useState(null);
   const field = useRef(null);
   useEffect(() => field.current.focus(), []);
   const send = (event) => {
     event.preventDefault();
-    if (typed.trim()) logIn(typed.trim());
+    const sent = typed.trim();
+    if (TOKEN.test(sent)) logIn(sent);
+    else if (sent) setError(NO_TOKEN);
   };
   return html`<form class="card login" onSubmit=${send}>
     <h1>Operators only</h1>
@@ -49,6 +59,7 @@ function LogIn({ logIn }) {
         value=${typed}
         onInput=${(event) => setTyped(event.target.value)}
     /></label>
+    <${Fault} error=${error} />
     <p class="quiet">The token is kept until this tab is closed.</p>
     <p class="acts"><button class="primary">Log in</button></p>
   </form>`;
@@ -114,7 +125,7 @@ function Header({ view, stats, at, logOut }) {
       <span class="quiet">${about ?? ""}</span>
     </p>
     <${Find} />
-    ${stats && token.get() && html`<button class="plain" onClick=${logOut}>Log out</button>`}
+    ${token.get() && html`<button class="plain" onClick=${logOut}>Log out</button>`}
     <nav ref=${nav} aria-label="views">${links}</nav>
     <${Refresh} at=${at} />
   </header>`;
@@ -151,7 +162,7 @@ function App() {
     const hasBuckets = ["gate", "pipeline"].includes(stats.tier);
     Object.assign(access, { scope: stats.scope, hasBroker: stats.tier === "pipeline", hasBuckets });
     return { stats, sales };
-  }, `session ${session}`);
+  }, `session ${session}`, view);
   const isRefused = error?.status === 401;
   const change = (text) => {
     token.set(text);

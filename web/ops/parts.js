@@ -1,8 +1,8 @@
 // Small parts that all views use. Text is never markup.
 
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./htm-preact.min.js";
-import { access, serverNow } from "./api.js";
-import { visit } from "./state.js";
+import { LATE_MS, access, serverNow } from "./api.js";
+import { readAgain, visit } from "./state.js";
 
 const NUMBER = new Intl.NumberFormat("en");
 
@@ -26,10 +26,24 @@ export const clock = (ms) => new Date(ms).toISOString().slice(11, 19);
 
 export const since = (iso) => (iso ? age(Math.max(0, serverNow() - Date.parse(iso))) : "");
 
+/** Digits behind the point where they are not two (ISO 4217); those that Intl shows differ. */
+const MINOR_DIGITS = {
+  0: "BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX UYI VND VUV XAF XOF XPF",
+  3: "BHD IQD JOD KWD LYD OMR TND",
+  4: "CLF UYW",
+};
+
+function minorDigits(currency) {
+  const found = Object.entries(MINOR_DIGITS).find(([, codes]) => codes.includes(currency));
+  return found ? Number(found[0]) : 2;
+}
+
 /** Money from the currency's smallest unit. */
 export function money(amount, currency) {
-  const format = new Intl.NumberFormat("en", { style: "currency", currency });
-  return format.format(amount / 10 ** format.resolvedOptions().maximumFractionDigits);
+  const digits = minorDigits(currency);
+  const exact = { minimumFractionDigits: digits, maximumFractionDigits: digits };
+  const format = new Intl.NumberFormat("en", { style: "currency", currency, ...exact });
+  return format.format(amount / 10 ** digits);
 }
 
 export const Time = ({ at }) =>
@@ -48,11 +62,15 @@ export function Link({ to, children, ...rest }) {
 
 export const State = ({ name, tone }) => html`<span class="state" data-tone=${tone}>${name}</span>`;
 
-/** What a poll failed with. The last answer stays on the page. */
+/**
+ * What a read failed with; its last answer stays on the page. The trace differs at each read, and
+ * is no part of the alert, which is announced whenever its text changes.
+ */
 export function Fault({ error }) {
   if (!error) return null;
   const trace = error.trace ? html` <code>${error.trace}</code>` : null;
-  return html`<p class="fault" role="alert">${error.message} (${error.code})${trace}</p>`;
+  const text = `${error.message} (${error.code})`;
+  return html`<p class="fault"><span role="alert">${text}</span>${trace}</p>`;
 }
 
 /** A table in a box that scrolls. A head that begins with `#` stands over numbers. */
@@ -99,7 +117,7 @@ export function Said({ said, dismiss }) {
  * asked before: `phrase` is what has to be typed before an irreversible one, `withReason` asks for
  * a reason. Its key is the subject: an answer never stands under another one.
  */
-export function Verbs({ verbs, onDone, tell }) {
+export function Verbs({ verbs, tell }) {
   const [asked, setAsked] = useState(null);
   const [said, setSaid] = useState(null);
   if (access.scope !== "operate") return null;
@@ -117,7 +135,7 @@ export function Verbs({ verbs, onDone, tell }) {
   );
   const say = (text, tone) => {
     (tell ?? setSaid)({ text, tone });
-    onDone?.();
+    readAgain();
   };
   return html`<div class="verbs">
     ${buttons}
@@ -144,16 +162,25 @@ function Confirm({ name, title, effect, phrase, withReason, run, tone, say, clos
     event.preventDefault();
     if (!isReady || state.busy) return;
     setState({ busy: true });
+    const timer = setTimeout(() => setState({ busy: true, isLate: true }), LATE_MS);
     try {
       const answer = await run(reason.trim());
-      say(`${answer.says ?? "done"}${answer.trace ? `, trace ${answer.trace}` : ""}`);
+      const trace = answer.trace ? `, trace ${answer.trace}` : "";
+      say(`${answer.says ?? "done"}${trace}`, answer.tone);
       if (box.current) close();
     } catch (error) {
       if (box.current) setState({ error });
       else say(`${name}: ${error.message} (${error.code})`, "bad");
+    } finally {
+      clearTimeout(timer);
     }
   };
-  return html`<dialog ref=${box} aria-labelledby="confirm-title" onClose=${close}>
+  const leave = () => {
+    close();
+    // A verb whose answer was lost may have changed something.
+    if (state.error) readAgain();
+  };
+  return html`<dialog ref=${box} aria-labelledby="confirm-title" onClose=${leave}>
     <form onSubmit=${send}>
       <h2 id="confirm-title">${title}</h2>
       <p>${effect}</p>
@@ -172,8 +199,14 @@ function Confirm({ name, title, effect, phrase, withReason, run, tone, say, clos
         /></label>`
       }
       <${Fault} error=${state.error} />
+      ${
+        state.isLate &&
+        html`<p role="alert">
+          This takes long. The outcome is not known yet; the page waits for it.
+        </p>`
+      }
       <p class="acts">
-        <button type="button" class="plain" onClick=${close}>
+        <button type="button" class="plain" onClick=${() => box.current.close()}>
           ${state.busy ? "Hide" : "Cancel"}
         </button>
         <button class="primary" data-tone=${tone} aria-disabled=${!isReady || state.busy === true}>

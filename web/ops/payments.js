@@ -14,7 +14,7 @@ const STATES = {
   refund_due: ["Refund due", "Tried again by themselves."],
 };
 
-function Settle({ payment: { id }, state, reload, tell }) {
+function Settle({ payment: { id }, state, tell }) {
   const call = (verb, body) =>
     post(`payments/${encodeURIComponent(id)}/${verb}`, body).then(({ done, trace }) => ({
       says: done.replace("_", " "),
@@ -45,14 +45,14 @@ function Settle({ payment: { id }, state, reload, tell }) {
   ];
   // The answer outlives the row, which leaves the list.
   const say = (said) => tell({ ...said, text: `${id}: ${said.text}` });
-  return html`<${Verbs} verbs=${verbs} onDone=${reload} tell=${say} />`;
+  return html`<${Verbs} verbs=${verbs} tell=${say} />`;
 }
 
 export function Payments({ values }) {
   const state = STATES[values.state] ? values.state : "refund_failed";
   const { cursor } = values;
   const [said, setSaid] = useState(null);
-  const { answer, error, reload } = usePath(withQuery("payments", { state, cursor, limit: 50 }));
+  const { answer, error } = usePath(withQuery("payments", { state, cursor, limit: 50 }));
   const choices = Object.entries(STATES).map(
     ([name, [title]]) =>
       html`<li key=${name}>
@@ -84,7 +84,7 @@ export function Payments({ values }) {
           ${[payment.payment_id, payment.reason].filter(Boolean).join(": ")}
         </td>
         <td><${Time} at=${payment.refund_at ?? payment.recorded_at} /></td>
-        <td><${Settle} payment=${payment} state=${state} reload=${reload} tell=${setSaid} /></td>
+        <td><${Settle} payment=${payment} state=${state} tell=${setSaid} /></td>
       </tr>`,
   );
   const older = answer?.next_cursor;

@@ -20,7 +20,7 @@ const HEAD = [
 const TONES = { open: "good", paused: "warn", "open, not begun": "warn", "open, over": "warn" };
 const path = (sale, verb) => `sales/${encodeURIComponent(sale)}/${verb}`;
 
-function PhaseVerbs({ sale: { sale_id: id, phase }, reload }) {
+function PhaseVerbs({ sale: { sale_id: id, phase } }) {
   const change = (name) => (reason) =>
     post(path(id, name), { reason }).then((sale) => ({
       says: `the sale is ${sale.phase}`,
@@ -69,7 +69,7 @@ function PhaseVerbs({ sale: { sale_id: id, phase }, reload }) {
     },
   ];
   const withReason = verbs.map((verb) => ({ ...verb, withReason: true }));
-  return html`<${Verbs} verbs=${withReason} onDone=${reload} />`;
+  return html`<${Verbs} verbs=${withReason} />`;
 }
 
 function policyText({ kind, limit, max_quantity: max }) {
@@ -123,7 +123,7 @@ function Buckets({ sale }) {
   }`;
 }
 
-function One({ sale, reload, last, isAlone }) {
+function One({ sale, last, isAlone }) {
   const phase = phaseOf(sale, serverNow());
   const rows = sale.skus.map(
     (sku) =>
@@ -157,7 +157,7 @@ function One({ sale, reload, last, isAlone }) {
       }
       <${Link} to=${{ view: "dead-letters", sale: sale.sale_id, state: "open" }}>dead letters<//>
     </p>
-    <${PhaseVerbs} sale=${sale} reload=${reload} />
+    <${PhaseVerbs} sale=${sale} />
     ${
       isAlone &&
       html`<h3>Buckets and gates</h3>
@@ -180,7 +180,7 @@ export function Sales({ values }) {
     ]);
     return { sales, verbs };
   };
-  const { answer, error, reload } = usePolled(read, "sales");
+  const { answer, error } = usePolled(read, "sales");
   const all = answer?.sales ?? [];
   const one = values.sale && all.filter((sale) => sale.sale_id === values.sale);
   const shown = one || [...all].reverse();
@@ -199,7 +199,6 @@ export function Sales({ values }) {
         html`<${One}
           key=${sale.sale_id}
           sale=${sale}
-          reload=${reload}
           last=${last(sale)}
           isAlone=${Boolean(one)}
         />`,

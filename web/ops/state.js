@@ -1,7 +1,7 @@
 // What the page shows is told by its query: a link to it, reload and the back button work. The
 // refresh interval and what else belongs to the person is kept in the tab.
 
-import { useCallback, useEffect, useRef, useState } from "./htm-preact.min.js";
+import { useEffect, useRef, useState } from "./htm-preact.min.js";
 import { get } from "./api.js";
 
 const changed = "floodgate-location";
@@ -56,52 +56,61 @@ export const interval = {
 const isPaused = () =>
   interval.seconds === 0 || document.hidden || document.querySelector("dialog[open]") !== null;
 
+const reread = "floodgate-reread";
+
+/** Every read of the page is made again: a verb may have changed what any of them shows. */
+export const readAgain = () => dispatchEvent(new Event(reread));
+
 /**
- * The answer of `read`, read again one interval after the last answer: polls never pile up.
- * `{answer, error, at, reload}`; a failed poll keeps the last answer. Another key begins anew.
+ * The answer of `read`, which is made again one interval after its last answer, when `occasion`
+ * changes, and after `readAgain`. A read that begins ends the one before: reads never pile up, and
+ * no older answer comes last. `{answer, error, at}`; a failed read keeps the last answer. Another
+ * key begins anew.
  */
-export function usePolled(read, key) {
+export function usePolled(read, key, occasion) {
   const [shown, setShown] = useState({});
   const latest = useRef(read);
   latest.current = read;
-  const run = useCallback(
-    async (signal) => {
-      try {
-        const answer = await latest.current(signal);
-        if (!signal?.aborted) setShown({ key, answer, at: Date.now() });
-      } catch (error) {
-        // The answer to another question must not stand under this one.
-        const known = (last) => (last.key === key ? last : {});
-        if (error.name !== "AbortError") setShown((last) => ({ ...known(last), key, error }));
-        return error.status;
-      }
-    },
-    [key],
-  );
   useEffect(() => {
     const stop = new AbortController();
+    let current = new AbortController();
     let timer = 0;
     const schedule = () => {
       clearTimeout(timer);
-      if (!stop.signal.aborted) timer = setTimeout(next, (interval.seconds || 1) * 1000);
+      if (!stop.signal.aborted) timer = setTimeout(poll, (interval.seconds || 1) * 1000);
     };
-    const next = async (isFirst) => {
-      const status = isFirst === true || !isPaused() ? await run(stop.signal) : 0;
-      // A refused token stays refused.
-      if (status === 401) stop.abort();
+    const readNow = async () => {
+      clearTimeout(timer);
+      current.abort();
+      current = new AbortController();
+      const { signal } = current;
+      try {
+        const answer = await latest.current(signal);
+        if (signal.aborted) return;
+        setShown({ key, answer, at: Date.now() });
+      } catch (error) {
+        if (signal.aborted) return;
+        // The answer to another question must not stand under this one.
+        const known = (last) => (last.key === key ? last : {});
+        setShown((last) => ({ ...known(last), key, error }));
+        // A refused token stays refused.
+        if (error.status === 401) stop.abort();
+      }
       schedule();
     };
-    next(true);
+    const poll = () => (isPaused() ? schedule() : readNow());
+    readNow();
     addEventListener("floodgate-interval", schedule, { signal: stop.signal });
+    addEventListener(reread, readNow, { signal: stop.signal });
     // What a tab shows that comes back may be hours old.
-    document.addEventListener("visibilitychange", next, { signal: stop.signal });
+    document.addEventListener("visibilitychange", poll, { signal: stop.signal });
     return () => {
       stop.abort();
+      current.abort();
       clearTimeout(timer);
     };
-  }, [key, run]);
-  const isCurrent = shown.key === key;
-  return { ...(isCurrent ? shown : {}), reload: run };
+  }, [key, occasion]);
+  return shown.key === key ? shown : {};
 }
 
 export const usePath = (path) => usePolled((signal) => get(path, signal), path);

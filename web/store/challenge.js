@@ -157,7 +157,10 @@ export function askChallenge(purchase, shop) {
 
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    if (challenge?.svg && !go.getAttribute("aria-busy")) send(field.value.trim());
+    if (challenge?.svg && !go.getAttribute("aria-busy")) {
+      // Chinese keyboards also write the full-width forms of digits.
+      send(field.value.normalize("NFKC").replace(/\s/g, ""));
+    }
   });
   other.addEventListener("click", () => (
     load(challenge.kinds.find((kind) => kind !== challenge.kind))));

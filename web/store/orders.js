@@ -10,8 +10,6 @@ const PAYING_MS = 2000;
 /** Otherwise after this long, or once the time to pay of an order is over. */
 const CALM_MS = 30000;
 const SPOKEN_MS = [300000, 60000];
-/** Pages of sales whose titles are read. */
-const TITLE_PAGES = 5;
 
 export function ordersView(main, shop) {
   const list = h("ul", { class: "orders" });
@@ -20,19 +18,10 @@ export function ordersView(main, shop) {
   document.title = `${t("orders.title")} · ${t("title")}`;
   main.replaceChildren(h("h1", {}, t("orders.title")), list, empty, more);
   const rows = new Map();
-  let titles = new Map();
   let pages = 1;
   let timer = null;
   let isOver = false;
-
-  async function readTitles() {
-    const { status, body } = await api.allSales(TITLE_PAGES);
-    if (status !== 200) return;
-    const pairs = body.sales.flatMap((sale) => sale.skus.map((sku) => [
-      `${sale.sale_id}/${sku.sku_id}`, { sale, sku },
-    ]));
-    titles = new Map(pairs);
-  }
+  let isClockRead = false;
 
   async function read() {
     clearTimeout(timer);
@@ -41,7 +30,8 @@ export function ordersView(main, shop) {
       say(empty, t("orders.who"));
       return shop.signIn();
     }
-    if (titles.size === 0) await readTitles();
+    // The countdowns follow the server's clock, which the list of sales tells.
+    if (!isClockRead) isClockRead = (await api.sales()).status === 200;
     const { status, body, retryAfterMs } = await api.allOrders(pages);
     if (isOver) return;
     if (status === 401) return shop.signIn();
@@ -63,7 +53,7 @@ export function ordersView(main, shop) {
     orders.forEach((order, position) => {
       const known = rows.get(order.request_id);
       if (known) return known.update(order);
-      const row = orderRow(order, titles, shop, read);
+      const row = orderRow(order, shop, read);
       rows.set(order.request_id, row);
       list.insertBefore(row.element, list.children[position] ?? null);
     });
@@ -78,8 +68,7 @@ export function ordersView(main, shop) {
   const wake = () => read();
   document.addEventListener("visibilitychange", wake);
   for (const name of ["online", "pageshow"]) addEventListener(name, wake);
-  // The countdowns follow the server's clock, which the list of sales tells.
-  readTitles().then(read);
+  read();
   return () => {
     isOver = true;
     clearTimeout(timer);
@@ -113,36 +102,60 @@ function remarkOf(order) {
   return order.state === "pending_payment" && money === "closed" ? "order.closed" : null;
 }
 
-function orderRow(first, titles, shop, reread) {
-  const { sale, sku } = titles.get(`${first.sale_id}/${first.sku_id}`) ?? {};
-  const what = sku?.title ?? first.sku_id;
-  const heading = h("h2", { tabindex: -1 }, what);
-  const state = h("span", { class: "order-state" });
-  const due = h("p", { class: "due" });
-  const note = h("p", { class: "note", role: "alert" });
-  const pay = h("button", { type: "button", class: "primary" }, t("order.pay"));
-  const cancel = h("button", { type: "button", class: "plain" }, t("order.cancel"));
-  const again = h("a", {
-    class: "plain", "data-link": true, href: `?sale=${encodeURIComponent(first.sale_id)}`,
-  }, t("order.again"));
-  const amount = sale ? money(first.amount, sale.currency) : "";
+function orderParts(order) {
+  const button = (style, name) => h("button", { type: "button", class: style }, t(name));
+  const again = `?sale=${encodeURIComponent(order.sale_id)}`;
+  return {
+    heading: h("h2", { tabindex: -1 }),
+    about: h("p", { class: "quiet" }),
+    amount: h("p", { class: "price" }),
+    state: h("span", { class: "order-state" }),
+    due: h("p", { class: "due" }),
+    note: h("p", { class: "note", role: "alert" }),
+    pay: button("primary", "order.pay"),
+    cancel: button("plain", "order.cancel"),
+    again: h("a", { class: "plain", "data-link": true, href: again }, t("order.again")),
+  };
+}
+
+/** Asks before an order is cancelled. */
+function askCancel(what, work) {
+  const keep = h("button", { type: "button", class: "plain", autofocus: true },
+    t("order.cancel.keep"));
+  const sure = h("button", { type: "button", class: "primary" }, t("order.cancel"));
+  const box = dialog(t("order.cancel.title"), h("p", {}, t("order.cancel.text", { what })),
+    h("div", { class: "dialog-acts" }, keep, sure));
+  keep.addEventListener("click", () => box.close());
+  sure.addEventListener("click", () => {
+    box.close();
+    work();
+  });
+}
+
+function orderRow(first, shop, reread) {
+  const { heading, about, amount, state, due, note, pay, cancel, again } = orderParts(first);
   const element = h("li", { class: "order" },
-    h("div", { class: "order-head" },
-      h("div", {}, heading,
-        h("p", { class: "quiet" }, sale?.title ?? first.sale_id, " · ",
-          t("order.quantity", { quantity: first.quantity }), " · ",
-          t("order.placed", { time: when(first.placed_at) }))),
-      h("p", { class: "price" }, amount)),
+    h("div", { class: "order-head" }, h("div", {}, heading, about), amount),
     h("div", { class: "order-foot" },
       h("div", {}, state, due), h("div", { class: "order-acts" }, cancel, pay, again)),
     note);
   const row = { element, order: first, update, draw };
   let spoken = 0;
 
+  /** While servers are replaced, an older one may answer, which tells no titles. */
+  function drawTitles({ sale_title: sale, sku_title: sku, currency, ...order }) {
+    say(heading, sku ?? order.sku_id);
+    const quantity = t("order.quantity", { quantity: order.quantity });
+    const placed = t("order.placed", { time: when(order.placed_at) });
+    say(about, [sale ?? order.sale_id, quantity, placed].join(" · "));
+    say(amount, currency ? money(order.amount, currency) : "");
+  }
+
   function update(order) {
     // What was said of the last call is over with it.
     if (order.state !== row.order.state) say(note, "");
     row.order = order;
+    drawTitles(order);
     set(element, "data-state", order.state);
     const remark = remarkOf(order);
     say(state, `${t(`order.state.${order.state}`)} ${remark ? t(remark) : ""}`.trim());
@@ -181,21 +194,12 @@ function orderRow(first, titles, shop, reread) {
     if (started) location.assign(started.url);
     else reread();
   });
-  cancel.addEventListener("click", () => {
-    const keep = h("button", { type: "button", class: "plain", autofocus: true },
-      t("order.cancel.keep"));
-    const sure = h("button", { type: "button", class: "primary" }, t("order.cancel"));
-    const box = dialog(t("order.cancel.title"), h("p", {}, t("order.cancel.text", { what })),
-      h("div", { class: "dialog-acts" }, keep, sure));
-    keep.addEventListener("click", () => box.close());
-    sure.addEventListener("click", async () => {
-      box.close();
-      const ended = await run(cancel, () => api.cancel(row.order.request_id));
-      if (ended) update(ended);
-      await reread();
-      if (cancel.hidden) heading.focus();
-    });
-  });
+  cancel.addEventListener("click", () => askCancel(heading.textContent, async () => {
+    const ended = await run(cancel, () => api.cancel(row.order.request_id));
+    if (ended) update(ended);
+    await reread();
+    if (cancel.hidden) heading.focus();
+  }));
   update(first);
   return row;
 }

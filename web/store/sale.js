@@ -65,6 +65,7 @@ export function salesView(main) {
   const list = h("ul", { class: "sales" });
   const empty = h("p", { class: "quiet", role: "note" }, t("loading"));
   const more = h("button", { type: "button", class: "plain", hidden: true }, t("sales.more"));
+  const rows = new Map();
   let pages = 1;
   document.title = `${t("sales.title")} · ${t("title")}`;
   main.replaceChildren(h("h1", {}, t("sales.title")), list, empty, more);
@@ -78,14 +79,33 @@ export function salesView(main) {
     // What is on sale or comes next is first, what is over last.
     const rank = (sale) => ["open", "paused", "before", "ended"].indexOf(phaseAt(sale, now));
     const sales = [...body.sales].sort((a, b) => rank(a) - rank(b));
-    const focused = document.activeElement?.getAttribute("href");
-    list.replaceChildren(...sales.map((sale) => saleRow(sale, now)));
-    if (focused) list.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus();
+    show(sales, now);
     say(empty, sales.length > 0 ? "" : t("sales.none"));
     more.hidden = !body.next_cursor;
     const polls = sales.map((sale) => sale.poll_after_ms);
     return Math.max(LIST_MS, Math.min(RETRY_MAX_MS, ...polls));
   });
+
+  /** Rows that are there stay: to replace one would end a click and a reader's place in it. */
+  function show(sales, now) {
+    const focused = document.activeElement;
+    const ids = new Set(sales.map((sale) => sale.sale_id));
+    for (const [id, { element }] of rows) {
+      if (ids.has(id)) continue;
+      element.remove();
+      rows.delete(id);
+    }
+    sales.forEach((sale, position) => {
+      const row = rows.get(sale.sale_id) ?? saleRow(sale);
+      rows.set(sale.sale_id, row);
+      row.update(sale, now);
+      const there = list.children[position] ?? null;
+      if (there !== row.element) list.insertBefore(row.element, there);
+    });
+    // To move a row takes the focus from it.
+    if (focused !== document.activeElement && list.contains(focused)) focused.focus();
+  }
+
   more.addEventListener("click", () => {
     pages += 1;
     polling.run();
@@ -94,16 +114,25 @@ export function salesView(main) {
   return polling.stop;
 }
 
-function saleRow(sale, now) {
-  const phase = phaseAt(sale, now);
-  const left = sale.skus.reduce((sum, sku) => sum + sku.stock_left, 0);
-  const all = sale.skus.reduce((sum, sku) => sum + sku.initial_stock, 0);
-  const stock = left === 0 ? t("stock.none") : t("stock", { left: count(left), all: count(all) });
-  return h("li", { "data-phase": phase },
-    h("a", { href: `?sale=${encodeURIComponent(sale.sale_id)}`, "data-link": true },
-      h("span", { class: "sale-title" }, sale.title),
-      h("span", { class: "sale-when" }, line(sale, phase, now)),
-      phase === "ended" ? null : h("span", { class: "sale-stock" }, stock)));
+function saleRow({ sale_id: id }) {
+  const title = h("span", { class: "sale-title" });
+  const time = h("span", { class: "sale-when" });
+  const stock = h("span", { class: "sale-stock" });
+  const href = `?sale=${encodeURIComponent(id)}`;
+  const element = h("li", {}, h("a", { href, "data-link": true }, title, time, stock));
+
+  function update(sale, now) {
+    const phase = phaseAt(sale, now);
+    const left = sale.skus.reduce((sum, sku) => sum + sku.stock_left, 0);
+    const all = sale.skus.reduce((sum, sku) => sum + sku.initial_stock, 0);
+    set(element, "data-phase", phase);
+    say(title, sale.title);
+    say(time, line(sale, phase, now));
+    say(stock, left === 0 ? t("stock.none") : t("stock", { left: count(left), all: count(all) }));
+    stock.hidden = phase === "ended";
+  }
+
+  return { element, update };
 }
 
 export function saleView(main, saleId, shop, snapshot) {

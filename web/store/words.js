@@ -30,14 +30,27 @@ export const has = (key) => key in words;
 const number = new Intl.NumberFormat(tag);
 export const count = (value) => number.format(value);
 
+/** Digits behind the point where they are not two (ISO 4217); those that Intl shows differ. */
+const MINOR_DIGITS = {
+  0: "BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX UYI VND VUV XAF XOF XPF",
+  3: "BHD IQD JOD KWD LYD OMR TND",
+  4: "CLF UYW",
+};
+
+function minorDigits(currency) {
+  const found = Object.entries(MINOR_DIGITS).find(([, codes]) => codes.includes(currency));
+  return found ? Number(found[0]) : 2;
+}
+
 const formats = new Map();
 /** Money from the currency's smallest unit. */
 export function money(amount, currency) {
+  const digits = minorDigits(currency);
   if (!formats.has(currency)) {
-    formats.set(currency, new Intl.NumberFormat(tag, { style: "currency", currency }));
+    const exact = { minimumFractionDigits: digits, maximumFractionDigits: digits };
+    formats.set(currency, new Intl.NumberFormat(tag, { style: "currency", currency, ...exact }));
   }
-  const format = formats.get(currency);
-  return format.format(amount / 10 ** format.resolvedOptions().maximumFractionDigits);
+  return formats.get(currency).format(amount / 10 ** digits);
 }
 
 const SEASON_MS = 120 * 86400000;

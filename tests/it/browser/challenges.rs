@@ -106,7 +106,9 @@ async fn a_picture_is_answered_with_the_keyboard_and_its_ticket_buys() {
     until_picture(&browser, &first).await;
     browser.becomes("return document.activeElement.id", "answer").await;
     assert_eq!(browser.run("return document.querySelector('#answer').value").await, "");
-    let right = answer(&browser).await;
+    // In the digits of a Chinese keyboard.
+    let wide = |digit: char| char::from_u32(u32::from(digit) + 0xfee0).unwrap();
+    let right: String = answer(&browser).await.to_string().chars().map(wide).collect();
     browser.press(&format!("{right}{ENTER}")).await;
     browser.expect(&of("tea", ".buy"), "Buy again").await;
     browser.expect(&of("tea", ".left"), "399 of 400 left").await;

@@ -13,6 +13,14 @@ async fn the_open_page_shows_a_changed_price() {
     let app = shop();
     open(&app, sale(-1_000)).await;
     let browser = Browser::start(WIDE, "en").await;
+    browser.open(&app.url("/")).await;
+    browser.expect(".sale-stock", "1,460 of 1,460 left").await;
+    browser.run("window.row = document.querySelector('.sales a')").await;
+    app.bought("spring", 1, json!({"sku_id": "phone", "quantity": 1})).await;
+    browser.expect(".sale-stock", "1,459 of 1,460 left").await;
+    let same = "return document.querySelector('.sales a') === window.row";
+    assert_eq!(browser.run(same).await, true, "a click on the row is not lost");
+
     browser.open(&app.url("/?sale=spring")).await;
     browser.expect(&of("tea", ".price"), "68.00").await;
     browser.becomes("return document.querySelectorAll('.news[hidden]').length", 3).await;

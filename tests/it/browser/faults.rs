@@ -192,7 +192,14 @@ async fn an_older_order_shows_its_cancellation() {
         let purchase = json!({"sku_id": "tea", "quantity": 1, "request_id": id});
         app.bought("spring", buyer, purchase).await;
     }
+    // The list of sales, which lacks those that are over for long, says nothing of the orders.
+    let busy = "const pass = window.fetch; window.fetch = async (path, init) => \
+        path === 'v1/sales' ? new Response('{}', { status: 503 }) : pass(path, init);";
+    browser.emulate("Page.addScriptToEvaluateOnNewDocument", json!({ "source": busy })).await;
     browser.open(&app.url("/?orders")).await;
+    for shown in ["First flush tea", "Spring sale", "68.00"] {
+        browser.expect(".order", shown).await;
+    }
     browser.expect(".orders + .quiet + button", "Older orders").await;
     assert_eq!(num_orders(&browser).await, 20);
     browser.click(".orders + .quiet + button").await;
@@ -201,5 +208,6 @@ async fn an_older_order_shows_its_cancellation() {
     browser.click(&format!("{oldest} .order-acts .plain")).await;
     browser.click(".dialog-acts .primary").await;
     browser.expect(oldest, "Cancelled").await;
+    browser.expect(oldest, "First flush tea").await;
     assert_quiet(&browser, CUT).await;
 }

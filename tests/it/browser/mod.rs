@@ -6,6 +6,8 @@ mod challenges;
 mod changes;
 mod export;
 mod faults;
+mod money;
+mod operator_verbs;
 mod operators;
 mod questions;
 

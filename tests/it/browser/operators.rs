@@ -105,7 +105,7 @@ async fn a_token_for_reading_shows_everything_and_offers_no_verb() {
             token: token.into(),
         };
         settings.admin.token = "the token of the test itself".into();
-        settings.admin.tokens = vec![token("wall", AdminScope::Read, "a token for a screen")];
+        settings.admin.tokens = vec![token("wall", AdminScope::Read, "a-token-for-a-screen")];
     });
     let client = reqwest::Client::new();
     let create = client.post(format!("http://{}/admin/v1/sales", app.internal));
@@ -115,7 +115,7 @@ async fn a_token_for_reading_shows_everything_and_offers_no_verb() {
     browser.open(&page(&app, "view=sales")).await;
     browser.expect(".login", "Operators only").await;
     browser.focus(".login [type=password]").await;
-    browser.press("a token for a screen").await;
+    browser.press("a-token-for-a-screen").await;
     browser.click(".login .primary").await;
     browser.expect(".card", "spring").await;
     browser.expect(".where", "wall, read only").await;
@@ -126,7 +126,7 @@ async fn a_token_for_reading_shows_everything_and_offers_no_verb() {
     browser.expect(".card", "The audit").await;
     assert_eq!(browser.run(verbs).await, 0);
     let url = format!("http://{}/admin/v1/sales/spring/open", app.internal);
-    let refused = client.post(url).bearer_auth("a token for a screen").send().await.unwrap();
+    let refused = client.post(url).bearer_auth("a-token-for-a-screen").send().await.unwrap();
     assert_eq!(refused.status(), 403, "the server refuses what the page does not offer");
     assert_quiet(&browser, &["401"]).await;
 }
@@ -142,6 +142,12 @@ async fn an_address_that_names_nothing_is_answered_so() {
     }
     browser.open(&page(&app, "view=overview&sale=nosuch")).await;
     browser.expect("main", "There is no sale nosuch.").await;
+    // The trace is another one at each read: the alert without it is spoken once.
+    browser.open(&page(&app, "view=dead-letters&id=404")).await;
+    let trace = "return document.querySelector('.fault code')?.textContent.length";
+    browser.becomes(trace, 32).await;
+    let spoken = "return document.querySelectorAll('[role=alert] code').length";
+    assert_eq!(browser.run(spoken).await, 0);
     browser.open(&page(&app, "view=sales")).await;
     browser.expect(".card", "CN¥4,999.00").await;
     // The clock of the operator's machine is five hours ahead.
@@ -151,5 +157,5 @@ async fn an_address_that_names_nothing_is_answered_so() {
     browser.expect(".chain", "Orders").await;
     let text = browser.text("main").await.unwrap();
     assert!(!text.contains("has ended"), "{text}");
-    assert_quiet(&browser, &[]).await;
+    assert_quiet(&browser, &["404"]).await;
 }
