@@ -19,8 +19,8 @@ way=(messages stock redis outbox broker watermark lease)
 part 'click to order: stores' 12250 "${way[@]/#/src/}"
 part 'actors' 10050 src/actors
 part 'ledger' 10200 src/db
-part 'rules and services' 9550 src/domain src/services
-part 'payment providers' 1650 src/payment
+part 'rules and services' 9600 src/domain src/services
+part 'payment providers' 1700 src/payment
 part 'front door' 12150 src/http src/tickets src/limits
 part 'command line and settings' 9800 src/cli src/config
 part 'process, network, metrics' 3500 src/runtime src/observe src/net src/tier ':(glob)src/*.rs'

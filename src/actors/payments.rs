@@ -28,7 +28,7 @@ impl ActorSystem {
             return;
         }
         let deps = Arc::new(TimerDeps {
-            orders: orders.clone(),
+            orders: orders.for_tasks(),
             ledger: Arc::clone(&self.backends.ledger),
             settings: self.settings.payment.clone(),
             time,

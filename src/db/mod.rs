@@ -256,8 +256,8 @@ pub trait Refunds: Send + Sync {
     /// Refunds to be tried at or before `until_ms`, oldest first.
     async fn due_refunds(&self, until_ms: i64, limit: u32) -> Result<Vec<DueRefund>, Error>;
 
-    /// Stores the provider's answer to a refund; repeat-safe.
-    async fn refund_result(&self, refund: AttemptKey, result: RefundResult) -> Result<(), Error>;
+    /// Stores the provider's answer to a refund; repeat-safe. `false`: another answer came first.
+    async fn refund_result(&self, refund: AttemptKey, result: RefundResult) -> Result<bool, Error>;
 }
 
 /// Purchases with the late money of timed-out orders; see [`crate::domain::retake`].

@@ -110,7 +110,10 @@ pub trait PaymentProvider: Send + Sync {
 /// The payment backend of a process.
 #[derive(Clone)]
 pub struct Payments {
+    /// As buyers call it.
     pub provider: Arc<dyn PaymentProvider>,
+    /// As tasks call it, whose calls can wait.
+    pub provider_of_tasks: Arc<dyn PaymentProvider>,
     pub webhooks: Arc<WebhookReader>,
     /// The provider itself, if it is inside this process: for its page and its webhooks.
     pub demo: Option<Arc<DemoProvider>>,

@@ -58,6 +58,7 @@ pub type OrdersChanged = Arc<dyn Fn() + Send + Sync>;
 pub struct OrderService {
     ledger: Arc<dyn Ledger>,
     provider: Option<Arc<dyn PaymentProvider>>,
+    provider_of_tasks: Option<Arc<dyn PaymentProvider>>,
     paying_window_ms: i64,
     extension_max_ms: i64,
     changed: OrdersChanged,
@@ -72,8 +73,15 @@ impl OrderService {
     ) -> Self {
         let paying_window_ms = i64::from(settings.paying_window_s) * 1_000;
         let extension_max_ms = i64::from(settings.extension_max_s) * 1_000;
-        let provider = payments.map(|payments| payments.provider);
-        Self { ledger, provider, paying_window_ms, extension_max_ms, changed }
+        let providers = payments.map(|payments| (payments.provider, payments.provider_of_tasks));
+        let (provider, provider_of_tasks) = providers.unzip();
+        Self { ledger, provider, provider_of_tasks, paying_window_ms, extension_max_ms, changed }
+    }
+
+    /// The same for tasks, whose calls of the provider can wait.
+    #[must_use]
+    pub fn for_tasks(&self) -> Self {
+        Self { provider: self.provider_of_tasks.clone(), ..self.clone() }
     }
 
     /// Opens a payment of the order, or returns the open one.

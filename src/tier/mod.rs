@@ -237,7 +237,12 @@ pub async fn payments(
     let timeout = Duration::from_millis(payment.timeout_ms);
     let provider = BoundedProvider::new(Arc::clone(&demo) as _, payment.calls_max, timeout);
     let webhooks = Arc::new(WebhookReader::new(verifier, DemoProvider::NAME));
-    Ok(Some(Payments { provider: Arc::new(provider), webhooks, demo: Some(demo) }))
+    Ok(Some(Payments {
+        provider_of_tasks: Arc::new(provider.for_tasks()),
+        provider: Arc::new(provider),
+        webhooks,
+        demo: Some(demo),
+    }))
 }
 
 /// The pool of Redis connections. Connects on first use.

@@ -58,7 +58,7 @@ pub struct TimerDeps {
 }
 
 impl TimerDeps {
-    /// Calls of one task to the provider at once; the others are for buyers.
+    /// Calls of one task to the provider at once: as many as all tasks together may make.
     fn calls_at_once(&self) -> usize {
         (self.settings.calls_max / 2).max(1)
     }

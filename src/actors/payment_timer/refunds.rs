@@ -70,7 +70,9 @@ impl RefundWorker {
         let result = result(answer, due.attempts, &deps.settings, deps.clock.wall_ms());
         // Crash here [refund_made_not_stored]: the refund is still due; the provider answers its
         // repeat as the first time.
-        deps.ledger.refund_result(due.key, result.clone()).await?;
+        if !deps.ledger.refund_result(due.key, result.clone()).await? {
+            return Ok(());
+        }
         let (payment_id, request) = (&due.payment_id, due.key.order.request);
         match result {
             RefundResult::Done => {

@@ -168,7 +168,7 @@ impl<D: Database> Refunds for SqlLedger<D> {
         .await
     }
 
-    async fn refund_result(&self, refund: AttemptKey, result: RefundResult) -> Result<(), Error> {
+    async fn refund_result(&self, refund: AttemptKey, result: RefundResult) -> Result<bool, Error> {
         let job = move |conn: &mut D, now_ms| refund_result(conn, refund, &result, now_ms);
         self.write_at("storing a refund", job).await
     }

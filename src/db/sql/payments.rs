@@ -254,13 +254,13 @@ pub(super) fn refund_result<D: Database>(
     key: AttemptKey,
     result: &RefundResult,
     now_ms: i64,
-) -> Result<TransactionEnd<()>, Error> {
+) -> Result<TransactionEnd<bool>, Error> {
     let Some((order, mut row, payment)) = locked_attempt(conn, key)? else {
         return unstorable("the refund of an unknown attempt", key.no);
     };
     let is_open = matches!(payment.state, PaymentState::RefundDue | PaymentState::RefundFailed);
     let Some(received) = payment.received.filter(|_| is_open) else {
-        return Ok(TransactionEnd::RollBack(()));
+        return Ok(TransactionEnd::RollBack(false));
     };
     match result {
         RefundResult::Done => {
@@ -269,7 +269,7 @@ pub(super) fn refund_result<D: Database>(
         }
         // Another process has tried it meanwhile.
         RefundResult::Again { .. } if row.refund_due_ms.is_some_and(|due_ms| due_ms > now_ms) => {
-            return Ok(TransactionEnd::RollBack(()));
+            return Ok(TransactionEnd::RollBack(false));
         }
         RefundResult::Again { next_ms } => {
             row.refund_attempts += 1;
@@ -284,7 +284,7 @@ pub(super) fn refund_result<D: Database>(
             conn.update_payment(&row)?;
         }
     }
-    Ok(TransactionEnd::Commit(()))
+    Ok(TransactionEnd::Commit(true))
 }
 
 /// Makes a refund due now; `false`: the payment has none.

@@ -112,6 +112,7 @@ impl Admission {
             let rate = Rate { count, window: Duration::from_secs(seconds) };
             (count > 0).then_some(Policy { name, rate })
         };
+        let trusted = settings.http.trusted_proxies.iter();
         let second = policy("buyer-second", limits.buyer_per_second, 1);
         let minute = policy("buyer-minute", limits.buyer_per_minute, 60);
         Self {
@@ -119,7 +120,7 @@ impl Admission {
             shared,
             of_buyers: second.into_iter().chain(minute).collect(),
             of_addresses: policy("address-second", limits.address_per_second, 1),
-            trusted_proxies: settings.http.trusted_proxies.clone(),
+            trusted_proxies: trusted.map(IpAddr::to_canonical).collect(),
             in_flight: AtomicUsize::new(0),
             in_flight_max: limits.in_flight_max,
             metrics: Arc::clone(metrics),

@@ -23,8 +23,8 @@ const SET_BITS: u32 = 18;
 /// Bits of a cell that hold the time; the others hold a part of the key's hash.
 const TIME_BITS: u32 = 42;
 const TIME_MASK: u64 = (1 << TIME_BITS) - 1;
-/// The unit of time: 2^42 of them are 8 years.
-const TICKS_PER_MS: u64 = 16;
+/// The unit of time: 2^42 of them are 2 years.
+const TICKS_PER_MS: u64 = 64;
 
 /// One cache line.
 #[derive(Debug, Default)]
@@ -66,8 +66,10 @@ impl RateTable {
     /// The key did too much: how long until it may do the next thing. Nothing is counted.
     pub fn take(&self, key: HashedKey, rate: Rate, now: Instant) -> Result<(), Duration> {
         let now = ticks(now.saturating_duration_since(self.started));
-        let window = ticks(rate.window);
-        let interval = (window / u64::from(rate.count.max(1))).max(1);
+        let count = u64::from(rate.count.max(1));
+        // Rounded up: a key never gets more than its count.
+        let interval = ticks(rate.window).div_ceil(count).max(1);
+        let window = interval * count;
         let HashedKey(hash) = key;
         // The number of sets is a power of two.
         let last_set = self.sets.len() - 1;

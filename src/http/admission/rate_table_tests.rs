@@ -32,6 +32,21 @@ fn a_key_may_do_its_count_at_once_and_then_one_thing_per_interval() {
 }
 
 #[test]
+fn no_rate_lets_more_pass_than_its_count() {
+    for count in [1, 7, 300, 901, 5_400, 8_001, 10_000] {
+        let rate = Rate { count, window: Duration::from_secs(1) };
+        let (table, start) = table(2);
+        let passed = |at| {
+            let takes = (0..2 * count).filter(|_| table.take(table.hash(7), rate, at).is_ok());
+            u32::try_from(takes.count()).unwrap()
+        };
+        assert_eq!(passed(start), count);
+        let in_next = passed(start + rate.window);
+        assert!(in_next <= count && in_next >= count - count / 7, "{in_next} of {count}");
+    }
+}
+
+#[test]
 fn a_full_set_forgets_the_key_that_is_free_first() {
     let (table, start) = table(0);
     let one = |seconds| Rate { count: 1, window: Duration::from_secs(seconds) };

@@ -62,13 +62,18 @@ pub async fn views_of(state: &HttpState, orders: &[Order]) -> Result<Vec<OrderVi
     let is_paid = |key: &OrderKey| {
         payments.get(key).is_some_and(|own| own.iter().any(|payment| payment.received.is_some()))
     };
-    let views = orders.iter().filter_map(|order| {
-        let mut view = view_of(state, order, successor(state, order).filter(is_paid))?;
+    let mut views = Vec::with_capacity(orders.len());
+    for order in orders {
+        let replaced_by = successor(state, order).filter(is_paid);
+        let Some(mut view) = view_of(state, order, replaced_by) else { continue };
+        if replaced_by.is_none() {
+            view.again = again(state, order).await;
+        }
         let own = payments.get(&order.key()).map(Vec::as_slice);
         view.set_payments(order, own.unwrap_or_default());
-        Some(view)
-    });
-    Ok(views.collect())
+        views.push(view);
+    }
+    Ok(views)
 }
 
 /// The order that buys a timed-out one again.
@@ -82,19 +87,26 @@ fn view_of(state: &HttpState, order: &Order, replaced_by: Option<OrderKey>) -> O
     let (listed, sku) = state.deps.catalog.of_sku(order.sku)?;
     let sign = |request| state.deps.request_ids.sign(request, &listed.sale.id, sku.no, order.buyer);
     let mut view = OrderView::from_ledger(&sign(order.request), &listed, &sku, order);
-    // Lists of sales have a sale for a day after its end, an order may be paid for later.
     view.currency = Some(listed.sale.currency.to_string());
     view.sale_title = Some(listed.sale.title.clone());
     view.sku_title = Some(sku.title.clone());
     view.replaced_by = replaced_by.map(|successor| sign(successor.request));
-    let is_barred = order.state == OrderState::TimedOut && sku.bar_lapsed;
-    // Where ids are issued, a new one buys again.
-    let buys_again = sku.policy.derives_request_id() && !order.counts_for_limit && !is_barred;
-    if buys_again && replaced_by.is_none() {
-        let next = state.deps.request_ids.next(order.request, &listed.sale.id, sku.no, order.buyer);
-        view.again = Some(sign(next));
-    }
     Some(view)
+}
+
+/// The id with which the buyer of an ended order buys again, unless it is used or cannot be.
+async fn again(state: &HttpState, order: &Order) -> Option<String> {
+    let (listed, sku) = state.deps.catalog.of_sku(order.sku)?;
+    let is_barred = order.state == OrderState::TimedOut && sku.bar_lapsed
+        || state.deps.catalog.is_barred(sku.no, order.buyer);
+    // Where ids are issued, a new one buys again.
+    if !sku.policy.derives_request_id() || order.counts_for_limit || is_barred {
+        return None;
+    }
+    let (ids, sale) = (&state.deps.request_ids, &listed.sale.id);
+    let next = ids.next(order.request, sale, sku.no, order.buyer);
+    let used = state.deps.gates.record(&sku, next, order.buyer).await;
+    matches!(used, Ok(None)).then(|| ids.sign(next, sale, sku.no, order.buyer))
 }
 
 fn encode_cursor(last: &Order) -> String {

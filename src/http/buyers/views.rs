@@ -202,7 +202,7 @@ pub struct OrderView {
     /// Payment deadline, rounded down to the second; absent without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pay_by: Option<String>,
-    /// With this request id the buyer buys the SKU again; only if the order has ended and no longer
+    /// Unused id with which the buyer buys the SKU again; only if the order has ended and no longer
     /// counts for the limit of `one_per_buyer`, in `GET /v1/orders` and after a cancellation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub again: Option<String>,
@@ -210,8 +210,8 @@ pub struct OrderView {
     /// `again`, once it was paid. Only in `GET /v1/orders`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replaced_by: Option<String>,
-    /// The payment that paid the order; without one, that whose money is due back, or the last one.
-    /// Only in `GET /v1/orders` and after a cancellation.
+    /// The payment that paid the order, else that whose money is due back, else the last one with
+    /// money, else the last one. Only in `GET /v1/orders` and after a cancellation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub payment: Option<PaymentView>,
     /// `true` for an order that ended although money was received, until the money is paid back.
@@ -265,7 +265,9 @@ impl OrderView {
         };
         let applied = in_state(&[PaymentState::Applied]);
         let owed = in_state(&[PaymentState::RefundDue, PaymentState::RefundFailed]);
-        self.payment = applied.or(owed).or(payments.last()).map(|payment| PaymentView {
+        let received = payments.iter().rfind(|payment| payment.received.is_some());
+        let shown = applied.or(owed).or(received).or(payments.last());
+        self.payment = shown.map(|payment| PaymentView {
             payment_id: payment.started.as_ref().map(|started| started.payment_id.clone()),
             state: payment.state,
             refunded_total: payment.refunded_total,

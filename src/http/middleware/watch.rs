@@ -58,11 +58,10 @@ pub async fn watch(
 ) -> Result<ServiceResponse<BoxBody>, Error> {
     let is_verb = access == RouteAccess::Admin && changes(request.method());
     let answer = run(route, access, request, next);
-    if is_verb {
-        run_to_end(answer).await.unwrap_or_else(|| Err(Problem::from(ProblemCode::Internal).into()))
-    } else {
-        answer.await
+    if !is_verb {
+        return answer.await;
     }
+    run_to_end(answer).await.unwrap_or_else(|| Err(Problem::from(ProblemCode::Internal).into()))
 }
 
 fn changes(method: &Method) -> bool {

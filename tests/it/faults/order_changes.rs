@@ -161,7 +161,9 @@ impl Fixture {
                 let refused = RetakeEnd::Refused("sold-out".into());
                 ledger.end_retake(attempt, refused).await.map(drop)
             }
-            Change::RefundLateMoney => ledger.refund_result(attempt, RefundResult::Done).await,
+            Change::RefundLateMoney => {
+                ledger.refund_result(attempt, RefundResult::Done).await.map(drop)
+            }
             Change::Cancel => ledger.cancel(order, Actor::Buyer, None).await.map(drop),
             Change::End => ledger.end_due(vec![order], 0).await.map(drop),
         }

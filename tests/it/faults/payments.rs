@@ -98,6 +98,7 @@ impl Shop {
         let verifier = Arc::new(WebhookVerifier::new(&self.settings, &[7; 32]));
         let payments = Payments {
             provider: self.provider.clone(),
+            provider_of_tasks: self.provider.clone(),
             webhooks: Arc::new(WebhookReader::new(verifier, DemoProvider::NAME)),
             demo: None,
         };

@@ -15,7 +15,7 @@ async fn limited([second, minute, address]: [u32; 3]) -> (TestApp, Stores) {
     settings.limits.buyer_per_second = second;
     settings.limits.buyer_per_minute = minute;
     settings.limits.address_per_second = address;
-    settings.http.trusted_proxies = vec!["127.0.0.1".parse().unwrap()];
+    settings.http.trusted_proxies = vec!["::ffff:127.0.0.1".parse().unwrap()];
     let app = TestApp::start(settings);
     app.open_sale("sale", unlimited(), 5, 1).await;
     (app, stores)

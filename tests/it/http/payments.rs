@@ -177,6 +177,7 @@ async fn a_cancelled_order_frees_its_unit_and_its_buyer_buys_again() {
     );
     let double = app.buy("sale", BUYER, anew).await;
     assert_eq!(double.headers()["idempotent-replayed"], "true", "a double click is one order");
+    assert!(listed(&app, &first).await.get("again").is_none(), "the buyer has used it");
     problem(app.buy("sale", 2, old.clone()).await, 409, "sold-out").await;
     let (_, replayed) = app.buy_json("sale", BUYER, old.clone()).await;
     assert!(replayed.get("again").is_none(), "the buyer has an order: {replayed}");

@@ -152,8 +152,15 @@ async fn a_barred_buyer_is_refused_before_the_gate_and_still_reads_the_order_tha
 #[tokio::test]
 async fn late_money_for_units_that_were_sold_is_paid_back_and_the_feed_says_so() {
     for tier in [Tier::Memory, Tier::Gate] {
-        let app = selling(tier, one_per_buyer(), 1, json!({"payment_window_s": 2})).await;
-        let (id, payment) = lapsed(&app).await;
+        let app = selling(tier, one_per_buyer(), 1, json!({})).await;
+        let id = order(&app, BUYER).await;
+        let payment = started(&app, &id).await;
+        pressed(&app, &payment, "fail").await;
+        let is_second = |other: &Json| other["payment_id"] != payment["payment_id"];
+        until("a second payment", async || Some(started(&app, &id).await).filter(is_second)).await;
+        let is_stopped =
+            |order: &Json| order["state"] == "timed_out" && order["payment"]["state"] == "closed";
+        reaches(&app, &id, is_stopped).await;
         let other = app.request_id("sale", 2).await;
         let body = json!({"sku_id": "sku", "quantity": 1, "request_id": other});
         until("the unit", async || {
@@ -164,6 +171,7 @@ async fn late_money_for_units_that_were_sold_is_paid_back_and_the_feed_says_so()
         pressed(&app, &payment, "pay_late").await;
         let ended = reaches(&app, &id, |order| order["payment"]["state"] == "refunded").await;
         assert_eq!((&ended["state"], ended.get("replaced_by")), (&json!("timed_out"), None));
+        assert_eq!(ended["payment"]["payment_id"], payment["payment_id"], "that with money");
 
         let url = format!("http://{}/admin/v1/order-events?limit=1000", app.internal);
         let event = until("the event", async || {

@@ -123,10 +123,10 @@ impl Refunds for FaultyLedger {
         self.end("due refunds").map(|()| answer)
     }
 
-    async fn refund_result(&self, refund: AttemptKey, result: RefundResult) -> Result<(), Error> {
+    async fn refund_result(&self, refund: AttemptKey, result: RefundResult) -> Result<bool, Error> {
         self.begin_write().await?;
-        self.inner.refund_result(refund, result).await?;
-        self.end("refund result")
+        let answer = self.inner.refund_result(refund, result).await?;
+        self.end("refund result").map(|()| answer)
     }
 }
 
@@ -213,7 +213,7 @@ impl Refunds for DefectiveLedger {
         Err(PLACES_ONLY)
     }
 
-    async fn refund_result(&self, _: AttemptKey, _: RefundResult) -> Result<(), Error> {
+    async fn refund_result(&self, _: AttemptKey, _: RefundResult) -> Result<bool, Error> {
         Err(PLACES_ONLY)
     }
 }

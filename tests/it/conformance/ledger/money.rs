@@ -167,23 +167,22 @@ pub async fn a_refund_is_tried_until_it_is_decided(backend: &dyn Backend) {
     let now_ms = NOW_MS + WINDOW_MS + EXTENSION_MS;
     assert_eq!(shop.ledger.due_refunds(now_ms - 1, 9).await.unwrap(), []);
 
-    let said = async |at: usize, result| {
-        shop.ledger.refund_result(late[at].key, result).await.unwrap();
-    };
-    said(0, RefundResult::Again { next_ms: now_ms + 5_000 }).await;
+    let said =
+        async |at: usize, result| shop.ledger.refund_result(late[at].key, result).await.unwrap();
+    assert!(said(0, RefundResult::Again { next_ms: now_ms + 5_000 }).await);
     assert_eq!(shop.ledger.due_refunds(now_ms, 9).await.unwrap().len(), 2);
     let again = shop.ledger.due_refunds(now_ms + 5_000, 9).await.unwrap().remove(2);
     assert_eq!((again.key, again.attempts), (late[0].key, 1));
     // Another process tried it at the same time.
-    said(0, RefundResult::Again { next_ms: now_ms + 9_000 }).await;
+    assert!(!said(0, RefundResult::Again { next_ms: now_ms + 9_000 }).await);
     let again = shop.ledger.due_refunds(now_ms + 5_000, 9).await.unwrap().remove(2);
     assert_eq!((again.key, again.attempts), (late[0].key, 1));
     assert_eq!(again.payment_id, "pay-1-1");
-    for _ in 0..2 {
-        said(0, RefundResult::Done).await;
+    for is_first in [true, false] {
+        assert_eq!(said(0, RefundResult::Done).await, is_first);
     }
-    said(1, RefundResult::Failed { reason: "card closed".into() }).await;
-    said(1, RefundResult::Again { next_ms: now_ms }).await;
+    assert!(said(1, RefundResult::Failed { reason: "card closed".into() }).await);
+    assert!(said(1, RefundResult::Again { next_ms: now_ms }).await);
     assert_eq!(shop.refunds().await, [(3, 250)]);
     // The provider refunds two of them after all.
     for (at, payment) in late.iter().enumerate().skip(1) {
