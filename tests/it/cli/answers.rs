@@ -4,7 +4,7 @@ use std::path::Path;
 
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::db::{Ledger, OrderWriter, SaleStore};
-use floodgate::domain::{Epoch, Phase};
+use floodgate::domain::{Epoch, OrderIntent, Phase};
 use floodgate::http::buyers::request_ids::RequestIds;
 use floodgate::runtime::clock::rfc3339;
 use serde_json::{Value as Json, json};
@@ -94,7 +94,7 @@ fn purchases_without_ids_are_distinguished_by_their_skus() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     assert_eq!(code(&run(directory, &["migrate"])), 0);
-    let ids = offers::run(async {
+    let bodies = offers::run(async {
         let ledger = SqliteLedger::open(&OpenOptions::new(directory.join("floodgate.db"))).unwrap();
         let key = ledger.secret("request-ids").await.unwrap();
         let skus = ["cap", "mug"].map(|id| offers::sku_draft(id, ONE, 10)).to_vec();
@@ -102,30 +102,34 @@ fn purchases_without_ids_are_distinguished_by_their_skus() {
             ledger.create_sale(offers::sale_draft("spring", skus), 1).await.unwrap().unwrap();
         ledger.set_sale_phase(sale.id.clone(), Epoch(0), Phase::Open, 1, None).await.unwrap();
         let orders = [intent(&sale.skus[0], 1, 1, 1), intent(&sale.skus[1], 2, 1, 2)];
-        ledger.place(orders.to_vec()).await.unwrap().unwrap();
+        let of_another = intent(&sale.skus[0], 3, 2, 1);
+        ledger.place([&orders[..], &[of_another]].concat()).await.unwrap().unwrap();
         ledger.close().await;
         let request_ids = RequestIds::new(&key, 0, 1);
-        orders.map(|one| request_ids.sign(one.request, &sale.id, one.sku, one.buyer))
+        let sign = |one: OrderIntent| request_ids.sign(one.request, &sale.id, one.sku, one.buyer);
+        orders.map(|one| {
+            let placed = json!({
+                "quantity": one.quantity, "placed_at": rfc3339(one.placed_at_ms),
+            });
+            json!({ "request_id": sign(one), "state": "success", "order": placed })
+        })
     });
-    let bought = |at: usize, sku: Option<&str>| {
+    let answer = |buyer: &str, sku: Option<&str>, status: u16, body: &Json| {
         let line = json!({
-            "sale_id": "spring", "sku_id": sku, "buyer_id": "1", "began_us": 10 * at,
-            "ended_us": 10 * at + 5, "status": 202,
-            "body": { "request_id": ids[at], "state": "queued" },
+            "sale_id": "spring", "sku_id": sku, "buyer_id": buyer, "began_us": 10,
+            "ended_us": 15, "status": status, "body": body,
         });
-        let refused = json!({
-            "sale_id": "spring", "sku_id": sku, "buyer_id": "1", "began_us": 0, "ended_us": 1,
-            "status": 503, "body": { "code": "busy" },
-        });
-        format!("{refused}\n{line}\n")
+        format!("{line}\n")
     };
-    let (exit, report) = compared(directory, &[bought(0, Some("cap")), bought(1, Some("mug"))]);
+    let [cap, mug] = [("cap", 0), ("mug", 1)]
+        .map(|(sku, at): (_, usize)| answer("1", Some(sku), 200, &bodies[at]));
+    let busy = |buyer, sku| answer(buyer, Some(sku), 503, &json!({ "code": "busy" }));
+    // The other buyer has an order of the cap alone.
+    let (exit, report) = compared(directory, &[cap.clone(), mug, busy("2", "mug")]);
     assert_eq!((exit, &report["holds"]), (0, &json!(true)), "{report:#}");
-    // The mug's order is there, the answers about it are busy alone.
-    let busy = bought(1, Some("mug")).lines().next().unwrap().to_owned() + "\n";
-    let (exit, report) = compared(directory, &[bought(0, Some("cap")), busy]);
+    let (exit, report) = compared(directory, &[cap, busy("1", "mug")]);
     assert_eq!((exit, &report["findings"][0]["rule"]), (1, &json!("ghost")), "{report:#}");
-    std::fs::write(directory.join("answers.ndjson"), bought(0, None)).unwrap();
+    std::fs::write(directory.join("answers.ndjson"), answer("1", None, 200, &bodies[0])).unwrap();
     let unclear = run(directory, &["audit", "--answers", "answers.ndjson"]);
     let message = String::from_utf8(unclear.stderr.clone()).unwrap();
     assert!(message.contains("-> add sku_id to each line without sent_id"), "{message}");
