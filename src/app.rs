@@ -90,7 +90,7 @@ pub fn run(settings: Settings, ready: impl FnOnce(BoundAddresses)) -> Result<(),
 fn run_until<S: Future<Output = ()>>(
     settings: Settings,
     ready: impl FnOnce(BoundAddresses),
-    listen: impl FnOnce() -> Result<S, Error>,
+    mut listen: impl FnMut() -> Result<S, Error>,
 ) -> Result<(), Error> {
     let system = actix_rt::System::new();
     let ended = system.block_on(async move {
@@ -106,7 +106,11 @@ fn run_until<S: Future<Output = ()>>(
             () = &mut stop => Ok(()),
             down = running.actors.supervisor.component_down() => Err(down.into()),
         };
-        running.stop().await;
+        let mut again = std::pin::pin!(listen()?);
+        tokio::select! {
+            () = running.stop() => {}
+            () = &mut again => tracing::warn!("server: stopped at once, the next start continues"),
+        }
         ended
     });
     // Ends the threads of the actors, which drop their subscriptions and connections.
@@ -115,7 +119,8 @@ fn run_until<S: Future<Output = ()>>(
     ended.and(ended_threads)
 }
 
-/// Listens for SIGTERM and SIGINT, from now on: one that arrives during the start ends it.
+/// Listens for SIGTERM and SIGINT, from now on: one that arrives during the start ends it, a second
+/// one ends the shutdown.
 pub(crate) fn terminated() -> Result<impl Future<Output = ()>, Error> {
     let mut terminate = listen_for(SignalKind::terminate())?;
     let mut interrupt = listen_for(SignalKind::interrupt())?;
@@ -132,6 +137,8 @@ fn listen_for(kind: SignalKind) -> Result<Signal, Error> {
 }
 
 async fn start(settings: Settings) -> Result<Running, Error> {
+    // One that arrives during the start is served after it.
+    let hangup = listen_for(SignalKind::hangup())?;
     let bound = http::server::BoundListeners::bind(&settings)?;
     let clock: SharedClock = SystemClock::shared();
     let shutdown = Shutdown::default();
@@ -193,7 +200,7 @@ async fn start(settings: Settings) -> Result<Running, Error> {
     if let (Some(demo), Some(public)) = (demo, servers.public) {
         shutdown.spawn_on(&Arbiter::current(), demo.send_webhooks(public));
     }
-    shutdown.spawn_here(servers.reload_secrets(listen_for(SignalKind::hangup())?));
+    shutdown.spawn_here(servers.reload_secrets(hangup));
     Ok(Running { settings, shutdown, servers, actors, backends })
 }
 
@@ -275,7 +282,16 @@ impl AppThread {
                 let ready = |addresses| {
                     let _caller_gone = ready.send(addresses);
                 };
-                run_until(settings, ready, || Ok(stop_requested.map(drop)))
+                let mut stop = Some(stop_requested);
+                run_until(settings, ready, || {
+                    let stop = stop.take();
+                    Ok(async move {
+                        match stop {
+                            Some(stop) => drop(stop.await),
+                            None => std::future::pending().await,
+                        }
+                    })
+                })
             })
             .map_err(|source| Error::System { what: "a thread", source })?;
         match listening.recv() {

@@ -100,8 +100,10 @@ impl SettingEntry {
             _ if value.is_string() => "one of the known values",
             _ => "a string in quotes",
         };
-        let shown =
-            if is_secret_key(&self.key) { "the value".to_owned() } else { format!("`{value}`") };
+        // A list of addresses in place of one may hold passwords.
+        let may_be_secret = self.default.is_string() && !value.is_string();
+        let is_hidden = may_be_secret || is_secret_key(&self.key);
+        let shown = if is_hidden { "the value".to_owned() } else { format!("`{value}`") };
         ConfigFault::new(
             &self.key,
             format!("{shown} is not {wanted} ({origin})"),

@@ -72,8 +72,7 @@ sections! { all;
             "use 0 (one per core) or the number of cores");
         backlog: u32, positive();
         connections_max: usize, positive();
-        body_max_bytes: usize, range(256.., "is too small for a purchase",
-            "set 256 or more; the default is 4096");
+        body_max_bytes: usize, between(256..=393_216, "the default, 4096, suits most");
         keep_alive_ms: u64, positive();
         answer_deadline_ms: u64, positive();
         sales_refresh_ms: u64, positive(), range(

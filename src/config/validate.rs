@@ -5,6 +5,7 @@ use std::ops::{RangeBounds, RangeInclusive};
 
 use secrecy::ExposeSecret;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 use super::access::{AuthMode, TOKEN_CHARS_MIN};
 use super::error::ConfigFault;
@@ -172,11 +173,18 @@ fn listeners(settings: &Settings, check: &mut RuleCheck) {
 }
 
 fn log(settings: &Settings, check: &mut RuleCheck) {
-    if let Err(error) = EnvFilter::try_new(&settings.log.filter) {
+    let filter = &settings.log.filter;
+    // A bare word that is no level would be a module, and nothing else would be logged.
+    let is_wrong = |part: &&str| {
+        !part.contains(['=', '[', ']']) && (part.is_empty() || part.parse::<LevelFilter>().is_err())
+    };
+    let fault = EnvFilter::try_new(filter).err().map(|error| error.to_string());
+    let wrong = || filter.split(',').map(str::trim).find(is_wrong);
+    if let Some(fault) = fault.or_else(|| wrong().map(|part| format!("{part:?} is no level"))) {
         check.require(
             false,
             "log.filter",
-            &format!("{:?} is not a filter: {error}", settings.log.filter),
+            &format!("{filter:?} is not a filter: {fault}"),
             "use a level (error, warn, info, debug, trace) or \"info,floodgate::actors=debug\"",
         );
     }
@@ -244,6 +252,10 @@ pub(super) mod tests {
         ("redis.url", |s| s.tier = Tier::Gate),
         ("redis.url", |s| s.redis.url = "cache:6379".into()),
         ("redis.url", |s| s.redis.url = "redis+sentinel://a:1,b:2".into()),
+        ("log.filter", |s| s.log.filter = "warning".into()),
+        ("log.filter", |s| s.log.filter = "info,floodgate=debug,eror".into()),
+        ("log.filter", |s| s.log.filter = String::new()),
+        ("http.body_max_bytes", |s| s.http.body_max_bytes = 600_000),
         ("redis.replicas_min", |s| s.redis.replicas_min = 0),
         ("maintenance.every_ms", |s| s.maintenance.lease_ttl_ms = 1000),
         ("gate.resubmit_every_ms", |s| s.gate.resubmit_every_ms = 0),

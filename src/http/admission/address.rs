@@ -1,6 +1,6 @@
 //! The address that a request counts for.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use actix_web::HttpRequest;
 
@@ -25,8 +25,10 @@ pub fn of(request: &HttpRequest, trusted_proxies: &[IpAddr]) -> Option<IpAddr> {
     Some(peer)
 }
 
+/// Some proxies add the client's port.
 fn parse(part: &[u8]) -> Option<IpAddr> {
-    str::from_utf8(part.trim_ascii()).ok()?.parse().ok()
+    let part = str::from_utf8(part.trim_ascii()).ok()?;
+    part.parse().ok().or_else(|| part.parse::<SocketAddr>().ok().map(|client| client.ip()))
 }
 
 /// An IPv4 address, or the /64 of an IPv6 address: one household or machine.
@@ -59,6 +61,9 @@ mod tests {
         assert_eq!(seen("192.0.2.7:1", &["198.51.100.1"]), addr("192.0.2.7"), "not trusted");
         assert_eq!(seen("10.0.0.1:1", &["198.51.100.1"]), addr("198.51.100.1"));
         assert_eq!(seen("[::ffff:10.0.0.1]:1", &["2001:db8::1"]), addr("2001:db8::1"));
+        let with_ports = ["198.51.100.1:4711, 10.0.0.2:80", "[2001:db8::1]:4711"];
+        assert_eq!(seen("10.0.0.1:1", &with_ports[..1]), addr("198.51.100.1"));
+        assert_eq!(seen("10.0.0.1:1", &with_ports[1..]), addr("2001:db8::1"));
         let chain = ["9.9.9.9, 198.51.100.1", "10.0.0.2"];
         assert_eq!(seen("10.0.0.1:1", &chain), addr("198.51.100.1"), "the first is invented");
         assert_eq!(seen("10.0.0.1:1", &["198.51.100.1, x"]), addr("10.0.0.1"));

@@ -60,6 +60,14 @@ fn the_ledger_of_the_unit_is_an_absolute_path_in_its_folder() {
     assert!(read("floodgate.service").contains("\nStateDirectory=floodgate\n"));
 }
 
+/// Without a database a process ends within milliseconds.
+#[test]
+fn the_unit_is_restarted_for_as_long_as_its_database_is_away() {
+    let unit = read("floodgate.service");
+    let head = unit.split_once("\n[Service]\n").unwrap().0;
+    assert!(head.contains("\nStartLimitIntervalSec=0\n"), "{head}");
+}
+
 /// The unit ends a process later than the process ends itself.
 #[test]
 fn the_unit_waits_for_the_end() {

@@ -4,14 +4,16 @@ use std::time::Duration;
 
 use floodgate::config::Tier;
 use floodgate::runtime::clock::now_monotonic;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value as Json, json};
 use tempfile::TempDir;
+use tokio::net::TcpListener;
 
 use crate::support::TestApp;
 use crate::support::admin::open_sale;
 use crate::support::app::fresh_settings;
 use crate::support::gate::buy;
-use crate::support::process::Server;
+use crate::support::process::{Server, command};
 use crate::support::wait::until;
 
 /// The listeners stay open for longer than a test.
@@ -43,6 +45,30 @@ async fn a_server_that_is_not_ready_still_sells_on_new_connections() {
         let (status, answer) = buy(server.public, buyer).await.expect("an open listener");
         assert!(matches!(status, 200 | 202), "{status} {answer}");
     }
+}
+
+#[tokio::test]
+async fn a_second_signal_ends_the_shutdown() {
+    let (_folder, mut server) = start();
+    terminate(&server).await;
+    server.terminate();
+    assert!(server.wait().success());
+    assert!(server.log().contains("stopped at once, the next start continues"));
+}
+
+/// A process that starts is not ended by the signal that its secrets have changed.
+#[tokio::test]
+async fn secrets_may_be_reloaded_during_the_start() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let ledger = format!("mysql://u:p@{}/x", silent.local_addr().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let keys = [("FLOODGATE__LEDGER__URL", &*ledger), ("FLOODGATE__TIER", "ledger")];
+    let mut starting = command(folder.path(), &["serve"], &keys).spawn().unwrap();
+    let _connection = silent.accept().await.unwrap();
+    let pid = Pid::from_child(&starting);
+    kill_process(pid, Signal::HUP).unwrap();
+    let ended = until("the end", async || starting.try_wait().unwrap()).await;
+    assert_eq!(ended.code(), Some(4), "{ended}: the ledger does not answer");
 }
 
 #[tokio::test]
