@@ -9,7 +9,7 @@ use super::admin::{AdminClient, Error, SECTIONS, ServerArgs};
 use super::answers;
 use super::common::Common;
 use super::exit::{CommandFailure, Exit};
-use super::output::{field, list, number};
+use super::output::{Output, field, list, number};
 use crate::config::Settings;
 use crate::domain::SaleId;
 use crate::runtime::clock;
@@ -89,7 +89,7 @@ pub async fn run(args: &AuditArgs, common: &Common) -> anyhow::Result<Exit> {
         }
         other => other?,
     };
-    output.data(&report, || render(&report))?;
+    output.data(&report, || render(&output, &report))?;
     Ok(verdict(&report))
 }
 
@@ -144,7 +144,7 @@ fn render_answers(report: &Json) -> String {
     shown
 }
 
-fn render(report: &Json) -> String {
+fn render(output: &Output, report: &Json) -> String {
     let count = |name: &str| field(report, name);
     let mut shown = match verdict(report) {
         Exit::Done => "every invariant holds".to_owned(),
@@ -181,7 +181,7 @@ fn render(report: &Json) -> String {
         shown.push_str(&format!("  judged    {invariant}: {text}\n"));
     }
     for note in list(report, "notes").iter().filter_map(Json::as_str) {
-        shown.push_str(&format!("  note      {note}\n"));
+        shown.push_str(&format!("  note      {}\n", output.with_flags(note)));
     }
     shown
 }

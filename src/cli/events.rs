@@ -73,7 +73,10 @@ pub async fn run(args: &EventsArgs, common: &Common) -> anyhow::Result<Exit> {
             return Ok(Exit::Done);
         }
         for event in page {
-            output.data(event, || render(event)).map_err(|error| not_written(error, &after))?;
+            let has_reader = output.data(event, || render(event));
+            if !has_reader.map_err(|error| not_written(error, &after))? {
+                return Ok(Exit::Done);
+            }
             after = field(event, "sequence");
         }
     }

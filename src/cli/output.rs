@@ -43,19 +43,25 @@ impl Output {
         shown
     }
 
-    /// Prints the command's result to stdout. A closed pipe (`| head`) is no failure.
+    /// Prints the command's result to stdout. False: its reader has gone (`| head`), which is no
+    /// failure. The text is shown as it is: it may have texts of others that name commands.
     ///
     /// # Errors
     /// The result is not written, or only a part of it.
-    pub fn data(&self, data: &impl Serialize, text: impl FnOnce() -> String) -> anyhow::Result<()> {
-        let shown = if self.json { serde_json::to_string(data)? } else { self.with_flags(&text()) };
+    pub fn data(
+        &self,
+        data: &impl Serialize,
+        text: impl FnOnce() -> String,
+    ) -> anyhow::Result<bool> {
+        let shown = if self.json { serde_json::to_string(data)? } else { text() };
         match write(&mut std::io::stdout().lock(), &shown) {
-            Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+            Err(error) => {
                 let problem = format!("the result cannot be written: {error}");
                 let remedy = "make room for it, or name another target, and repeat the command";
                 Err(CommandFailure::new(Exit::Unclear, problem, remedy).into())
             }
-            _ => Ok(()),
         }
     }
 

@@ -143,7 +143,7 @@ pub async fn run(args: &SaleArgs, common: &Common) -> anyhow::Result<Exit> {
         Verb::Show { sale_id } => return show(&client, &output, sale_id).await,
         Verb::List => {
             let sales = read_list(&client).await?;
-            output.data(&json!({ "sales": sales }), || render_list(&sales))?;
+            output.data(&json!({ "sales": sales }), || render_list(&output, &sales))?;
             return Ok(Exit::Done);
         }
     };
@@ -177,7 +177,7 @@ async fn show(client: &AdminClient, output: &Output, sale_id: &str) -> anyhow::R
         sale.insert("verbs".to_owned(), part(&verbs, "verbs"));
     }
     output.data(&sale, || {
-        [render_sale(&sale), render_funnel(&sale), render_verbs(&sale)].join("\n")
+        [render_sale(output, &sale), render_funnel(&sale), render_verbs(&sale)].join("\n")
     })?;
     Ok(Exit::Done)
 }
@@ -254,9 +254,9 @@ async fn read_list(client: &AdminClient) -> Result<Vec<Json>, Error> {
     }
 }
 
-fn render_list(sales: &[Json]) -> String {
+fn render_list(output: &Output, sales: &[Json]) -> String {
     if sales.is_empty() {
-        return "no sales; create one: floodgate sale create FILE".to_owned();
+        return output.with_flags("no sales; create one: floodgate sale create FILE");
     }
     let row = |sale| {
         let mut row = cells(sale, &["sale_id", "phase", "starts_at", "ends_at"]);
@@ -266,7 +266,7 @@ fn render_list(sales: &[Json]) -> String {
     table(&["SALE", "PHASE", "STARTS", "ENDS", "SKUS", "TITLE"], sales.iter().map(row))
 }
 
-fn render_sale(sale: &Json) -> String {
+fn render_sale(output: &Output, sale: &Json) -> String {
     let row = |sku: &Json| {
         let policy = sku.get("policy").map_or_else(
             || "-".to_owned(),
@@ -282,7 +282,8 @@ fn render_sale(sale: &Json) -> String {
     let skus = list(sale, "skus");
     let unknown = skus.iter().filter(|sku| sku.get("stock_unknown").is_some()).map(|sku| {
         let [id, why] = ["sku_id", "stock_unknown"].map(|name| field(sku, name));
-        format!("FREE of {id} is not known: {}\n", on_one_line(&why, WHY_CHARS))
+        let why = output.with_flags(&on_one_line(&why, WHY_CHARS));
+        format!("FREE of {id} is not known: {why}\n")
     });
     let unknown: String = unknown.collect();
     // In the gates; the funnel's `left` is of the ledger.
@@ -294,21 +295,21 @@ fn render_sale(sale: &Json) -> String {
         field(sale, "phase"),
         field(sale, "starts_at"),
         field(sale, "ends_at"),
-        render_retention(sale),
+        render_retention(output, sale),
         table(&heading, skus.iter().map(row)),
     )
 }
 
 /// Whether the sale is archived or purged; empty: neither.
-fn render_retention(sale: &Json) -> String {
+fn render_retention(output: &Output, sale: &Json) -> String {
     let Some(retention) = sale.get("retention") else { return String::new() };
     let state = field(retention, "state");
     if state == "kept" {
         return String::new();
     }
     let going_on = match state.as_str() {
-        "sealed" | "purging" => "; the same `floodgate sale purge` continues",
-        _ => "",
+        "sealed" | "purging" => output.with_flags("; the same `floodgate sale purge` continues"),
+        _ => String::new(),
     };
     let (since, digest) = (field(retention, "since"), field(retention, "archive_digest"));
     format!("{state} since {since}, archive {digest}{going_on}\n")

@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 use super::admin::{CALL_TIMEOUT, Error, ServerArgs};
 use super::common::Common;
 use super::exit::{CommandFailure, Exit};
-use super::output::{cells, field, list, number, on_one_line, table};
+use super::output::{Output, cells, field, list, number, on_one_line, table};
 
 /// Limit of one text outside the table, in characters.
 const TEXT_CHARS: usize = 200;
@@ -34,7 +34,7 @@ pub async fn run(args: &TraceArgs, common: &Common) -> anyhow::Result<Exit> {
     let (client, output) = args.server.connect(common)?;
     let path = ["requests", &args.request_id, "trace"];
     let trace = client.get(&path, CALL_TIMEOUT).await.map_err(with_remedy)?;
-    output.data(&trace, || render(&trace))?;
+    output.data(&trace, || render(&output, &trace))?;
     Ok(if unread_stages(&trace).is_empty() { Exit::Done } else { Exit::Unclear })
 }
 
@@ -60,7 +60,7 @@ fn unread_stages(trace: &Json) -> Vec<String> {
     unread.map(|stage| on_one_line(&field(stage, "stage"), TEXT_CHARS)).collect()
 }
 
-fn render(trace: &Json) -> String {
+fn render(output: &Output, trace: &Json) -> String {
     let named = [
         ("request", "request"),
         ("sale", "sale_id"),
@@ -80,7 +80,7 @@ fn render(trace: &Json) -> String {
     let took = number(trace, "took_ms");
     let took = took.map(|ms| format!("took {ms} ms from the click to the ledger\n"));
     let (named, table, took) = (named.join(", "), table(&heading, rows), took.unwrap_or_default());
-    format!("{named}\n\n{table}\n{took}{}\n", remedy(trace))
+    format!("{named}\n\n{table}\n{took}{}\n", output.with_flags(&remedy(trace)))
 }
 
 /// The operator's next step, by the request's last final stage, or by the stage it waits in.

@@ -106,7 +106,7 @@ pub async fn run(args: &DlqArgs, common: &Common) -> anyhow::Result<Exit> {
         Verb::Show { id } => {
             let answer = client.get(&["dead-letters", id], CALL_TIMEOUT).await;
             let dead_letter = answer.map_err(operation_failure)?;
-            output.data(&dead_letter, || render_dead_letter(&dead_letter))?;
+            output.data(&dead_letter, || render_dead_letter(&output, &dead_letter))?;
             return Ok(Exit::Done);
         }
         Verb::Replay(action) => (action, "replay"),

@@ -5,7 +5,7 @@
 use serde_json::Value as Json;
 
 use super::dead_letters;
-use crate::cli::output::{cells, field, list, number, on_one_line, table};
+use crate::cli::output::{Output, cells, field, list, number, on_one_line, table};
 
 /// Limit of one table cell, in characters.
 const CELL_CHARS: usize = 60;
@@ -48,7 +48,7 @@ fn without_middle(text: &str) -> String {
     on_one_line(text, half) + &on_one_line(&end, half)
 }
 
-pub(super) fn render_dead_letter(dead_letter: &Json) -> String {
+pub(super) fn render_dead_letter(output: &Output, dead_letter: &Json) -> String {
     let line = |name: &str| on_one_line(&field(dead_letter, name), LINE_CHARS);
     let mut shown = format!("dead letter {} ({})\n\n", line("id"), line("state"));
     for (title, name) in [
@@ -73,7 +73,7 @@ pub(super) fn render_dead_letter(dead_letter: &Json) -> String {
         shown.push_str(&format!("\n{}", table(&heading, rows)));
     }
     let next = match dead_letter.get("why_not").and_then(Json::as_str) {
-        None => format!("next: floodgate dlq replay {}", line("id")),
+        None => output.with_flags(&format!("next: floodgate dlq replay {}", line("id"))),
         Some(why) => format!("it cannot be replayed: {}", on_one_line(why, LINE_CHARS)),
     };
     format!("{shown}\n{next}\n")

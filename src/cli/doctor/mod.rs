@@ -123,6 +123,7 @@ impl Row {
 pub async fn run(common: &Common) -> anyhow::Result<Exit> {
     let (output, mut findings) = (common.output(), examine(common).await);
     for finding in &mut findings {
+        finding.detail = output.with_flags(&finding.detail);
         finding.remedy = output.with_flags(&finding.remedy);
     }
     output.data(&json!({ "findings": findings }), || render(&findings))?;

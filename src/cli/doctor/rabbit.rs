@@ -161,16 +161,22 @@ fn is_unconsumed(queue: &TopologyPart, is_open: bool) -> bool {
     queue.num_consumers == 0 && has_work
 }
 
+/// The queues that role `consumer` consumes: those of orders, and with `payment.queue` `payments`.
 fn consumers(queues: &[TopologyPart], open: Option<&str>, running: bool) -> Check {
-    let orders = || queues.iter().filter(|queue| queue.name.starts_with("orders."));
+    let is_of_role = |name: &str| name.starts_with("orders.") || name == "payments";
+    let of_role = || queues.iter().filter(|queue| is_of_role(&queue.name));
     let unconsumed: Vec<_> =
-        orders().filter(|queue| is_unconsumed(queue, open.is_some())).collect();
+        of_role().filter(|queue| is_unconsumed(queue, open.is_some())).collect();
     let names: Vec<&str> = unconsumed.iter().map(|queue| queue.name.as_str()).collect();
+    let remedy = if names.contains(&"payments") {
+        "start a process with role = \"consumer\" or \"all\" and the same payment.queue"
+    } else {
+        "start a process with role = \"consumer\" or \"all\""
+    };
     let names = names.join(", ");
-    let consumers: u64 = orders().map(|queue| queue.num_consumers).sum();
-    let ready: u64 = orders().map(|queue| queue.num_ready).sum();
+    let consumers: u64 = of_role().map(|queue| queue.num_consumers).sum();
+    let ready: u64 = of_role().map(|queue| queue.num_ready).sum();
     let stuck: u64 = unconsumed.iter().map(|queue| queue.num_ready).sum();
-    let remedy = "start a process with role = \"consumer\" or \"all\"";
     check("broker consumers")
         .when(stuck > 0)
         .warn(format!("{stuck} messages wait in {names} and no process consumes them"))

@@ -63,3 +63,15 @@ fn each_problem_is_exactly_one_finding() {
     });
     assert_problem(denied, "broker topology", Fail, "it differs -> delete it");
 }
+
+#[test]
+fn payment_events_without_a_consumer_are_a_finding() {
+    let mut facts = healthy();
+    facts.queues.push(part("payments", PartStatus::Matches, 2, 0));
+    let text = "2 messages wait in payments and no process consumes them -> start a process with \
+                role = \"consumer\" or \"all\" and the same payment.queue";
+    assert_problem(checks(&facts, None, false), "broker consumers", Warn, text);
+    assert_problem(checks(&facts, None, true), "broker consumers", Fail, text);
+    facts.queues[3] = part("payments", PartStatus::Matches, 2, 1);
+    assert_eq!(problems(checks(&facts, Some("spring"), true)), []);
+}

@@ -7,7 +7,8 @@ use utoipa::ToSchema;
 
 use crate::db::FeedEvent;
 use crate::domain::{
-    Failure, Order, OrderEvent, OrderState, Payment, PaymentState, Refusal, Sale, Sku,
+    Failure, Order, OrderEvent, OrderState, Payment, PaymentState, Refusal, Sale, SaleId, Sku,
+    SkuId,
 };
 use crate::runtime::clock::rfc3339;
 use crate::services::catalog::CatalogSale;
@@ -36,7 +37,7 @@ pub struct CloudEvent {
     /// The number of `sequence`.
     #[serde(skip)]
     pub feed_no: i64,
-    /// The routing key in the broker.
+    /// The routing key in the broker: `<type>.<sale>.<sku>`.
     #[serde(skip)]
     pub topic: String,
 }
@@ -134,7 +135,7 @@ impl CloudEvent {
             specversion: "1.0",
             id: format!("{request}.{version}"),
             source: format!("/floodgate/{installation}/{}", sale.id),
-            topic: format!("{kind}.{}.{}", sale.id, sku.id),
+            topic: topic(&kind, &sale.id, &sku.id),
             kind,
             subject: request.to_string(),
             time: rfc3339(at_ms),
@@ -144,6 +145,13 @@ impl CloudEvent {
             feed_no,
         }
     }
+}
+
+/// A routing key. Dots separate its words, so that a dot of an id is a `:`, which no id has; a
+/// longer escape would not fit into the 255 bytes of a key.
+fn topic(kind: &str, sale: &SaleId, sku: &SkuId) -> String {
+    let word = |id: &str| id.replace('.', ":");
+    format!("{kind}.{}.{}", word(sale.as_str()), word(sku.as_str()))
 }
 
 impl OrderEventData {
@@ -198,5 +206,24 @@ impl OrderEventData {
         };
         let (actor, reason) = (actor.to_owned(), Some(reason.to_owned()));
         Self { order: None, request: Some(request), payment: None, actor, reason }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::ids::TEXT_ID_BYTES_MAX;
+
+    fn topic_of(sale: &str, sku: &str) -> String {
+        topic("order.paid_unfulfilled", &sale.parse().unwrap(), &sku.parse().unwrap())
+    }
+
+    #[test]
+    fn each_pair_of_ids_has_its_own_routing_key() {
+        let keys = [("a.b", "c"), ("a", "b.c")].map(|(sale, sku)| topic_of(sale, sku));
+        assert_eq!(keys, ["order.paid_unfulfilled.a:b.c", "order.paid_unfulfilled.a.b:c"]);
+        // AMQP's limit.
+        let longest = format!("{}a", ".".repeat(TEXT_ID_BYTES_MAX - 1));
+        assert!(topic_of(&longest, &longest).len() <= 255);
     }
 }

@@ -1,13 +1,17 @@
 //! `floodgate events tail` against a server whose answers the test writes.
 
 use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::process::Stdio;
+use std::sync::mpsc;
 
 use serde_json::{Value as Json, json};
 
 use super::code;
 use super::scripted::{ScriptedApi, stderr};
 use crate::support::process::command;
+use crate::support::wait::until_true;
 
 fn event(number: u64) -> Json {
     let order = json!({
@@ -84,6 +88,32 @@ fn a_result_that_cannot_be_written_is_an_error_with_the_place_to_go_on() {
     assert_eq!(code(&output), 2, "{output:?}");
     let said = stderr(&output);
     assert!(said.contains("cannot be written") && said.contains("--after 2"), "{said}");
+}
+
+/// The second event comes once the reader has gone. The feed breaks off behind the last one.
+#[test]
+fn the_feed_ends_when_its_reader_has_gone() {
+    for more in [&["--follow"][..], &[]] {
+        let (gone, is_gone) = mpsc::channel();
+        let api = ScriptedApi::start(move |line| {
+            let after: u64 = line.split(['=', '&']).nth(1)?.parse().ok()?;
+            if after == 1 {
+                is_gone.recv().ok()?;
+            }
+            (after < 1_000).then(|| (200, json!([event(after + 1)])))
+        });
+        let words = [&["events", "tail", "--internal-url", &api.url], more].concat();
+        let mut tail = command(Path::new("/"), &words, &[]);
+        let mut tail = tail.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut line = String::new();
+        let mut reader = BufReader::new(tail.stdout.take().unwrap());
+        reader.read_line(&mut line).unwrap();
+        assert!(line.starts_with("1  "), "{line}");
+        drop(reader);
+        gone.send(()).unwrap();
+        until_true("the end of the command", || tail.try_wait().unwrap().is_some());
+        assert_eq!(tail.wait().unwrap().code(), Some(0), "{more:?}");
+    }
 }
 
 #[test]

@@ -16,6 +16,7 @@ mod doctor_mysql;
 mod doctor_rabbitmq;
 mod doctor_redis;
 mod events;
+mod next_steps;
 mod order_life;
 mod payments;
 mod sale_changes;
@@ -217,27 +218,6 @@ fn common_options_mean_the_same_before_and_behind_a_command() {
     }
     let between = run(path, &["sale", "--internal-url", &api.url, "list"]);
     assert_eq!(code(&between), 0, "{between:?}");
-}
-
-#[test]
-fn next_steps_have_the_flags_of_the_command_without_secrets() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path();
-    std::fs::write(path.join("own shop.toml"), "[http]\nworkers = 1\n").unwrap();
-    let token = "admin.token = s3cret-0123456789";
-    let given = ["--config", "own shop.toml", "--set", token, "--set", "role=all"];
-    let shown = "floodgate --config 'own shop.toml' --set role=all";
-    let api = scripted::ScriptedApi::always(200, serde_json::json!({}));
-    let pause = ["sale", "pause", "spring", "--internal-url", &api.url];
-    let output = run(path, &[&given[..], &pause].concat());
-    let next = format!("go on with: {shown} sale --internal-url {} open spring\n", api.url);
-    assert_eq!(scripted::stderr(&output), next);
-
-    let closed = ["sale", "list", "--internal-url", "http://127.0.0.1:1"];
-    let output = run(path, &[&given[..], &closed].concat());
-    let remedy = format!("with `{shown} serve`");
-    assert!(scripted::stderr(&output).contains(&remedy), "{output:?}");
-    assert!(scripted::stderr(&output).contains(&format!("`{shown} doctor`")), "{output:?}");
 }
 
 #[test]

@@ -31,6 +31,9 @@ use crate::support::servers::rabbitmq::RabbitMq;
 const EXCHANGE: &str = "fg.events";
 const LISTENER: &str = "listener";
 
+/// Its dot is no dot of a routing key.
+const SALE: &str = "spring.2030";
+
 /// More than a page of the publisher, so that a page ends within the row of a placement.
 const ORDERS: u64 = 600;
 
@@ -49,7 +52,7 @@ impl Fixture {
         let folder = tempfile::tempdir().unwrap();
         let file = SqliteLedger::open(&OpenOptions::new(folder.path().join("ledger.db"))).unwrap();
         let ledger = Arc::new(FaultyLedger::new(Arc::new(file)));
-        let sku = open_offer(&*ledger, "sale", ANY, 10_000).await;
+        let sku = open_offer(&*ledger, SALE, ANY, 10_000).await;
         let catalog = Arc::new(Catalog::default());
         ledger.sales().await.unwrap().iter().for_each(|sale| catalog.put(sale));
         let server = RabbitMq::start();
@@ -184,8 +187,8 @@ fn events_published_before_a_crash_come_again_and_none_is_missed() {
         fixture.healthy().run(&()).await.unwrap();
         assert_eq!(fixture.cursor().await, 1);
 
-        fixture.listen("order.*.sale.sku");
-        fixture.listen("request.*.sale.sku");
+        fixture.listen("order.*.spring:2030.sku");
+        fixture.listen("request.*.spring:2030.sku");
         fixture.place(2..=ORDERS).await;
         fixture.refuse(ORDERS + 1).await;
         for request in [3, 5] {
@@ -221,12 +224,12 @@ fn events_published_before_a_crash_come_again_and_none_is_missed() {
         assert!(received.iter().zip(&first).all(|((id, ..), earlier)| id == earlier));
         for (id, key, body) in &received {
             assert_eq!(body["id"], id.as_str());
-            assert_eq!(*key, format!("{}.sale.sku", body["type"].as_str().unwrap()));
-            assert_eq!(body["source"], "/floodgate/0a0b0c0d/sale");
+            assert_eq!(*key, format!("{}.spring:2030.sku", body["type"].as_str().unwrap()));
+            assert_eq!(body["source"], format!("/floodgate/0a0b0c0d/{SALE}"));
         }
         let last: Vec<_> = received.iter().rev().take(3).map(|(id, ..)| id.as_str()).collect();
         assert_eq!(last, ["5.1", "3.1", format!("{}.0", ORDERS + 1).as_str()]);
-        assert_eq!(received[received.len() - 3].1, "request.refused.sale.sku");
+        assert_eq!(received[received.len() - 3].1, "request.refused.spring:2030.sku");
         assert_ledger_holds(&*fixture.ledger).await;
     });
 }
