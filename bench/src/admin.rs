@@ -135,11 +135,19 @@ impl Admin {
         self.0.text(path, within).await.is_some()
     }
 
-    /// Audits one sale or the whole ledger; returns the first violations.
+    /// Audits one sale or the whole ledger, until every invariant could be checked; returns the first
+    /// violations.
     pub(crate) async fn audit(&self, sale: Option<&str>) -> anyhow::Result<Vec<String>> {
         let body = json!({ "sale_id": sale, "repair": false });
-        let verdict = self.0.post(&["audit"], &body, Some(AUDIT_TIMEOUT)).await;
-        violations(&verdict.context("audit")?)
+        let check = async || {
+            let verdict = self.0.post(&["audit"], &body, Some(AUDIT_TIMEOUT)).await;
+            let verdict = verdict.context("audit")?;
+            let could_tell = verdict.get("could_tell") == Some(&json!(true));
+            Ok((verdict, could_tell))
+        };
+        let (verdict, could_tell) = poll(CALL_TIMEOUT, check).await?;
+        ensure!(could_tell, "not every invariant could be checked: {:?}", verdict.get("notes"));
+        violations(&verdict)
     }
 
     /// The metrics in the text format.

@@ -14,15 +14,15 @@ use crate::support::process::{Server, command};
 use crate::support::servers::wrapped_redis::WrappedRedis;
 use crate::support::wait::until;
 
-/// Mounts a tmpfs of 6 MiB on the folder, fills half of it and executes the command.
+/// Mounts a tmpfs of 6 MiB on the folder, fills it but for a number of KiB and executes the command.
 const SCRIPT: &str = "mount -t tmpfs -o size=6m none \"$1\" && cd \"$1\" && \
-     dd if=/dev/zero of=filler bs=1024 count=3000 2>/dev/null && shift && exec \"$@\"";
+     dd if=/dev/zero of=filler bs=1024 count=$((6144 - $2)) 2>/dev/null && shift 2 && exec \"$@\"";
 
 /// Executes the command that is appended, in a user and mount namespace, which permits the mount.
-fn small_disk(folder: &Path) -> Command {
+fn small_disk(folder: &Path, free_kib: u32) -> Command {
     let mut confined = Command::new("unshare");
     confined.args(["--user", "--map-root-user", "--mount", "sh", "-c", SCRIPT, "sh"]);
-    confined.arg(folder);
+    confined.arg(folder).arg(free_kib.to_string());
     confined
 }
 
@@ -30,7 +30,7 @@ fn small_disk(folder: &Path) -> Command {
 fn confined(folder: &Path) -> Command {
     let keys = [("FLOODGATE__HTTP__ANSWER_DEADLINE_MS", "300")];
     let server = command(folder, &["serve"], &keys);
-    let mut confined = small_disk(folder);
+    let mut confined = small_disk(folder, 3_144);
     confined.arg(server.get_program()).args(server.get_args());
     for (name, value) in server.get_envs() {
         confined.envs(value.map(|value| (name, value)));
@@ -116,7 +116,7 @@ async fn buy_until_busy(server: &Server, at_most: u64) -> (u64, History) {
 #[test]
 fn a_redis_on_a_full_disk_sells_nothing_until_there_is_room() {
     let aof = ["--appendonly", "yes", "--appendfsync", "everysec"];
-    let redis = WrappedRedis::start(small_disk, &aof);
+    let redis = WrappedRedis::start(|folder| small_disk(folder, 1_144), &aof);
     let fixture = GateFixture::new();
     let server = fixture.server(&[("redis.url", &redis.url())]);
     tokio::runtime::Runtime::new().unwrap().block_on(async {

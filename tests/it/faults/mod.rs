@@ -39,7 +39,6 @@ mod payment_queue;
 mod payment_timer;
 mod payments;
 mod pipeline_amnesia;
-mod pipeline_backlog;
 mod pipeline_broker;
 mod pipeline_chaos;
 mod pipeline_cluster;

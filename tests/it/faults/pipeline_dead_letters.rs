@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
+use serde_json::Value as Json;
+
 use crate::support::gate::metric;
 use crate::support::pipeline::PipelineFixture;
 use crate::support::poison::{Intruder, dead_letter_of};
 use crate::support::shop::Shop;
-use crate::support::wait::{until, until_true_within};
+use crate::support::wait::until;
 
-/// The collector retries a dead letter that the ledger rejected after half a minute.
-const TRIED_AGAIN_MAX: Duration = Duration::from_secs(90);
-
-fn dead_letters_are_rejected(outbox: &str) {
-    let fixture = PipelineFixture::new(outbox);
+#[test]
+fn dead_letters_without_room_wait() {
+    let fixture = PipelineFixture::new("list");
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let server = fixture.server("all", &[]);
         let mut shop = Shop::open(server.internal, 5_000).await;
@@ -31,7 +31,7 @@ fn dead_letters_are_rejected(outbox: &str) {
         // The ledger rejects dead letters and still accepts orders.
         fixture.mariadb.sql("RENAME TABLE dead_letters TO set_aside");
         let third = intruder.publish_junk(3).await;
-        intruder.write(&fixture, outbox, 0, b"no entry");
+        intruder.write(&fixture, "list", 0, b"no entry");
         shop.sell(server.public, 500).await;
         until("a rejection for each source", async || {
             let refused = metric(server.internal, "floodgate_dead_letters_refused", "").await;
@@ -41,21 +41,16 @@ fn dead_letters_are_rejected(outbox: &str) {
         let key = intruder.outbox_key(0).replace("outbox", "dead");
         assert_eq!(fixture.redis.text(&["LLEN", &key]), "1", "the entry was not collected");
         fixture.mariadb.sql("RENAME TABLE set_aside TO dead_letters");
-        until_true_within(TRIED_AGAIN_MAX, "all dead letters in the ledger", || {
-            fixture.open_dead_letters(server.internal).len() == 4
-        });
+        // The collector tries a dead letter that the ledger rejected again after half a minute.
+        let open = format!("http://{}/admin/v1/dead-letters?state=open", server.internal);
+        until("all dead letters in the ledger", async || {
+            tokio::time::sleep(Duration::from_millis(250)).await;
+            let page: Json = reqwest::get(&open).await.unwrap().json().await.unwrap();
+            (page["dead_letters"].as_array().unwrap().len() == 4).then_some(())
+        })
+        .await;
         dead_letter_of(&fixture, &server, &third, "").await;
         dead_letter_of(&fixture, &server, b"no entry", "").await;
         shop.check(&fixture, server.internal).await;
     });
-}
-
-#[test]
-fn dead_letters_without_room_wait_with_a_list() {
-    dead_letters_are_rejected("list");
-}
-
-#[test]
-fn dead_letters_without_room_wait_with_a_stream() {
-    dead_letters_are_rejected("stream");
 }

@@ -213,7 +213,7 @@ fn the_ledgers_in_a_file_and_in_mariadb_answer_alike() {
     let options = MysqlOptions { clock: clock(), ..server.options() };
     let mariadb = MysqlLedger::open(&options).unwrap();
     let number = AtomicU64::new(0);
-    let cases = num_cases().div_ceil(u32::try_from(SIDE_BY_SIDE).unwrap());
+    let cases = num_cases().div_ceil(4 * u32::try_from(SIDE_BY_SIDE).unwrap());
     check(cases, &vec(sequence(LONG), SIDE_BY_SIDE), |sequences| {
         let ledgers = [&file as &dyn Ledger, &mariadb];
         run(async {

@@ -158,10 +158,20 @@ pub fn purchases(buyers: std::ops::Range<u64>) -> Vec<Purchase> {
 
 /// The count of a funnel stage of the sale `sale`; `None` if the server could not count it.
 pub async fn try_stage(internal: SocketAddr, stage: &str) -> Option<u64> {
+    try_stages(internal, [stage]).await.map(|[count]| count)
+}
+
+/// The counts of several stages at one time.
+pub async fn try_stages<const N: usize>(
+    internal: SocketAddr,
+    names: [&str; N],
+) -> Option<[u64; N]> {
     let url = format!("http://{internal}/admin/v1/sales/sale/funnel");
     let funnel: Json = reqwest::get(url).await.ok()?.json().await.ok()?;
     let stages = funnel["stages"].as_array()?;
-    stages.iter().find(|found| found["stage"] == stage)?["count"].as_u64()
+    let count = |name| stages.iter().find(|found| found["stage"] == name)?["count"].as_u64();
+    let counts: Vec<u64> = names.into_iter().map(count).collect::<Option<_>>()?;
+    counts.try_into().ok()
 }
 
 /// The sum of a metric over all its labels that contain `label`.

@@ -9,7 +9,7 @@ use serde_json::Value as Json;
 use tempfile::TempDir;
 
 use super::crowd::{History, Verdict};
-use super::gate::{PATIENT, assert_holds_at_rest, try_stage};
+use super::gate::{PATIENT, assert_holds_at_rest, try_stages};
 use super::orders::{Orders, orders_in};
 use super::process::{Server, command};
 use super::servers::mariadb::MariaDb;
@@ -156,18 +156,14 @@ impl PipelineFixture {
 
     /// Waits until every accepted request has its outcome.
     pub async fn drained(&self, internal: SocketAddr) {
-        let mut last = Vec::new();
+        let mut last = [u64::MAX; 4];
         until("every accepted request to have its outcome", async || {
-            let mut counts = Vec::new();
-            for stage in IN_FLIGHT_STAGES {
-                counts.push((stage, try_stage(internal, stage).await?));
-            }
-            let ended = counts.iter().all(|(_, count)| *count == 0);
+            let counts = try_stages(internal, IN_FLIGHT_STAGES).await?;
             if counts != last {
-                println!("{counts:?}");
+                println!("{IN_FLIGHT_STAGES:?}: {counts:?}");
                 last = counts;
             }
-            ended.then_some(())
+            (counts == [0; 4]).then_some(())
         })
         .await;
     }

@@ -36,10 +36,11 @@ fn named_backends(files: &[File]) -> Vec<Finding> {
             findings.push(Finding::new(folder, 1, format!("no `trait {port}`: see PORTS in tidy")));
         }
         let outside = codes.iter().filter(|(path, _)| !path.starts_with(folder));
+        let backends = backends(port, &inside);
         for (path, code) in outside.filter(|(path, _)| !path.starts_with(CHOOSER)) {
-            for name in backends(port, &inside) {
+            for name in &backends {
                 let what = format!("names the backend `{name}`: only {CHOOSER} chooses");
-                let used = rust::words(code, &name);
+                let used = rust::words(code, name);
                 findings.extend(used.map(|at| Finding::at(path, code, at, &what)));
             }
         }

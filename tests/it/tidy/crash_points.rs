@@ -38,14 +38,10 @@ fn name(rest: &str) -> Option<&str> {
     (is_plain && !name.is_empty() && !text.trim().is_empty()).then_some(name)
 }
 
-/// Whether a fault test names the crash point, alone or as the prefix of a test's name.
+/// Whether a fault test names the crash point, in its comment or as the prefix of its own name.
 fn is_tested(name: &str, faults: &[File]) -> bool {
-    let names = |text: &str| {
-        text.match_indices(name).any(|(at, _)| {
-            let after = text[at + name.len()..].chars().next();
-            !text[..at].ends_with(rust::is_word) && !after.is_some_and(char::is_alphanumeric)
-        })
-    };
+    let (in_comment, as_prefix) = (format!("`{name}`"), format!("\nfn {name}_"));
+    let names = |text: &str| text.contains(&in_comment) || text.contains(&as_prefix);
     faults.is_empty() || faults.iter().any(|file| names(&file.text))
 }
 
@@ -65,13 +61,16 @@ fn a_named_and_tested_crash_point_is_no_finding() {
     let source =
         "fn f() {\n    // Crash here [taken]: units are taken;\n    // the gate gives back.\n}";
     assert_eq!(found(source, "/// Crash point `taken`.\nfn t() {}"), 0);
-    assert_eq!(found(source, "fn taken_units_come_back() {}"), 0);
+    assert_eq!(found(source, "#[test]\nfn taken_units_come_back() {}"), 0);
 }
 
 #[test]
 fn a_planted_crash_point_without_a_test_is_found() {
     assert_eq!(
-        found("// Crash here [taken]: units are taken.", "fn untaken_units() { takenness() }"),
+        found(
+            "// Crash here [taken]: units are taken.",
+            "fn untaken_units() { let taken = 1; }\n    fn taken_units() {}"
+        ),
         1
     );
 }

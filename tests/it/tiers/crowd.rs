@@ -12,8 +12,8 @@ use crate::support::orders::orders_in;
 use crate::support::wait::until;
 
 const STOCK: u32 = 100;
-const BUYERS: u64 = 5_000;
-const REQUESTS: usize = 20_000;
+const BUYERS: u64 = 1_250;
+const REQUESTS: usize = 5_000;
 const CONNECTIONS: usize = 200;
 
 /// About four requests per buyer: repeats of one purchase, or of two purchases if the policy allows
