@@ -135,8 +135,8 @@ impl Admin {
         self.0.text(path, within).await.is_some()
     }
 
-    /// Audits one sale or the whole ledger, until every invariant could be checked; returns the first
-    /// violations.
+    /// Audits one sale or the whole ledger, until every invariant could be checked; returns the
+    /// first violations.
     pub(crate) async fn audit(&self, sale: Option<&str>) -> anyhow::Result<Vec<String>> {
         let body = json!({ "sale_id": sale, "repair": false });
         let check = async || {

@@ -14,7 +14,7 @@ use crate::support::process::{Server, command};
 use crate::support::servers::wrapped_redis::WrappedRedis;
 use crate::support::wait::until;
 
-/// Mounts a tmpfs of 6 MiB on the folder, fills it but for a number of KiB and executes the command.
+/// Mounts a tmpfs of 6 MiB on the folder, fills it but for some KiB and executes the command.
 const SCRIPT: &str = "mount -t tmpfs -o size=6m none \"$1\" && cd \"$1\" && \
      dd if=/dev/zero of=filler bs=1024 count=$((6144 - $2)) 2>/dev/null && shift 2 && exec \"$@\"";
 

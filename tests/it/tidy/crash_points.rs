@@ -93,5 +93,5 @@ fn a_planted_crash_point_without_a_name_or_a_story_is_found() {
 #[test]
 fn a_name_that_is_planted_twice_is_found() {
     let twice = "// Crash here [taken]: one.\n\n// Crash here [taken]: two.";
-    assert_eq!(found(twice, "taken"), 1);
+    assert_eq!(found(twice, "/// `taken`."), 1);
 }
