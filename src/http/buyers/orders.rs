@@ -87,9 +87,6 @@ fn view_of(state: &HttpState, order: &Order, replaced_by: Option<OrderKey>) -> O
     let (listed, sku) = state.deps.catalog.of_sku(order.sku)?;
     let sign = |request| state.deps.request_ids.sign(request, &listed.sale.id, sku.no, order.buyer);
     let mut view = OrderView::from_ledger(&sign(order.request), &listed, &sku, order);
-    view.currency = Some(listed.sale.currency.to_string());
-    view.sale_title = Some(listed.sale.title.clone());
-    view.sku_title = Some(sku.title.clone());
     view.replaced_by = replaced_by.map(|successor| sign(successor.request));
     Some(view)
 }

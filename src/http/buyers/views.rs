@@ -189,13 +189,10 @@ pub struct OrderView {
     pub quantity: u32,
     /// Price times quantity.
     pub amount: i64,
-    /// Of `amount`, ISO 4217. As both titles only in `GET /v1/orders` and after a cancellation.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub currency: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub sale_title: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub sku_title: Option<String>,
+    /// Of `amount`, ISO 4217. Lists of sales have a sale only for a day after its end.
+    pub currency: String,
+    pub sale_title: String,
+    pub sku_title: String,
     pub state: OrderState,
     /// When the request arrived.
     pub placed_at: String,
@@ -236,9 +233,9 @@ impl OrderView {
             buyer_id: buyer.to_string(),
             quantity,
             amount,
-            currency: None,
-            sale_title: None,
-            sku_title: None,
+            currency: listed.sale.currency.to_string(),
+            sale_title: listed.sale.title.clone(),
+            sku_title: sku.title.clone(),
             state,
             placed_at: rfc3339(placed_at_ms),
             pay_by: pay_by_ms.map(rfc3339),
