@@ -21,7 +21,7 @@ part 'actors' 10050 src/actors
 part 'ledger' 10200 src/db
 part 'rules and services' 9600 src/domain src/services
 part 'payment providers' 1700 src/payment
-part 'front door' 12200 src/http src/tickets src/limits
+part 'front door' 12150 src/http src/tickets src/limits
 part 'command line and settings' 9850 src/cli src/config
 part 'process, network, metrics' 3500 src/runtime src/observe src/net src/tier ':(glob)src/*.rs'
 row 'lines in crates/ and bench/' "$(lines crates bench)" 7450
