@@ -86,7 +86,7 @@ pub fn run(settings: Settings, ready: impl FnOnce(BoundAddresses)) -> Result<(),
 }
 
 /// Runs the server until the future of `listen` completes or a component is down, which is the
-/// error; blocks.
+/// error; blocks. Another future of `listen` ends the shutdown.
 fn run_until<S: Future<Output = ()>>(
     settings: Settings,
     ready: impl FnOnce(BoundAddresses),
@@ -119,8 +119,7 @@ fn run_until<S: Future<Output = ()>>(
     ended.and(ended_threads)
 }
 
-/// Listens for SIGTERM and SIGINT, from now on: one that arrives during the start ends it, a second
-/// one ends the shutdown.
+/// Listens for SIGTERM and SIGINT, from now on: one that arrives during the start ends it.
 pub(crate) fn terminated() -> Result<impl Future<Output = ()>, Error> {
     let mut terminate = listen_for(SignalKind::terminate())?;
     let mut interrupt = listen_for(SignalKind::interrupt())?;

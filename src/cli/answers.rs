@@ -274,9 +274,9 @@ impl RecordReader<'_> {
             let reader = tier::envelope_reader(self.ledger).await?;
             for (dead_letter, body) in dead_letters {
                 for intent in replay::intents_held_by(&dead_letter, body, &reader) {
-                    let offers =
-                        sales.iter().flat_map(|sale| sale.skus.iter().map(move |sku| (sale, sku)));
-                    let found = offers.into_iter().find(|(_, sku)| sku.no == intent.sku);
+                    let found = sales.iter().find_map(|sale| {
+                        Some((sale, sale.skus.iter().find(|sku| sku.no == intent.sku)?))
+                    });
                     let Some((sale, sku)) = found else { continue };
                     let buyers = self.buyers.get(sale.id.as_str());
                     if buyers.is_some_and(|buyers| buyers.contains(&intent.buyer.get())) {

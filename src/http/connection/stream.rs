@@ -41,8 +41,8 @@ pub const WRITE_MAX: Duration = Duration::from_secs(10);
 /// Bytes that a peer must take within [`WRITE_MAX`].
 pub const PROGRESS: usize = 16 * 1024;
 
-/// Most bytes that are read without a finished write: above the largest
-/// `http.body_max_bytes`, with its head.
+/// Most bytes that are read without a finished write: above the largest `http.body_max_bytes`
+/// with its head.
 pub const BYTES_MAX: usize = 512 * 1024;
 
 /// Longest time for a client to take the rest of its answer and close its half of a connection,

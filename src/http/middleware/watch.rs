@@ -3,14 +3,13 @@
 
 use actix_web::body::{BoxBody, MessageBody};
 use actix_web::dev::{ServiceRequest, ServiceResponse};
-use actix_web::http::Method;
 use actix_web::http::header::{CACHE_CONTROL, HeaderMap, HeaderName, HeaderValue};
 use actix_web::middleware::Next;
 use actix_web::{Error, HttpMessage, HttpRequest, HttpResponse};
 
 use super::problem::{NO_SNIFF, Problem, ProblemCode};
 use super::trace_context::{TRACEPARENT, TraceContext};
-use crate::http::operators::auth::Operator;
+use crate::http::operators::auth::{Operator, only_reads};
 use crate::http::routes::RouteAccess;
 use crate::http::state::{HttpState, State};
 use crate::observe::metrics::{RouteLabel, RouteStatus};
@@ -56,16 +55,12 @@ pub async fn watch(
     request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,
 ) -> Result<ServiceResponse<BoxBody>, Error> {
-    let is_verb = access == RouteAccess::Admin && changes(request.method());
+    let is_verb = access == RouteAccess::Admin && !only_reads(request.method());
     let answer = run(route, access, request, next);
     if !is_verb {
         return answer.await;
     }
     run_to_end(answer).await.unwrap_or_else(|| Err(Problem::from(ProblemCode::Internal).into()))
-}
-
-fn changes(method: &Method) -> bool {
-    !matches!(*method, Method::GET | Method::HEAD)
 }
 
 async fn run(
@@ -130,7 +125,7 @@ fn protect(headers: &mut HeaderMap, access: RouteAccess) {
 fn log_verb(answer: &ServiceResponse, trace: &TraceContext) {
     let (request, extensions) = (answer.request(), answer.request().extensions());
     let (method, path) = (request.method(), request.path());
-    if changes(method)
+    if !only_reads(method)
         && let Some(operator) = extensions.get::<Operator>()
     {
         let (operator, trace_id) = (&*operator.name, trace.trace);

@@ -47,13 +47,18 @@ pub struct Operator {
     pub scope: AdminScope,
 }
 
+/// Whether a call of an operator changes nothing.
+pub fn only_reads(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD)
+}
+
 impl Operator {
     /// Judges a call of a route: `GET` and audits need the scope `read`, all others `operate`.
     ///
     /// # Errors
     /// `forbidden`.
     pub fn check(&self, method: &Method, route: &str) -> Result<(), Problem> {
-        let reads = matches!(*method, Method::GET | Method::HEAD) || AUDITS.contains(&route);
+        let reads = only_reads(method) || AUDITS.contains(&route);
         if reads { Ok(()) } else { self.check_operate() }
     }
 

@@ -5,8 +5,6 @@ use std::time::Duration;
 use diesel::connection::SimpleConnection;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value as Json, json};
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
 use tokio::time::sleep;
 
 use super::dead_letters::{connect, get, ids, packed, post, store};
@@ -278,21 +276,8 @@ async fn a_verb_whose_caller_hangs_up_is_carried_out_and_recorded() {
     let mut ledger = connect(&app);
     let rest = bulk(&json!({"state": "open"}), 2).to_string();
     for (path, body, num_parked) in [("3/park", "{}", 1), ("park", &*rest, 3)] {
-        let call = format!(
-            "POST /admin/v1/dead-letters/{path} HTTP/1.1\r\nHost: {}\r\n\
-             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-            app.internal,
-            body.len(),
-        );
         until("a record of every dead letter", async || {
-            // The first change waits for the lock while the caller hangs up.
-            ledger.batch_execute("BEGIN IMMEDIATE").unwrap();
-            let mut caller = TcpStream::connect(app.internal).await.unwrap();
-            caller.write_all(call.as_bytes()).await.unwrap();
-            sleep(Duration::from_millis(200)).await;
-            drop(caller);
-            sleep(Duration::from_millis(200)).await;
-            ledger.batch_execute("ROLLBACK").unwrap();
+            app.hang_up(&mut ledger, &format!("/dead-letters/{path}"), body).await;
             for _ in 0..20 {
                 let recorded = verbs(&app, "").await;
                 if recorded.iter().filter(|[_, verb, ..]| verb == "park").count() == num_parked {

@@ -2,14 +2,11 @@
 
 use std::time::Duration;
 
-use diesel::connection::SimpleConnection;
 use diesel::{Connection, SqliteConnection};
 use floodgate::config::Tier;
 use floodgate::runtime::clock::wall_ms;
 use reqwest::{Method, Response};
 use serde_json::{Value as Json, json};
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
 use tokio::time::sleep;
 
 use super::{Case, cases, fresh, one_per_buyer, problem, selling, unlimited};
@@ -278,16 +275,7 @@ async fn a_verb_whose_caller_hangs_up_is_carried_out() {
     app.open_sale("sale", one_per_buyer(), 5, 1).await;
     let mut shell = SqliteConnection::establish(&file).unwrap();
     until("a paused sale", async || {
-        // The ledger waits for the lock while the caller hangs up.
-        shell.batch_execute("BEGIN IMMEDIATE").unwrap();
-        let mut caller = TcpStream::connect(app.internal).await.unwrap();
-        let pause =
-            format!("POST /admin/v1/sales/sale/pause HTTP/1.1\r\nHost: {}\r\n\r\n", app.internal);
-        caller.write_all(pause.as_bytes()).await.unwrap();
-        sleep(Duration::from_millis(200)).await;
-        drop(caller);
-        sleep(Duration::from_millis(200)).await;
-        shell.batch_execute("ROLLBACK").unwrap();
+        app.hang_up(&mut shell, "/sales/sale/pause", "{}").await;
         for _ in 0..20 {
             let (_, sale) = app.get("/v1/sales/sale", 1).await;
             if sale["phase"] == "paused" {

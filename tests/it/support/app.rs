@@ -2,13 +2,19 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
+use diesel::connection::SimpleConnection;
+use diesel::prelude::*;
 use floodgate::app::AppThread;
 use floodgate::config::{Settings, Tier};
 use floodgate::runtime::clock::wall_ms;
 use reqwest::{Client, Response, StatusCode};
 use serde_json::{Value as Json, json};
 use tempfile::TempDir;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::time::sleep;
 
 use super::admin;
 use super::servers::mariadb::MariaDb;
@@ -107,6 +113,23 @@ impl TestApp {
 
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.public)
+    }
+
+    /// Sends a verb of an operator, and hangs up while `ledger` keeps it waiting for its lock.
+    pub async fn hang_up(&self, ledger: &mut SqliteConnection, path: &str, body: &str) {
+        let call = format!(
+            "POST /admin/v1{path} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            self.internal,
+            body.len(),
+        );
+        ledger.batch_execute("BEGIN IMMEDIATE").unwrap();
+        let mut caller = TcpStream::connect(self.internal).await.unwrap();
+        caller.write_all(call.as_bytes()).await.unwrap();
+        sleep(Duration::from_millis(200)).await;
+        drop(caller);
+        sleep(Duration::from_millis(200)).await;
+        ledger.batch_execute("ROLLBACK").unwrap();
     }
 
     /// Calls the admin API until the call succeeds, as [`admin::call`]. Without a body: `GET`.
