@@ -93,5 +93,5 @@ impl GateTier {
 
 /// Starts a RabbitMQ with default settings.
 pub(crate) fn rabbit(harness: &Harness<'_>) -> anyhow::Result<Server> {
-    rabbitmq::start(&harness.args.parent(), harness.scratch.path(), "", "[].")
+    rabbitmq::start(&harness.args.parent(), harness.scratch.path(), "", &[])
 }

@@ -1,7 +1,7 @@
 //! Folders of servers. A data folder that takes long to create is created once and then copied.
 
 use std::fs::{self, File};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, ensure};
@@ -13,27 +13,26 @@ pub fn folder(parent: &Path) -> anyhow::Result<TempDir> {
     folder.with_context(|| format!("cannot create a folder in {}", parent.display()))
 }
 
-/// Copies the empty data folder of a server version to `target`. `create` fills it for the first
-/// server of that version; later ones, of any process, find it in `cache`.
-pub(crate) fn copy_empty(
+/// The path of what servers of one version share, below `cache`. `create` makes it at that path for
+/// the first server of that version; later ones, of any process, find it.
+pub(crate) fn cached(
     cache: &Path,
+    kind: &str,
     version: &str,
     create: impl FnOnce(&Path) -> anyhow::Result<()>,
-    target: &Path,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<PathBuf> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '.';
     let name = version.trim().replace(|c: char| !is_plain(c), "-");
-    let data = cache.join(format!("data-{}", name.trim_matches('-')));
-    let lock = File::create(data.with_extension("lock"))?;
+    let path = cache.join(format!("{kind}-{}", name.trim_matches('-')));
+    let lock = File::create(path.with_extension("lock"))?;
     lock.lock()?;
-    if !data.exists() {
-        let fresh = data.with_extension("fresh");
+    if !path.exists() {
+        let fresh = path.with_extension("fresh");
         drop(fs::remove_dir_all(&fresh));
         create(&fresh)?;
-        fs::rename(&fresh, &data)?;
+        fs::rename(&fresh, &path)?;
     }
-    drop(lock);
-    copy(&data, target)
+    Ok(path)
 }
 
 /// Copies a folder with owners and rights.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
-use crate::data::{copy_empty, folder, run};
+use crate::data::{cached, copy, folder, run};
 use crate::port::Port;
 use crate::process::temporary;
 use crate::server::{Launch, Server, find_program};
@@ -20,7 +20,8 @@ pub fn start(parent: &Path, cache: &Path, settings: &[&str]) -> anyhow::Result<S
     let (program, version) = find_program("mariadbd", "mariadb-server")?;
     let (folder, port) = (folder(parent)?, Port::claim()?);
     let temporary = temporary(folder.path())?;
-    copy_empty(cache, &version, |data| install(data, &temporary), &folder.path().join("data"))?;
+    let empty = cached(cache, "data", &version, |data| install(data, &temporary))?;
+    copy(&empty, &folder.path().join("data"))?;
     fs::write(folder.path().join("init.sql"), first_statements())?;
     let file = |name: &str| folder.path().join(name).display().to_string();
     let mut arguments = vec![

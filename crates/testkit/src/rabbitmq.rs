@@ -4,14 +4,14 @@
 use std::fs::{self, Permissions};
 use std::mem;
 use std::net::{SocketAddr, TcpStream};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, ensure};
 use tempfile::TempDir;
 
-use crate::data::{copy, copy_empty, folder, run};
+use crate::data::{cached, copy, folder, run};
 use crate::port::Port;
 use crate::process::{Process, command, wait};
 use crate::server::{Launch, MissingProgram, Server};
@@ -24,23 +24,26 @@ const NODE: &str = "floodgate@localhost";
 /// Schedulers without busy waiting: spinning would take CPU time from the other processes.
 const RUNTIME: &str = "+sbwt none +sbwtdcpu none +sbwtdio none \
                        -kernel inet_dist_use_interface {127,0,0,1}";
-const SETTINGS: &str = "\
-loopback_users = none
-vm_memory_high_watermark.relative = 0.6
-disk_free_limit.absolute = 50MB
-log.console = false
-log.file.level = info
-";
+/// Settings of every node, as Erlang terms: `rabbitmq.conf` would have to be translated first.
+const SETTINGS: &str = "{loopback_users, []}, {vm_memory_high_watermark, 0.6}, \
+                        {disk_free_limit, 50000000}, \
+                        {log, [{console, [{enabled, false}]}, {file, [{level, info}]}]}";
 
-/// Starts an empty broker; `runtime` are further arguments of the Erlang runtime, `advanced` is the
-/// advanced configuration. Its folder is created in `parent`; empty data is kept in `cache`.
-pub fn start(parent: &Path, cache: &Path, runtime: &str, advanced: &str) -> anyhow::Result<Server> {
-    let program = program("rabbitmq-server")?;
+/// Starts an empty broker; `runtime` are further arguments of the Erlang runtime, `settings` further
+/// settings of `rabbit`, each an Erlang term. Its folder is created in `parent`; empty data is kept
+/// in `cache`.
+pub fn start(
+    parent: &Path,
+    cache: &Path,
+    runtime: &str,
+    settings: &[&str],
+) -> anyhow::Result<Server> {
+    let (program, version) = program_of_home(cache)?;
     let start_in = |folder: TempDir| {
         let (mapper, epmd) = start_epmd(folder.path())?;
         let (cookie, mapper_port) = (cookie(), mapper.number());
         let node =
-            Node { program: &program, name: NODE, cookie: &cookie, mapper_port, runtime, advanced };
+            Node { program: &program, name: NODE, cookie: &cookie, mapper_port, runtime, settings };
         node.start(folder, (vec![mapper], Some(epmd)))
     };
     let create = |fresh: &Path| {
@@ -49,30 +52,27 @@ pub fn start(parent: &Path, cache: &Path, runtime: &str, advanced: &str) -> anyh
         server.kill();
         copy(&server.folder().join("data"), fresh)
     };
-    // The folder of the package has the version in its name.
-    let version = fs::canonicalize(&program)?.display().to_string();
     let folder = folder(parent)?;
-    copy_empty(cache, &version, create, &folder.path().join("data"))?;
+    copy(&cached(cache, "data", &version, create)?, &folder.path().join("data"))?;
     start_in(folder)
 }
 
 /// Starts a cluster of empty nodes. The first one's folder has what they share.
-pub fn start_cluster(parent: &Path, count: usize, runtime: &str) -> anyhow::Result<Vec<Server>> {
-    let (program, cookie) = (program("rabbitmq-server")?, cookie());
+pub fn start_cluster(
+    parent: &Path,
+    cache: &Path,
+    count: usize,
+    runtime: &str,
+) -> anyhow::Result<Vec<Server>> {
+    let ((program, _), cookie) = (program_of_home(cache)?, cookie());
     let folders: Vec<TempDir> = (0..count).map(|_| folder(parent)).collect::<Result<_, _>>()?;
     let (mapper, epmd) = start_epmd(folders.first().context("no node")?.path())?;
     let mapper_port = mapper.number();
     let (mut shared, mut servers) = ((vec![mapper], Some(epmd)), Vec::new());
     for (number, folder) in folders.into_iter().enumerate() {
         let name = format!("floodgate{number}@localhost");
-        let node = Node {
-            program: &program,
-            name: &name,
-            cookie: &cookie,
-            mapper_port,
-            runtime,
-            advanced: "[].",
-        };
+        let (program, name, cookie, settings) = (&*program, &*name, &*cookie, &[][..]);
+        let node = Node { program, name, cookie, mapper_port, runtime, settings };
         let server = node.start(folder, mem::take(&mut shared))?;
         if number > 0 {
             ctl(&server, &["stop_app"])?;
@@ -82,6 +82,33 @@ pub fn start_cluster(parent: &Path, count: usize, runtime: &str) -> anyhow::Resu
         servers.push(server);
     }
     Ok(servers)
+}
+
+/// The program of a copy of the package's home without its optional plugins, and its version.
+///
+/// Erlang looks for each module in every folder below `plugins`: forty that stay off cost half of
+/// the CPU time of a start. A node finds its home by the real path of its script.
+fn program_of_home(cache: &Path) -> anyhow::Result<(String, String)> {
+    let scripts = fs::canonicalize(program("rabbitmq-server")?)?;
+    let package = scripts.parent().and_then(Path::parent).context("a program without a home")?;
+    // The folder of the package has the version in its name.
+    let version = package.display().to_string();
+    let home = cached(cache, "home", &version, |home| {
+        fs::create_dir_all(home.join("plugins"))?;
+        copy(&package.join("sbin"), &home.join("sbin"))?;
+        symlink(package.join("escript"), home.join("escript"))?;
+        for plugin in fs::read_dir(package.join("plugins"))? {
+            let plugin = plugin?;
+            let name = plugin.file_name().display().to_string();
+            let is_optional =
+                name.starts_with("rabbitmq_") && !name.starts_with("rabbitmq_prelaunch");
+            if !is_optional {
+                symlink(plugin.path(), home.join("plugins").join(name))?;
+            }
+        }
+        Ok(())
+    })?;
+    Ok((home.join("sbin/rabbitmq-server").display().to_string(), version))
 }
 
 fn cookie() -> String {
@@ -105,7 +132,7 @@ struct Node<'a> {
     cookie: &'a str,
     mapper_port: u16,
     runtime: &'a str,
-    advanced: &'a str,
+    settings: &'a [&'a str],
 }
 
 impl Node<'_> {
@@ -121,8 +148,8 @@ impl Node<'_> {
         fs::write(&cookie, self.cookie)?;
         fs::set_permissions(&cookie, Permissions::from_mode(0o400))?;
         fs::write(file("plugins"), "[].")?;
-        fs::write(file("rabbitmq.conf"), SETTINGS)?;
-        fs::write(file("advanced.config"), self.advanced)?;
+        let settings = [&[SETTINGS], self.settings].concat().join(", ");
+        fs::write(file("advanced.config"), format!("[{{rabbit, [{settings}]}}].\n"))?;
         let (port, distribution) = (Port::claim()?, Port::claim()?);
         let launch = Launch {
             program: self.program.to_owned(),
@@ -156,7 +183,7 @@ impl Node<'_> {
             ("RABBITMQ_MNESIA_BASE", file("data")),
             ("RABBITMQ_LOG_BASE", file("log")),
             ("RABBITMQ_ENABLED_PLUGINS_FILE", file("plugins")),
-            ("RABBITMQ_CONFIG_FILE", file("rabbitmq.conf")),
+            ("RABBITMQ_CONFIG_FILE", file("none")),
             ("RABBITMQ_ADVANCED_CONFIG_FILE", file("advanced.config")),
             ("RABBITMQ_CONF_ENV_FILE", file("none")),
             // The script replaces itself by the node instead of waiting for it.

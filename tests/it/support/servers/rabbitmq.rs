@@ -18,7 +18,7 @@ use crate::support::wait::until_true;
 const RUNTIME: &str = "+S 2:2";
 
 /// Unconfirmed dead letters are retried after 500 ms instead of three minutes.
-const ADVANCED: &str = "[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, 500}]}].\n";
+const SETTINGS: &[&str] = &["{dead_letter_worker_publisher_confirm_timeout, 500}"];
 
 /// The resource that the broker is short of.
 #[derive(Debug, Clone, Copy)]
@@ -41,7 +41,7 @@ impl Deref for RabbitMq {
 impl RabbitMq {
     /// Starts an empty broker.
     pub fn start() -> Self {
-        Self(Server::of(rabbitmq::start(&std::env::temp_dir(), cache(), RUNTIME, ADVANCED)))
+        Self(Server::of(rabbitmq::start(&std::env::temp_dir(), cache(), RUNTIME, SETTINGS)))
     }
 
     /// Starts a broker that also listens with TLS, with these files: certificate, key, authority.
@@ -49,18 +49,22 @@ impl RabbitMq {
         let port = Port::claim().unwrap();
         let number = port.number();
         let listen = ["127.0.0.1", "127.0.0.2"].map(|ip| format!("{{\"{ip}\", {number}}}"));
-        let advanced = format!(
-            "[{{rabbit, [{{ssl_listeners, [{}]}}, {{ssl_options, [{{certfile, \"{certificate}\"}}, \
-             {{keyfile, \"{key}\"}}, {{cacertfile, \"{authority}\"}}]}}]}}].\n",
-            listen.join(", ")
-        );
-        let started = rabbitmq::start(&std::env::temp_dir(), cache(), RUNTIME, &advanced);
+        let settings = [
+            format!("{{ssl_listeners, [{}]}}", listen.join(", ")),
+            format!(
+                "{{ssl_options, [{{certfile, \"{certificate}\"}}, {{keyfile, \"{key}\"}}, \
+                 {{cacertfile, \"{authority}\"}}]}}"
+            ),
+        ];
+        let settings = settings.each_ref().map(String::as_str);
+        let started = rabbitmq::start(&std::env::temp_dir(), cache(), RUNTIME, &settings);
         (Self(Server::of(started)), port)
     }
 
     /// Starts a cluster of this many empty nodes.
     pub fn start_cluster(count: usize) -> Vec<Self> {
-        let started = rabbitmq::start_cluster(&std::env::temp_dir(), count, RUNTIME).unwrap();
+        let started =
+            rabbitmq::start_cluster(&std::env::temp_dir(), cache(), count, RUNTIME).unwrap();
         started.into_iter().map(|server| Self(Server::of(Ok(server)))).collect()
     }
 
