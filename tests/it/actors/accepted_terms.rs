@@ -38,10 +38,14 @@ fn a_request_that_its_sender_gave_up_between_two_attempts_is_not_accepted() {
         let fixture = Failing::open(Tier::Memory, Offer { buckets: 1, ..OFFER }).await;
         fixture.stock.set(StockFault::ReserveFails);
         let given_up = fixture.ask(2, 2, 1);
-        let failed = async || (fixture.stock.num_failed_reserves() > 0).then_some(());
-        tokio::select! {
-            answer = fixture.gates.buy(given_up) => panic!("early answer: {answer:?}"),
-            () = until("a failed attempt", failed) => {}
+        loop {
+            let before = fixture.stock.num_failed_reserves();
+            let failed = async || (fixture.stock.num_failed_reserves() > before).then_some(());
+            tokio::select! {
+                // The last attempt failed before this one was seen: the buyer asks again.
+                answer = fixture.gates.buy(given_up) => assert_eq!(answer, BuyAnswer::Busy),
+                () = until("a failed attempt", failed) => break,
+            }
         }
         fixture.stock.set(StockFault::None);
         // While a batch is retried the gate is busy.
