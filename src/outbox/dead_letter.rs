@@ -10,8 +10,10 @@
 //!
 //! All numbers are big-endian. Scripts do not parse dead letters.
 
+use bytes::{Buf, BufMut};
+
 use crate::outbox::{NewOutboxDeadLetter, OutboxDeadLetter};
-use crate::redis::scripts::intent::{BrokenRecord, Cursor};
+use crate::redis::scripts::intent::BrokenRecord;
 
 const VERSION: u8 = 1;
 
@@ -21,10 +23,10 @@ const REASON_MAX: usize = 1_000;
 pub fn pack_into(dead_letter: &NewOutboxDeadLetter, dead_at_ms: i64, bytes: &mut Vec<u8>) {
     let reason = &dead_letter.reason;
     let reason = reason.get(..reason.floor_char_boundary(REASON_MAX)).unwrap_or_default();
-    bytes.push(VERSION);
-    bytes.extend(dead_at_ms.to_be_bytes());
-    bytes.extend(dead_letter.attempts.to_be_bytes());
-    bytes.extend(u16::try_from(reason.len()).unwrap_or_default().to_be_bytes());
+    bytes.put_u8(VERSION);
+    bytes.put_i64(dead_at_ms);
+    bytes.put_u32(dead_letter.attempts);
+    bytes.put_u16(u16::try_from(reason.len()).unwrap_or_default());
     bytes.extend(reason.as_bytes());
     bytes.extend(&dead_letter.bytes);
 }
@@ -34,14 +36,13 @@ pub fn pack_into(dead_letter: &NewOutboxDeadLetter, dead_at_ms: i64, bytes: &mut
 /// # Errors
 /// Names the first invalid part.
 pub fn unpack(bytes: &[u8]) -> Result<OutboxDeadLetter, BrokenRecord> {
-    let mut rest = Cursor(bytes);
-    if rest.take()? != [VERSION] {
+    let mut rest = bytes;
+    if rest.try_get_u8()? != VERSION {
         return Err(BrokenRecord("an unknown version"));
     }
-    let dead_at_ms = i64::from_be_bytes(rest.take()?);
-    let attempts = u32::from_be_bytes(rest.take()?);
-    let length = usize::from(u16::from_be_bytes(rest.take()?));
-    let (reason, body) = rest.0.split_at_checked(length).ok_or(BrokenRecord("too short"))?;
+    let (dead_at_ms, attempts) = (rest.try_get_i64()?, rest.try_get_u32()?);
+    let length = usize::from(rest.try_get_u16()?);
+    let (reason, body) = rest.split_at_checked(length).ok_or(BrokenRecord("too short"))?;
     let reason =
         str::from_utf8(reason).map_err(|_no_text| BrokenRecord("a reason that is no text"))?;
     Ok(OutboxDeadLetter {

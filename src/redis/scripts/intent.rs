@@ -39,6 +39,7 @@
 use std::fmt;
 use std::slice::Chunks;
 
+use bytes::{Buf, BufMut, TryGetError};
 use hmac::Mac;
 
 use crate::domain::{
@@ -68,13 +69,12 @@ const PLACED_AT_MS_MAX: i64 = (1 << 48) - 1;
 /// The largest number of three bytes, stored for a larger one: no limit of a sale is beyond it.
 const THREE_BYTES_MAX: u32 = 0x00ff_ffff;
 
-fn three_bytes(number: u32) -> [u8; 3] {
-    let [_, bytes @ ..] = number.min(THREE_BYTES_MAX).to_be_bytes();
-    bytes
+fn put_three_bytes(number: u32, bytes: &mut Vec<u8>) {
+    bytes.put_uint(number.min(THREE_BYTES_MAX).into(), 3);
 }
 
-fn of_three_bytes([high, middle, low]: [u8; 3]) -> u32 {
-    u32::from_be_bytes([0, high, middle, low])
+fn get_three_bytes(bytes: &mut &[u8]) -> Result<u32, TryGetError> {
+    Ok(u32::from_be_bytes([0, bytes.try_get_u8()?, bytes.try_get_u8()?, bytes.try_get_u8()?]))
 }
 
 /// The bytes were not written by any version of this program.
@@ -82,25 +82,30 @@ fn of_three_bytes([high, middle, low]: [u8; 3]) -> u32 {
 #[error("{0}")]
 pub struct BrokenRecord(pub &'static str);
 
+impl From<TryGetError> for BrokenRecord {
+    fn from(_: TryGetError) -> Self {
+        Self("too short")
+    }
+}
+
 impl RequestRecord {
     /// Appends the record's bytes.
     pub fn pack_into(&self, bytes: &mut Vec<u8>) {
-        bytes.extend(self.buyer.get().to_be_bytes());
-        bytes.extend(three_bytes(self.quantity));
-        bytes.push(match self.state {
+        bytes.put_u64(self.buyer.get());
+        put_three_bytes(self.quantity, bytes);
+        bytes.put_u8(match self.state {
             RecordState::Queued { .. } => b'Q',
             RecordState::Ordered(order) => code_of(order.state),
             RecordState::Failed(_) => b'F',
         });
-        let [_, _, placed_at @ ..] = self.placed_at_ms.clamp(0, PLACED_AT_MS_MAX).to_be_bytes();
-        bytes.extend(placed_at);
+        bytes.put_int(self.placed_at_ms.clamp(0, PLACED_AT_MS_MAX), 6);
         match self.state {
             RecordState::Queued { epoch } => {
-                bytes.extend(i32::try_from(epoch.0).unwrap_or(i32::MAX).to_be_bytes());
+                bytes.put_i32(i32::try_from(epoch.0).unwrap_or(i32::MAX));
             }
             RecordState::Ordered(RecordedOrder { version, pay_by, amount, .. }) => {
-                bytes.extend(version.to_be_bytes());
-                bytes.extend(pay_by.0.to_be_bytes());
+                bytes.put_u16(version);
+                bytes.put_u32(pay_by.0);
                 bytes.extend(amount.max(0).to_be_bytes().into_iter().skip_while(|byte| *byte == 0));
             }
             RecordState::Failed(reason) => pack_reason(reason, bytes),
@@ -111,41 +116,33 @@ impl RequestRecord {
     ///
     /// # Errors
     /// Names the first invalid part.
-    pub fn unpack(bytes: &[u8]) -> Result<Self, BrokenRecord> {
-        let mut rest = Cursor(bytes);
-        let buyer =
-            BuyerId::new(u64::from_be_bytes(rest.take()?)).ok_or(BrokenRecord("no buyer"))?;
-        let quantity = of_three_bytes(rest.take()?);
+    pub fn unpack(mut bytes: &[u8]) -> Result<Self, BrokenRecord> {
+        let rest = &mut bytes;
+        let buyer = BuyerId::new(rest.try_get_u64()?).ok_or(BrokenRecord("no buyer"))?;
+        let quantity = get_three_bytes(rest)?;
         if quantity == 0 {
             return Err(BrokenRecord("no units"));
         }
-        let [code] = rest.take()?;
-        let placed_at_ms =
-            rest.take::<6>()?.into_iter().fold(0, |ms, byte| ms << 8 | i64::from(byte));
+        let code = rest.try_get_u8()?;
+        let placed_at_ms = rest.try_get_uint(6)?.cast_signed();
         let state = match code {
-            b'Q' => RecordState::Queued { epoch: Epoch(i32::from_be_bytes(rest.take()?).into()) },
-            b'F' => RecordState::Failed(unpack_reason(&mut rest)?),
+            b'Q' => RecordState::Queued { epoch: Epoch(rest.try_get_i32()?.into()) },
+            b'F' => RecordState::Failed(unpack_reason(rest)?),
             _ => RecordState::Ordered(RecordedOrder {
                 state: state_of(code).ok_or(BrokenRecord("an unknown state"))?,
-                version: u16::from_be_bytes(rest.take()?),
-                pay_by: PayBy(u32::from_be_bytes(rest.take()?)),
-                amount: rest.amount()?,
+                version: rest.try_get_u16()?,
+                pay_by: PayBy(rest.try_get_u32()?),
+                amount: unpack_amount(rest)?,
             }),
         };
-        rest.end()?;
+        end(rest)?;
         Ok(Self { buyer, quantity, placed_at_ms, state })
     }
 }
 
+/// The digit of the state's number in the ledger.
 fn code_of(state: OrderState) -> u8 {
-    match state {
-        OrderState::PendingPayment => b'0',
-        OrderState::Paid => b'1',
-        OrderState::TimedOut => b'2',
-        OrderState::Cancelled => b'3',
-        OrderState::Refunded => b'4',
-        OrderState::Paying => b'5',
-    }
+    b'0' + state as u8
 }
 
 fn state_of(code: u8) -> Option<OrderState> {
@@ -157,12 +154,12 @@ fn pack_reason(reason: Refusal, bytes: &mut Vec<u8>) {
         Refusal::SoldOut => bytes.push(b'S'),
         Refusal::AlreadyPurchased { first } => {
             bytes.push(b'A');
-            bytes.extend(first.get().to_be_bytes());
+            bytes.put_u64(first.get());
         }
         Refusal::QuotaExceeded { owned, limit } => {
             bytes.push(b'Q');
-            bytes.extend(owned.to_be_bytes());
-            bytes.extend(limit.to_be_bytes());
+            bytes.put_u32(owned);
+            bytes.put_u32(limit);
         }
         Refusal::RequestIdReused => bytes.push(b'R'),
         Refusal::NotStarted => bytes.push(b'N'),
@@ -174,18 +171,14 @@ fn pack_reason(reason: Refusal, bytes: &mut Vec<u8>) {
     }
 }
 
-fn unpack_reason(rest: &mut Cursor<'_>) -> Result<Refusal, BrokenRecord> {
-    let [code] = rest.take()?;
-    Ok(match code {
+fn unpack_reason(rest: &mut &[u8]) -> Result<Refusal, BrokenRecord> {
+    Ok(match rest.try_get_u8()? {
         b'S' => Refusal::SoldOut,
         b'A' => {
-            let first = RequestId::new(u64::from_be_bytes(rest.take()?));
+            let first = RequestId::new(rest.try_get_u64()?);
             Refusal::AlreadyPurchased { first: first.ok_or(BrokenRecord("no first request"))? }
         }
-        b'Q' => Refusal::QuotaExceeded {
-            owned: u32::from_be_bytes(rest.take()?),
-            limit: u32::from_be_bytes(rest.take()?),
-        },
+        b'Q' => Refusal::QuotaExceeded { owned: rest.try_get_u32()?, limit: rest.try_get_u32()? },
         b'R' => Refusal::RequestIdReused,
         b'N' => Refusal::NotStarted,
         b'E' => Refusal::Ended,
@@ -197,29 +190,17 @@ fn unpack_reason(rest: &mut Cursor<'_>) -> Result<Refusal, BrokenRecord> {
     })
 }
 
-/// Reads bytes from the front.
-pub(crate) struct Cursor<'a>(pub(crate) &'a [u8]);
-
-impl Cursor<'_> {
-    pub(crate) fn take<const N: usize>(&mut self) -> Result<[u8; N], BrokenRecord> {
-        let (taken, rest) = self.0.split_first_chunk().ok_or(BrokenRecord("too short"))?;
-        self.0 = rest;
-        Ok(*taken)
+/// All bytes, as an amount.
+fn unpack_amount(rest: &mut &[u8]) -> Result<i64, BrokenRecord> {
+    if rest.first() == Some(&0) || rest.len() > AMOUNT_BYTES_MAX {
+        return Err(BrokenRecord("an unreadable amount"));
     }
+    let amount = rest.try_get_uint(rest.len())?;
+    i64::try_from(amount).map_err(|_overflow| BrokenRecord("an unreadable amount"))
+}
 
-    /// The rest, as an amount.
-    fn amount(&mut self) -> Result<i64, BrokenRecord> {
-        let bytes = std::mem::take(&mut self.0);
-        if bytes.first() == Some(&0) || bytes.len() > AMOUNT_BYTES_MAX {
-            return Err(BrokenRecord("an unreadable amount"));
-        }
-        let amount = bytes.iter().fold(0, |amount: u64, byte| amount << 8 | u64::from(*byte));
-        i64::try_from(amount).map_err(|_overflow| BrokenRecord("an unreadable amount"))
-    }
-
-    pub(crate) fn end(&self) -> Result<(), BrokenRecord> {
-        if self.0.is_empty() { Ok(()) } else { Err(BrokenRecord("too long")) }
-    }
+fn end(rest: &[u8]) -> Result<(), BrokenRecord> {
+    if rest.is_empty() { Ok(()) } else { Err(BrokenRecord("too long")) }
 }
 
 /// Bytes of one intent.
@@ -258,14 +239,14 @@ impl fmt::Debug for IntentKey {
 pub fn pack_into(intent: &OrderIntent, key: &IntentKey, bytes: &mut Vec<u8>) {
     let start = bytes.len();
     RequestRecord::queued(intent).pack_into(bytes);
-    bytes.push(if intent.slot == 0 { VERSION } else { VERSION | OWN_SLOT });
-    bytes.extend(intent.request.get().to_be_bytes());
-    bytes.extend(intent.sku.0.to_be_bytes());
-    bytes.push(u8::try_from(intent.bucket.0).unwrap_or(u8::MAX));
-    bytes.extend(three_bytes(intent.quota.unwrap_or(0)));
-    bytes.extend(intent.amount.to_be_bytes());
-    bytes.extend(three_bytes(u32::try_from(intent.payment_window_s).unwrap_or(u32::MAX)));
-    bytes.extend(intent.trace.0.to_be_bytes());
+    bytes.put_u8(if intent.slot == 0 { VERSION } else { VERSION | OWN_SLOT });
+    bytes.put_u64(intent.request.get());
+    bytes.put_i32(intent.sku.0);
+    bytes.put_u8(u8::try_from(intent.bucket.0).unwrap_or(u8::MAX));
+    put_three_bytes(intent.quota.unwrap_or(0), bytes);
+    bytes.put_i64(intent.amount);
+    put_three_bytes(u32::try_from(intent.payment_window_s).unwrap_or(u32::MAX), bytes);
+    bytes.put_u128(intent.trace.0);
     let code = key.0.clone().chain_update(bytes.get(start..).unwrap_or_default()).finalize();
     bytes.extend(code.into_bytes().iter().take(MAC_BYTES));
 }
@@ -286,35 +267,34 @@ pub fn split(bytes: &[u8]) -> Chunks<'_, u8> {
 /// # Errors
 /// Names the first invalid part.
 pub fn unpack(bytes: &[u8]) -> Result<OrderIntent, BrokenRecord> {
-    let (record, rest) = bytes.split_at_checked(QUEUED_BYTES).ok_or(BrokenRecord("too short"))?;
+    let (record, mut rest) =
+        bytes.split_at_checked(QUEUED_BYTES).ok_or(BrokenRecord("too short"))?;
     let record = RequestRecord::unpack(record)?;
     let RecordState::Queued { epoch } = record.state else {
         return Err(BrokenRecord("not queued"));
     };
-    let mut rest = Cursor(rest);
-    let [version] = rest.take()?;
+    let version = rest.try_get_u8()?;
     if version & !OWN_SLOT != VERSION {
         return Err(BrokenRecord("an unknown version"));
     }
-    let request =
-        RequestId::new(u64::from_be_bytes(rest.take()?)).ok_or(BrokenRecord("no request"))?;
+    let request = RequestId::new(rest.try_get_u64()?).ok_or(BrokenRecord("no request"))?;
     let intent = OrderIntent {
         request,
-        sku: SkuNo(i32::from_be_bytes(rest.take()?)),
-        bucket: BucketNo(u8::from_be_bytes(rest.take()?).into()),
+        sku: SkuNo(rest.try_get_i32()?),
+        bucket: BucketNo(rest.try_get_u8()?.into()),
         epoch,
         buyer: record.buyer,
         quantity: record.quantity,
         slot: if version & OWN_SLOT == 0 { 0 } else { request.to_db() },
-        quota: Some(of_three_bytes(rest.take()?)).filter(|it| *it > 0),
-        amount: i64::from_be_bytes(rest.take()?),
+        quota: Some(get_three_bytes(&mut rest)?).filter(|it| *it > 0),
+        amount: rest.try_get_i64()?,
         placed_at_ms: record.placed_at_ms,
-        payment_window_s: of_three_bytes(rest.take()?).cast_signed(),
-        trace: TraceId(u128::from_be_bytes(rest.take()?)),
+        payment_window_s: get_three_bytes(&mut rest)?.cast_signed(),
+        trace: TraceId(rest.try_get_u128()?),
         published_at_ms: None,
     };
-    let _code: [u8; MAC_BYTES] = rest.take()?;
-    rest.end()?;
+    let (_code, rest) = rest.split_at_checked(MAC_BYTES).ok_or(BrokenRecord("too short"))?;
+    end(rest)?;
     Ok(intent)
 }
 
