@@ -7,6 +7,4 @@
 local list, installation, first, last = KEYS[2], ARGV[2], ARGV[3], ARGV[4]
 local bad = check_installation(installation)
 if bad then return bad end
-local answer = call('LRANGE', list, first, last)
-table.insert(answer, 1, OK)
-return answer
+return {OK, call('LRANGE', list, first, last)}

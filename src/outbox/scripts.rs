@@ -40,12 +40,10 @@ impl OutboxKind {
         if self == Self::List {
             return Ok(reply.byte_strings()?.into_iter().map(element).collect());
         }
-        let mut entries = Vec::new();
-        while !reply.is_empty() {
+        reply.rest(|reply| {
             let id = reply.bytes()?.into();
-            entries.push(OutboxEntry { id, bytes: reply.bytes()?.into() });
-        }
-        Ok(entries)
+            Ok(OutboxEntry { id, bytes: reply.bytes()?.into() })
+        })
     }
 }
 
@@ -148,18 +146,16 @@ pub fn count_entries(
             num_dead: reply.count()?,
             ..OutboxStatus::default()
         };
-        let mut names = workers.iter();
-        while !reply.is_empty() {
+        let mut names = workers.iter().cloned();
+        let claimed = reply.rest(|reply| {
             let worker = match kind {
-                OutboxKind::List => names.next().cloned().unwrap_or_default(),
+                OutboxKind::List => names.next().unwrap_or_default(),
                 OutboxKind::Stream => reply.text()?,
             };
-            let count = reply.count()?;
-            let oldest = placed_at(&reply.bytes()?);
-            status.claimed.push((worker, count));
-            let both = [status.oldest_claimed_ms, oldest];
-            status.oldest_claimed_ms = both.into_iter().flatten().min();
-        }
+            Ok(((worker, reply.count()?), placed_at(&reply.bytes()?)))
+        })?;
+        status.oldest_claimed_ms = claimed.iter().filter_map(|(_, oldest)| *oldest).min();
+        status.claimed = claimed.into_iter().map(|(claimed, _)| claimed).collect();
         status.claimed.sort_unstable();
         Ok(status)
     };
@@ -176,16 +172,13 @@ fn placed_at(record: &[u8]) -> Option<i64> {
 /// Reads up to `max` entries of a stream, waiting and claimed, from a start as of `XRANGE`: an id,
 /// or `(` and an id to exclude it.
 pub fn read_stream(keys: &BucketKeys, from: &str, max: usize) -> ScriptCall<Vec<StreamEntry>> {
-    let read = |reply: &mut Reply| {
-        let mut entries = Vec::new();
-        while !reply.is_empty() {
-            let id = reply.text()?;
-            let holder = Some(reply.text()?).filter(|holder| !holder.is_empty());
-            entries.push(StreamEntry { id, holder, bytes: reply.bytes()? });
-        }
-        Ok(entries)
+    let entry = |reply: &mut Reply| {
+        let id = reply.text()?;
+        let holder = Some(reply.text()?).filter(|holder| !holder.is_empty());
+        Ok(StreamEntry { id, holder, bytes: reply.bytes()? })
     };
-    ScriptCall::new(Script::StreamRead, keys, read).key(&keys.outbox()).arg(from).arg(max)
+    let call = ScriptCall::new(Script::StreamRead, keys, move |reply| reply.rest(entry));
+    call.key(&keys.outbox()).arg(from).arg(max)
 }
 
 /// Reads a part of the outbox, of a private list or of the dead letters, between two indices as of
@@ -195,12 +188,5 @@ pub fn read_list(
     list: &str,
     (first, last): (i64, i64),
 ) -> ScriptCall<Vec<Vec<u8>>> {
-    let read = |reply: &mut Reply| {
-        let mut elements = Vec::new();
-        while !reply.is_empty() {
-            elements.push(reply.bytes()?);
-        }
-        Ok(elements)
-    };
-    ScriptCall::new(Script::ListRead, keys, read).key(list).arg(first).arg(last)
+    ScriptCall::new(Script::ListRead, keys, Reply::byte_strings).key(list).arg(first).arg(last)
 }

@@ -268,9 +268,16 @@ impl Reply {
         redis::from_redis_value(value).map_err(|error| self.unexpected(&error))
     }
 
-    /// Whether no item is left.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.items.len() == 0
+    /// Reads with `read` until no item is left.
+    pub(crate) fn rest<T>(
+        &mut self,
+        mut read: impl FnMut(&mut Self) -> Result<T, Error>,
+    ) -> Result<Vec<T>, Error> {
+        let mut all = Vec::new();
+        while self.items.len() > 0 {
+            all.push(read(self)?);
+        }
+        Ok(all)
     }
 
     /// A count that fits its type.

@@ -61,11 +61,7 @@ pub fn read_queued(keys: &BucketKeys, pages: Range<u16>) -> ScriptCall<Vec<Queue
 
 /// Parses the remaining items: request and record in turn.
 pub(super) fn queued(reply: &mut Reply) -> Result<Vec<QueuedRecord>, Error> {
-    let mut requests = Vec::new();
-    while !reply.is_empty() {
-        requests.push(parse_pair(&reply.next()?, &reply.next()?));
-    }
-    Ok(requests)
+    reply.rest(|reply| Ok(parse_pair(&reply.next()?, &reply.next()?)))
 }
 
 fn parse_pair(request: &Value, record: &Value) -> QueuedRecord {
