@@ -211,13 +211,13 @@ end
 -- The consumer group of an outbox stream, and the consumer of reclaimed entries.
 local GROUP, ORPHANS = 'relay', 'orphans'
 
--- Whether the stream has its group. Raises an error if the key has another type.
-local function has_group(outbox)
-  if call('XLEN', outbox) == 0 and call('EXISTS', outbox) == 0 then return false end
+-- The last id that the stream's group has delivered; nil without the group. Raises an error if the
+-- key has another type.
+local function last_delivered(outbox)
+  if call('XLEN', outbox) == 0 and call('EXISTS', outbox) == 0 then return nil end
   for _, group in ipairs(call('XINFO', 'GROUPS', outbox)) do
-    if group[2] == GROUP then return true end
+    if group[2] == GROUP then return group[8] end
   end
-  return false
 end
 
 -- The first pending entries of a consumer: id, consumer, idle time and deliveries of each.

@@ -8,7 +8,7 @@ local outbox, installation, start, max = KEYS[2], ARGV[2], ARGV[3], ARGV[4]
 local bad = check_installation(installation)
 if bad then return bad end
 local answer = {OK}
-local is_grouped = has_group(outbox)
+local is_grouped = last_delivered(outbox)
 for _, entry in ipairs(call('XRANGE', outbox, start, '+', 'COUNT', max)) do
   local id = entry[1]
   local held = is_grouped and call('XPENDING', outbox, GROUP, id, id, 1)[1]

@@ -11,12 +11,9 @@ if bad then return bad end
 local function record(entry)
   return entry and sub(message_of(entry[2]), 1, QUEUED_BYTES) or ''
 end
-local answer, last = {OK, 0, '', call('LLEN', dead)}, '0-0'
+local answer, last = {OK, 0, '', call('LLEN', dead)}, last_delivered(outbox)
 local held, oldest, num_held, num_orphans = {}, {}, 0, 0
-if has_group(outbox) then
-  for _, group in ipairs(call('XINFO', 'GROUPS', outbox)) do
-    if group[2] == GROUP then last = group[8] end
-  end
+if last then
   for _, consumer in ipairs(call('XINFO', 'CONSUMERS', outbox, GROUP)) do
     local name, count = consumer[2], consumer[4]
     num_held = num_held + count
@@ -28,7 +25,8 @@ if has_group(outbox) then
   end
 end
 answer[2] = math.max(call('XLEN', outbox) - num_held, 0) + num_orphans
-answer[3] = oldest[ORPHANS] or record(call('XRANGE', outbox, '(' .. last, '+', 'COUNT', 1)[1])
+local next_entries = call('XRANGE', outbox, '(' .. (last or '0-0'), '+', 'COUNT', 1)
+answer[3] = oldest[ORPHANS] or record(next_entries[1])
 for name, count in pairs(held) do
   local at = #answer
   answer[at + 1], answer[at + 2], answer[at + 3] = name, count, oldest[name] or ''

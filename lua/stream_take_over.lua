@@ -7,7 +7,7 @@
 local outbox, installation, worker, answer = KEYS[2], ARGV[2], ARGV[3], {OK}
 local bad = check_installation(installation)
 if bad then return bad end
-if not has_group(outbox) then return answer end
+if not last_delivered(outbox) then return answer end
 for i = 4, #ARGV do move_all(outbox, ARGV[i], worker) end
 hand_over(outbox, worker, pending(outbox, worker, CLAIM_MAX), answer)
 return answer
