@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::join_all;
 
 use super::heartbeats::Heartbeats;
 use super::{
@@ -52,17 +53,18 @@ impl RedisOutbox {
         Ok(self.executor.run(&call, operation).await?)
     }
 
-    /// Calls a script on each bucket, in one round trip to each server.
+    /// Calls a script on each bucket, all at once.
     async fn call_each<A, T>(
         &self,
         inputs: impl Iterator<Item = (BucketKey, T)>,
         call: impl Fn(&BucketKeys, T) -> ScriptCall<A>,
         operation: &'static str,
     ) -> PerBucket<A> {
-        let calls = inputs.map(|(bucket, input)| (bucket, call(&self.keys(bucket), input)));
-        let (buckets, calls): (Vec<_>, Vec<_>) = calls.unzip();
-        let results = self.executor.run_each(&calls, operation).await;
-        buckets.into_iter().zip(results.into_iter().map(|result| Ok(result?))).collect()
+        let calls = inputs.map(|(bucket, input)| {
+            let call = call(&self.keys(bucket), input);
+            async move { (bucket, self.call(call, operation).await) }
+        });
+        join_all(calls).await
     }
 
     /// Returns the first result of `find` among a list's elements. The list is read page by page

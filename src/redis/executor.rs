@@ -3,14 +3,13 @@
 use std::fmt::Display;
 use std::sync::Arc;
 
-use futures_util::future::join_all;
 use redis::{Cmd, FromRedisValue, Value};
 
 use super::scripts;
 use super::scripts::{BucketFence, BucketKeys, Installation, ScriptCall};
 use super::transport::{
     CallEffect, Connection, ConnectionPool, ConnectionPurpose, Error as TransportError,
-    PipelineAnswers, ServerAddress,
+    ServerAddress, single_answer,
 };
 use crate::domain::{BucketNo, SkuNo};
 use crate::runtime::progress;
@@ -58,110 +57,45 @@ impl ScriptExecutor {
     }
 
     /// Calls a script on one bucket. For the purpose `Hot` it waits for the configured replicas.
+    /// Concurrent calls share their round trips to a server.
     pub async fn run<A>(
         &self,
         call: &ScriptCall<A>,
         operation: &'static str,
     ) -> Result<A, CallError> {
         let connection = self.connection(&call.target().bucket()).await?;
-        let answers = self.run_on(&connection, &[call], operation).await;
-        answers.into_iter().next().unwrap_or_else(|| Err(no_answer(operation)))
-    }
-
-    /// Calls scripts on many buckets, as one pipeline to each server. Returns one result for each
-    /// call, in order.
-    pub async fn run_each<A>(
-        &self,
-        calls: &[ScriptCall<A>],
-        operation: &'static str,
-    ) -> Vec<Result<A, CallError>> {
-        // Concurrently, so that one unreachable server does not delay the others.
-        let connections =
-            calls.iter().map(|call| async { self.connection(&call.target().bucket()).await });
-        let connections = join_all(connections).await;
-        let mut results = Vec::with_capacity(calls.len());
-        let mut groups: Vec<(Arc<Connection>, Vec<_>, Vec<_>)> = Vec::new();
-        for ((position, call), connected) in calls.iter().enumerate().zip(connections) {
-            match connected {
-                Ok(connection) => {
-                    let same =
-                        groups.iter_mut().find(|(other, ..)| Arc::ptr_eq(other, &connection));
-                    if let Some((_, positions, calls)) = same {
-                        positions.push(position);
-                        calls.push(call);
-                    } else {
-                        groups.push((connection, vec![position], vec![call]));
-                    }
-                }
-                Err(error) => results.push((position, Err(error))),
+        let answer = self.evaluate(&connection, call).await;
+        match answer.map_err(|error| CallError::new(error, operation)) {
+            Ok(answer) => call.parse(answer).map_err(|error| {
+                let (sku, key) = (call.target().sku(), call.target().bucket());
+                CallError::Rejected { operation, sku, key, error }
+            }),
+            Err(error @ CallError::Damaged { .. }) => {
+                let keys = call.iter_keys().map(|key| String::from_utf8_lossy(key).into());
+                let mistyped = mistyped_keys(&connection, call.script().name(), keys.collect());
+                Err(error.on(&mistyped.await))
             }
-        }
-        let sent = groups.iter().map(|(connection, positions, calls)| async move {
-            positions.iter().copied().zip(self.run_on(connection, calls, operation).await)
-        });
-        results.extend(join_all(sent).await.into_iter().flatten());
-        results.sort_unstable_by_key(|(position, _)| *position);
-        results.into_iter().map(|(_, result)| result).collect()
-    }
-
-    /// Sends the calls of one server as one pipeline. Returns one result for each.
-    async fn run_on<A>(
-        &self,
-        connection: &Connection,
-        calls: &[&ScriptCall<A>],
-        operation: &'static str,
-    ) -> Vec<Result<A, CallError>> {
-        let called = match self.commands(connection, calls) {
-            Ok(commands) => self.evaluate(connection, commands).await,
             Err(error) => Err(error),
-        };
-        let answers = called.unwrap_or_else(|error| vec![Err(error); calls.len()]);
-        let mut results = Vec::with_capacity(calls.len());
-        for (call, answer) in calls.iter().zip(answers) {
-            results.push(match answer.map_err(|error| CallError::new(error, operation)) {
-                Ok(answer) => call.parse(answer).map_err(|error| {
-                    let (sku, key) = (call.target().sku(), call.target().bucket());
-                    CallError::Rejected { operation, sku, key, error }
-                }),
-                Err(error @ CallError::Damaged { .. }) => {
-                    let keys = call.iter_keys().map(|key| String::from_utf8_lossy(key).into());
-                    let mistyped = mistyped_keys(connection, call.script().name(), keys.collect());
-                    Err(error.on(&mistyped.await))
-                }
-                Err(error) => Err(error),
-            });
         }
-        results
     }
 
-    /// Encodes the calls for this connection.
-    fn commands<A>(
+    /// Sends a call to the server of this connection.
+    async fn evaluate<A>(
         &self,
         connection: &Connection,
-        calls: &[&ScriptCall<A>],
-    ) -> Result<Vec<Cmd>, TransportError> {
+        call: &ScriptCall<A>,
+    ) -> Result<Value, TransportError> {
         // The installation and server that a bucket must have on this connection.
-        let server = Arc::clone(connection.server());
+        let server = Arc::clone(&connection.identity().server);
         let fence = BucketFence { installation: self.installation, server };
-        let command = |call: &&ScriptCall<A>| {
-            let digest = connection.digest(call.script().name())?;
-            Ok(call.command("EVALSHA", digest, &fence))
-        };
-        calls.iter().map(command).collect()
-    }
-
-    /// Sends encoded calls.
-    async fn evaluate(
-        &self,
-        connection: &Connection,
-        commands: Vec<Cmd>,
-    ) -> Result<PipelineAnswers, TransportError> {
+        let digest = connection.digest(call.script().name())?;
+        let command = call.command("EVALSHA", digest, &fence);
         let answers = match self.purpose {
-            ConnectionPurpose::Hot => connection.call_and_wait(commands).await,
-            _ => connection.call(commands).await,
+            ConnectionPurpose::Hot => connection.call_and_wait(vec![command]).await,
+            _ => connection.call(vec![command]).await,
         };
         progress::answered();
-        answers
+        single_answer(answers?)
     }
 
     /// Sends plain commands on one key as one pipeline. Returns the first error, if there is one.
@@ -183,7 +117,8 @@ impl ScriptExecutor {
         operation: &'static str,
     ) -> Result<T, CallError> {
         let answer = self.send(key, vec![command], operation).await?.pop();
-        decode(key, answer.ok_or_else(|| no_answer(operation))?)
+        let no_answer = || CallError::Unknown { operation, reason: "no answer".to_owned() };
+        decode(key, answer.ok_or_else(no_answer)?)
     }
 
     /// Every master of the current topology.
@@ -229,10 +164,6 @@ impl CallError {
             other => other,
         }
     }
-}
-
-fn no_answer(operation: &'static str) -> CallError {
-    CallError::Unknown { operation, reason: "no answer".to_owned() }
 }
 
 /// Sends plain commands about one key, or one pattern of keys, as one pipeline.

@@ -66,7 +66,7 @@ async fn query_slots(
     node: &ServerAddress,
 ) -> Result<((bool, u64), Value), RedisHealthError> {
     let (credentials, limit) = (options.url.credentials.as_ref(), options.connect_timeout);
-    let mut probe = ProbeConnection::open(options, node, credentials, 0, limit).await?;
+    let mut probe = ProbeConnection::open(options, node, credentials, limit).await?;
     let info = probe.fields(redis::cmd("CLUSTER").arg("INFO")).await?;
     let is_ok = info.get("cluster_state").is_some_and(|state| state == "ok");
     let epoch = info.get("cluster_current_epoch").and_then(|epoch| epoch.parse().ok());
@@ -120,7 +120,7 @@ async fn query_nodes(
     node: &ServerAddress,
 ) -> Result<String, RedisHealthError> {
     let (credentials, limit) = (options.url.credentials.as_ref(), options.command_timeout);
-    let mut probe = ProbeConnection::open(options, node, credentials, 0, limit).await?;
+    let mut probe = ProbeConnection::open(options, node, credentials, limit).await?;
     probe.query(redis::cmd("CLUSTER").arg("NODES")).await
 }
 

@@ -1,6 +1,7 @@
 //! Opens one connection, identifies the server and loads the scripts.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -25,23 +26,17 @@ pub struct ServerIdentity {
     pub node: ServerAddress,
     /// Redis `run_id`, new at each start: 40 hexadecimal digits.
     pub run_id: String,
-    /// Redis `master_replid2`: the replication id of the master whose data the server had when it
-    /// was last promoted; zeros if it was never a replica. It reveals a demotion and promotion in
-    /// between, which keep the `run_id` but may lose writes.
-    pub promoted_from: String,
+    /// The server name stored in buckets. It changes whenever the server may have lost writes.
+    pub server: Arc<str>,
 }
 
 /// Prefix of `master_replid2` that distinguishes promotions.
 const PROMOTION_CHARS: usize = 16;
 
-impl ServerIdentity {
-    /// The server name stored in buckets. It changes whenever the server may have lost writes.
-    pub fn server(&self) -> String {
-        server_name(&self.run_id, &self.promoted_from)
-    }
-}
-
-/// The server name stored in buckets, from these two fields of `INFO`.
+/// The server name stored in buckets, from these two fields of `INFO`. `master_replid2` is the
+/// replication id of the master whose data the server had when it was last promoted; zeros if it
+/// was never a replica. It reveals a demotion and promotion in between, which keep the `run_id` but
+/// may lose writes.
 pub(super) fn server_name(run_id: &str, master_replid2: &str) -> String {
     let promotion: String = master_replid2.chars().take(PROMOTION_CHARS).collect();
     format!("{run_id}-{promotion}")
@@ -62,7 +57,7 @@ pub(super) async fn connect(
                 on_disconnect();
             }
         };
-        let connection = open(options, node, credentials, options.url.db, on_push).await;
+        let connection = open(options, node, credentials, on_push).await;
         let mut connection = connection.map_err(|error| error_message(&error))?;
         let (identity, digests) = handshake(options, node, purpose, &mut connection).await?;
         Ok((connection, identity, digests))
@@ -83,10 +78,9 @@ pub(super) async fn open(
     options: &ConnectionOptions,
     node: &ServerAddress,
     credentials: Option<&Credentials>,
-    db: i64,
     on_push: impl Fn(PushInfo) + Send + Sync + 'static,
 ) -> Result<MultiplexedConnection, RedisError> {
-    let info = connection_info(options, node, credentials, db)?;
+    let info = connection_info(options, node, credentials)?;
     let client = match &options.trust {
         Some(trust) if options.url.tls => {
             let root_cert = Some(trust.pem().to_vec());
@@ -111,7 +105,6 @@ fn connection_info(
     options: &ConnectionOptions,
     node: &ServerAddress,
     credentials: Option<&Credentials>,
-    db: i64,
 ) -> Result<ConnectionInfo, RedisError> {
     let host = node.host.clone();
     let addr = if options.url.tls {
@@ -121,7 +114,7 @@ fn connection_info(
     };
     // Only with RESP3 does the driver report at once that the server closed the connection.
     let mut settings =
-        RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3).set_db(db);
+        RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3).set_db(options.url.db);
     if let Some(credentials) = credentials {
         settings = settings.set_password(&credentials.password);
         if let Some(user) = &credentials.user {
@@ -180,12 +173,9 @@ async fn handshake(
              set appendonly yes in redis.conf"
             .to_owned());
     }
-    let identity = ServerIdentity {
-        node: node.clone(),
-        run_id: field(&info, "run_id")?,
-        promoted_from: field(&info, "master_replid2")?,
-    };
-    Ok((identity, digests))
+    let run_id = field(&info, "run_id")?;
+    let server = server_name(&run_id, &field(&info, "master_replid2")?).into();
+    Ok((ServerIdentity { node: node.clone(), run_id, server }, digests))
 }
 
 fn info(sections: &[&str]) -> Cmd {
@@ -205,7 +195,7 @@ pub(super) fn check_identity(identity: &ServerIdentity, answer: Value) -> Result
         return Err("it is no longer a master".to_owned());
     }
     let now = server_name(&field(&info, "run_id")?, &field(&info, "master_replid2")?);
-    if now == identity.server() { Ok(()) } else { Err("it was promoted since".to_owned()) }
+    if now == *identity.server { Ok(()) } else { Err("it was promoted since".to_owned()) }
 }
 
 /// The digests that `SCRIPT LOAD` returned, by script name.

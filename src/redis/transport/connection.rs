@@ -20,14 +20,17 @@ use crate::runtime::single_flight::{Expirable, ValueStatus};
 /// The answer or error of each command of a pipeline, in order.
 pub type PipelineAnswers = Vec<Result<Value, Error>>;
 
+/// The answer to a pipeline of one command.
+pub fn single_answer(mut answers: PipelineAnswers) -> Result<Value, Error> {
+    answers.pop().unwrap_or_else(|| Err(Error::unknown("no answer")))
+}
+
 /// One connection to one start of one server. A broken connection is never repaired: the next call
 /// of [`super::ConnectionPool::connection`] makes another.
 #[derive(Debug)]
 pub struct Connection {
     transport: Arc<Transport>,
     identity: ServerIdentity,
-    /// [`ServerIdentity::server`].
-    server: Arc<str>,
     digests: ScriptDigests,
     /// With durability `Replicated`: groups batches that wait for replicas.
     send_queue: Option<SendQueue>,
@@ -41,7 +44,6 @@ pub(super) struct Transport {
     /// Taken when the connection is closed, which closes the socket.
     connection: Mutex<Option<MultiplexedConnection>>,
     health: Arc<ConnectionHealth>,
-    refreshes: Arc<RefreshRequests>,
 }
 
 impl Expirable for Arc<Connection> {
@@ -64,7 +66,7 @@ impl Connection {
         purpose: ConnectionPurpose,
         refreshes: Arc<RefreshRequests>,
     ) -> Result<Self, Error> {
-        let health = ConnectionHealth::new(purpose, refreshes.clone());
+        let health = ConnectionHealth::new(purpose, refreshes);
         let on_disconnect = {
             let health = health.clone();
             move || health.close("the server closed the connection", true)
@@ -77,27 +79,17 @@ impl Connection {
             options: options.clone(),
             connection: Mutex::new(Some(connection)),
             health,
-            refreshes,
         });
         let send_queue = match options.durability {
             Durability::Plain | Durability::Aof => None,
-            Durability::Replicated => {
-                let (replicas, wait_ms) = (options.replicas_min, options.replicas_wait_ms);
-                Some(SendQueue::start(transport.clone(), replicas, wait_ms))
-            }
+            Durability::Replicated => Some(SendQueue::start(transport.clone())),
         };
-        let server = identity.server().into();
-        Ok(Self { transport, identity, server, digests, send_queue })
+        Ok(Self { transport, identity, digests, send_queue })
     }
 
     /// The connected server; constant.
     pub fn identity(&self) -> &ServerIdentity {
         &self.identity
-    }
-
-    /// The server name that buckets on this server must have.
-    pub fn server(&self) -> &Arc<str> {
-        &self.server
     }
 
     /// Whether the connection is open as far as known.
@@ -145,8 +137,7 @@ impl Connection {
 
     /// Closes the connection if the server's identity has changed.
     pub(super) async fn verify(&self) -> Result<(), Error> {
-        let answers = self.call(vec![connect::identity_query()]).await?;
-        let answer = answers.into_iter().next().unwrap_or(Ok(Value::Nil))?;
+        let answer = single_answer(self.call(vec![connect::identity_query()]).await?)?;
         connect::check_identity(&self.identity, answer).map_err(|reason| {
             self.transport.close(&reason, true);
             Error::not_sent(reason)
@@ -239,7 +230,7 @@ impl Transport {
         for error in answers.iter().filter_map(|answer| answer.as_ref().err()) {
             match error.remedy() {
                 Remedy::Close => self.close(&error.to_string(), true),
-                Remedy::RefreshTopology => self.refreshes.request(),
+                Remedy::RefreshTopology => self.health.refreshes.request(),
                 Remedy::Reload | Remedy::Wait => {}
             }
         }

@@ -20,7 +20,7 @@ const TIMEOUTS_MAX: u32 = 3;
 #[derive(Debug)]
 pub(super) struct ConnectionHealth {
     purpose: ConnectionPurpose,
-    refreshes: Arc<RefreshRequests>,
+    pub(super) refreshes: Arc<RefreshRequests>,
     /// Set at the end of the handshake.
     identity: OnceLock<ServerIdentity>,
     close_reason: OnceLock<String>,

@@ -195,8 +195,7 @@ async fn read_server(
     part: ServerRole,
 ) -> Result<ServerFacts, RedisHealthError> {
     let (credentials, limit) = (options.url.credentials.as_ref(), options.command_timeout);
-    let mut probe =
-        ProbeConnection::open(options, node, credentials, options.url.db, limit).await?;
+    let mut probe = ProbeConnection::open(options, node, credentials, limit).await?;
     let (round_trip, clock_ahead_ms) = measure_clock(&mut probe).await?;
     let info = probe.fields(redis::cmd("INFO").arg("default")).await?;
     let config = probe.query(redis::cmd("CONFIG").arg("GET").arg(&SETTINGS)).await;

@@ -30,7 +30,7 @@ mod subscription;
 mod url;
 
 pub use connect::ServerIdentity;
-pub use connection::{Connection, PipelineAnswers};
+pub use connection::{Connection, PipelineAnswers, single_answer};
 pub use error::{CallEffect, Error};
 pub use pool::ConnectionPool;
 pub use subscription::ChannelSubscription;

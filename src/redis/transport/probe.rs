@@ -51,11 +51,10 @@ impl ProbeConnection {
         options: &ConnectionOptions,
         node: &ServerAddress,
         credentials: Option<&Credentials>,
-        db: i64,
         limit: Duration,
     ) -> Result<Self, RedisHealthError> {
         let connect_timeout = options.connect_timeout;
-        let connecting = connect::open(options, node, credentials, db, |_| {});
+        let connecting = connect::open(options, node, credentials, |_| {});
         let timed_out =
             |_| RedisHealthError::Unreachable(format!("not connected within {connect_timeout:?}"));
         let opened = tokio::time::timeout(connect_timeout, connecting).await;

@@ -32,17 +32,15 @@ struct SendJob {
 
 impl SendQueue {
     /// Starts the task on this runtime; it ends when the handle is dropped.
-    pub(super) fn start(transport: Arc<Transport>, replicas: u32, wait_ms: u64) -> Self {
+    pub(super) fn start(transport: Arc<Transport>) -> Self {
         let (jobs, mut queue) = mpsc::channel(QUEUE_MAX);
-        // `WAIT` with time-out 0 blocks without limit.
-        let wait_ms = wait_ms.max(1);
         Handle::current().spawn(async move {
             let mut batch: Vec<SendJob> = Vec::new();
             while queue.recv_many(&mut batch, JOBS_PER_BATCH_MAX).await > 0 {
                 // Abandoned by its caller, and not sent.
                 batch.retain(|job| !job.answer.is_closed());
                 if !batch.is_empty() {
-                    send(&transport, replicas, wait_ms, std::mem::take(&mut batch)).await;
+                    send(&transport, std::mem::take(&mut batch)).await;
                 }
             }
         });
@@ -59,7 +57,7 @@ impl SendQueue {
     }
 }
 
-async fn send(transport: &Transport, replicas: u32, wait_ms: u64, mut jobs: Vec<SendJob>) {
+async fn send(transport: &Transport, mut jobs: Vec<SendJob>) {
     let mut pipeline = Pipeline::new();
     let mut sizes = Vec::with_capacity(jobs.len());
     for job in &mut jobs {
@@ -68,10 +66,13 @@ async fn send(transport: &Transport, replicas: u32, wait_ms: u64, mut jobs: Vec<
             pipeline.add_command(command);
         }
     }
-    pipeline.cmd("WAIT").arg(replicas).arg(wait_ms);
-    let limit = transport.options.command_timeout + Duration::from_millis(wait_ms);
+    let options = &transport.options;
+    // `WAIT` with time-out 0 blocks without limit.
+    let wait_ms = options.replicas_wait_ms.max(1);
+    pipeline.cmd("WAIT").arg(options.replicas_min).arg(wait_ms);
+    let limit = options.command_timeout + Duration::from_millis(wait_ms);
     let outcome = transport.exchange(&pipeline, true, limit).await;
-    let outcome = outcome.and_then(|answers| check_wait(transport, replicas, wait_ms, answers));
+    let outcome = outcome.and_then(|answers| check_wait(transport, wait_ms, answers));
     let mut outcome = outcome.map(Vec::into_iter);
     for (job, size) in jobs.into_iter().zip(sizes) {
         let answers = outcome.as_mut().map(|all| all.take(size).collect());
@@ -82,7 +83,6 @@ async fn send(transport: &Transport, replicas: u32, wait_ms: u64, mut jobs: Vec<
 /// Removes the answer to `WAIT`, and fails if too few replicas confirmed.
 fn check_wait(
     transport: &Transport,
-    wanted: u32,
     wait_ms: u64,
     mut answers: PipelineAnswers,
 ) -> Result<PipelineAnswers, Error> {
@@ -91,6 +91,7 @@ fn check_wait(
         Some(Err(error)) => return Err(Error::unknown(format!("WAIT: {error}"))),
         Some(Ok(_)) | None => return Err(Error::unknown("WAIT answered no number")),
     };
+    let wanted = transport.options.replicas_min;
     if confirmed >= wanted {
         return Ok(answers);
     }

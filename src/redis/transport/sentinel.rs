@@ -92,7 +92,7 @@ async fn ask<T: FromRedisValue>(
 ) -> Result<(ProbeConnection, T), RedisHealthError> {
     let attempt = async |credentials| {
         let limit = options.connect_timeout;
-        let mut probe = ProbeConnection::open(options, node, credentials, 0, limit).await?;
+        let mut probe = ProbeConnection::open(options, node, credentials, limit).await?;
         let answer = probe.query(command).await?;
         Ok::<_, RedisHealthError>((probe, answer))
     };

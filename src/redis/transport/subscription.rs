@@ -49,7 +49,7 @@ impl ChannelSubscription {
         };
         let subscribing = async {
             let credentials = options.url.credentials.as_ref();
-            let opened = connect::open(&options, &node, credentials, options.url.db, on_push);
+            let opened = connect::open(&options, &node, credentials, on_push);
             let mut connection = opened.await?;
             let name = redis::cmd("CLIENT").arg("SETNAME").arg(CLIENT_NAME).to_owned();
             name.query_async::<()>(&mut connection).await?;

@@ -76,7 +76,7 @@ pub struct RedisUrl {
     pub topology: RedisTopology,
     /// Sent to sentinels only if they require a password.
     pub credentials: Option<Credentials>,
-    /// Database number.
+    /// Database number; 0 with sentinels, which have no other, and in a cluster.
     pub db: i64,
     /// Whether every connection, to sentinels too, is encrypted.
     pub tls: bool,

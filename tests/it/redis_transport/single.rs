@@ -345,7 +345,7 @@ fn a_server_that_was_demoted_and_promoted_again_is_another_one() {
         redis.replica_of_no_one();
         let new = until_connected(&pool, "a").await;
         assert_eq!(new.identity().run_id, hot.identity().run_id);
-        assert_ne!(new.identity().server(), hot.identity().server());
+        assert_ne!(new.identity().server, hot.identity().server);
 
         // Demoted and promoted between two checks, with a third server: a second promotion from the
         // same server keeps `master_replid2`. That case is harmless, because that server has never
