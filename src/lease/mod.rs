@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use redis::Value;
 
-use crate::redis::transport::{ConnectionPool, ConnectionPurpose};
+use crate::redis::transport::ConnectionPool;
 use crate::runtime::clock::SharedClock;
 use crate::runtime::unique_name;
 
@@ -171,11 +171,8 @@ impl RedisLease {
         let key = format!("{}:lease:{name}", self.namespace);
         let mut command = redis::cmd("EVAL");
         command.arg(script).arg(1).arg(&key).arg(args);
-        let answers = self.pool.call(ConnectionPurpose::Results, &key, vec![command]).await;
-        let failed = |reason| Error { name: name.to_owned(), reason };
-        let answer = answers.map_err(|error| failed(error.to_string()))?.pop();
-        let answer = answer.ok_or_else(|| failed("no answer".to_owned()))?;
-        answer.map_err(|error| failed(error.to_string()))
+        let answer = self.pool.query(&key, command).await;
+        answer.map_err(|error| Error { name: name.to_owned(), reason: error.to_string() })
     }
 }
 

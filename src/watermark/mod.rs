@@ -16,9 +16,10 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use redis::{Cmd, FromRedisValue, Value};
+use futures_util::future::try_join_all;
+use redis::{Cmd, FromRedisValue};
 
-use crate::redis::transport::{ConnectionPool, ConnectionPurpose, Error as TransportError};
+use crate::redis::transport::ConnectionPool;
 
 /// Interval at which a consumer announces its watermark.
 pub const ANNOUNCED_EVERY: Duration = Duration::from_secs(1);
@@ -75,18 +76,11 @@ impl RedisWatermarks {
         self.key(queue, "consumers")
     }
 
-    /// Sends commands as one pipeline. Returns the first error, if there is one.
-    async fn send(&self, queue: u16, commands: Vec<Cmd>) -> Result<Vec<Value>, Error> {
-        let failed = |error: TransportError| Error { queue, reason: error.to_string() };
-        let sent =
-            self.pool.call(ConnectionPurpose::Results, &self.consumers_key(queue), commands).await;
-        let answers = sent.map_err(failed)?.into_iter();
-        answers.map(|answer| answer.map_err(failed)).collect()
+    async fn query<T: FromRedisValue>(&self, queue: u16, command: Cmd) -> Result<T, Error> {
+        let answer = self.pool.query(&self.consumers_key(queue), command).await;
+        let answer = answer.map_err(|error| Error { queue, reason: error.to_string() })?;
+        redis::from_redis_value(answer).map_err(|error| Error { queue, reason: error.to_string() })
     }
-}
-
-fn read<T: FromRedisValue>(queue: u16, answer: Value) -> Result<T, Error> {
-    redis::from_redis_value(answer).map_err(|error| Error { queue, reason: error.to_string() })
 }
 
 #[async_trait]
@@ -96,33 +90,25 @@ impl Watermarks for RedisWatermarks {
         let mut announce = redis::cmd("EVAL");
         announce.arg(ANNOUNCE).arg(2).arg(self.key(queue, consumer)).arg(self.consumers_key(queue));
         announce.arg(consumer).arg(watermark_ms).arg(expires_ms);
-        self.send(queue, vec![announce]).await.map(drop)
+        self.query(queue, announce).await
     }
 
     async fn of_queue(&self, queue: u16) -> Result<Option<i64>, Error> {
-        let keys = redis::cmd("HKEYS").arg(self.consumers_key(queue)).to_owned();
-        let answer = self.send(queue, vec![keys]).await?.pop().unwrap_or(Value::Nil);
-        let consumers: Vec<String> = read(queue, answer)?;
-        let get = |consumer| redis::cmd("GET").arg(self.key(queue, consumer)).to_owned();
-        let gets: Vec<Cmd> = consumers.iter().map(|consumer| get(consumer.as_str())).collect();
-        if gets.is_empty() {
-            return Ok(None);
-        }
-        let (mut smallest, mut remove_expired) = (None, redis::cmd("HDEL"));
-        remove_expired.arg(self.consumers_key(queue));
-        let mut any_expired = false;
-        for (consumer, answer) in consumers.iter().zip(self.send(queue, gets).await?) {
-            if let Some(watermark) = read::<Option<i64>>(queue, answer)? {
-                smallest = smallest.into_iter().chain([watermark]).min();
-            } else {
-                remove_expired.arg(consumer);
-                any_expired = true;
-            }
-        }
+        let names = redis::cmd("HKEYS").arg(self.consumers_key(queue)).to_owned();
+        let consumers: Vec<String> = self.query(queue, names).await?;
+        let get = |consumer: &String| {
+            let get = redis::cmd("GET").arg(self.key(queue, consumer)).to_owned();
+            self.query::<Option<i64>>(queue, get)
+        };
+        let watermarks = try_join_all(consumers.iter().map(get)).await?;
+        let all = consumers.into_iter().zip(&watermarks);
+        let expired = all.filter_map(|(consumer, found)| found.is_none().then_some(consumer));
+        let expired: Vec<String> = expired.collect();
         // A consumer that announces meanwhile adds its name again within a second.
-        if any_expired {
-            self.send(queue, vec![remove_expired]).await?;
+        if !expired.is_empty() {
+            let remove = redis::cmd("HDEL").arg(self.consumers_key(queue)).arg(expired).to_owned();
+            self.query::<()>(queue, remove).await?;
         }
-        Ok(smallest)
+        Ok(watermarks.into_iter().flatten().min())
     }
 }

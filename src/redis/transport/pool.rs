@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use redis::Cmd;
+use redis::{Cmd, Value};
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use super::ChannelSubscription;
+use super::connection::{Connection, PipelineAnswers, single_answer};
 use super::router::{MasterRouter, RefreshRequests, SlotMap};
 use super::url::ServerAddress;
 use super::{ConnectionOptions, ConnectionPurpose, Error};
-use crate::redis::transport::connection::{Connection, PipelineAnswers};
 use crate::runtime::backoff::Backoff;
 use crate::runtime::single_flight::SingleFlight;
 
@@ -82,6 +82,11 @@ impl ConnectionPool {
         commands: Vec<Cmd>,
     ) -> Result<PipelineAnswers, Error> {
         self.connection(purpose, key).await?.call(commands).await
+    }
+
+    /// Sends one command about a key, for the purpose `Results`.
+    pub async fn query(&self, key: &str, command: Cmd) -> Result<Value, Error> {
+        single_answer(self.call(ConnectionPurpose::Results, key, vec![command]).await?)
     }
 
     /// Every master of the current topology.
