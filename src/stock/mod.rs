@@ -25,7 +25,7 @@ use crate::redis::scripts::Error as ScriptError;
 pub mod memory;
 pub mod redis;
 
-pub use self::redis::RedisStock;
+pub use self::redis::{RedisStock, ResultHints};
 pub use memory::MemoryStock;
 
 /// Why a stock could not answer.
@@ -137,13 +137,6 @@ pub struct QueuedPage {
     pub next: Option<u16>,
     /// Describes the first unreadable entry or page.
     pub damage: Option<String>,
-}
-
-/// Hints that requests have results, from any process. Each may be lost.
-#[async_trait]
-pub trait ResultHints: Send {
-    /// The next requests with results; `None`: no more hints come.
-    async fn next(&mut self) -> Option<Vec<RequestId>>;
 }
 
 /// Counts the units of every bucket.
@@ -283,7 +276,7 @@ pub trait Stock: Send + Sync {
     }
 
     /// Begins to receive hints of results from now on. `None`: this stock has none.
-    async fn result_hints(&self) -> Result<Option<Box<dyn ResultHints>>, Error> {
+    async fn result_hints(&self) -> Result<Option<ResultHints>, Error> {
         Ok(None)
     }
 

@@ -9,12 +9,10 @@
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
-
 use super::sku_buckets::SkuBuckets;
 use crate::domain::{RequestId, SkuNo};
 use crate::redis::transport::{ChannelSubscription, ConnectionPool};
-use crate::stock::{Error, ResultHints, SkuIndex};
+use crate::stock::{Error, SkuIndex};
 
 /// Listens to the hints of an installation, and passes those of SKUs on to their buckets. Shares
 /// `skus` only while it listens.
@@ -22,12 +20,12 @@ pub(super) async fn subscribe(
     pool: &ConnectionPool,
     namespace: &str,
     skus: &Arc<SkuIndex<SkuBuckets>>,
-) -> Result<Box<dyn ResultHints>, Error> {
+) -> Result<ResultHints, Error> {
     let subscribed = pool.subscribe(&format!("{namespace}:results")).await;
     let subscription =
         subscribed.map_err(|error| Error::Unavailable { reason: error.to_string() })?;
     forget_accepted(skus);
-    Ok(Box::new(RedisHints { subscription, skus: Arc::clone(skus) }))
+    Ok(ResultHints { subscription, skus: Arc::clone(skus) })
 }
 
 /// Forgets what every SKU has accepted: units may have returned without a hint.
@@ -35,20 +33,21 @@ fn forget_accepted(skus: &SkuIndex<SkuBuckets>) {
     skus.0.load().values().for_each(|buckets| buckets.forget_accepted());
 }
 
-struct RedisHints {
+/// Hints that requests have results, from any process. Each may be lost.
+pub struct ResultHints {
     subscription: ChannelSubscription,
     skus: Arc<SkuIndex<SkuBuckets>>,
 }
 
-impl Drop for RedisHints {
+impl Drop for ResultHints {
     fn drop(&mut self) {
         forget_accepted(&self.skus);
     }
 }
 
-#[async_trait]
-impl ResultHints for RedisHints {
-    async fn next(&mut self) -> Option<Vec<RequestId>> {
+impl ResultHints {
+    /// The next requests with results; `None`: no more hints come.
+    pub async fn next(&mut self) -> Option<Vec<RequestId>> {
         let (requests, restocked) = read(&self.subscription.next().await?);
         for sku in restocked {
             if let Ok(buckets) = self.skus.get(sku) {

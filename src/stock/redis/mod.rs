@@ -15,7 +15,7 @@ use async_trait::async_trait;
 use futures_util::future::{join_all, try_join_all};
 
 use self::sku_buckets::SkuBuckets;
-use super::{BucketHealth, Error, Loading, QueuedPage, ResultHints, SkuIndex, Stock, sum_facts};
+use super::{BucketHealth, Error, Loading, QueuedPage, SkuIndex, Stock, sum_facts};
 use crate::domain::invariants::GateFacts;
 use crate::domain::{
     BucketKey, BucketNo, BucketSnapshot, BuyerId, Epoch, Failure, LoaderToken, Loan, Order,
@@ -38,6 +38,8 @@ mod records;
 mod sku_buckets;
 mod transfers;
 mod unsettled;
+
+pub use hints::ResultHints;
 
 /// Connections, key names and limits of [`RedisStock`].
 #[derive(Debug)]
@@ -81,9 +83,9 @@ impl RedisStock {
         }
     }
 
-    /// Registers a new SKU.
+    /// Registers a SKU with its latest terms.
     fn buckets_of(&self, sku: &Arc<Sku>) -> Arc<SkuBuckets> {
-        self.skus.get(sku.no).unwrap_or_else(|_unknown| {
+        let buckets = self.skus.get(sku.no).unwrap_or_else(|_unknown| {
             let executor = self.executor.clone();
             let RedisStockOptions { outbox, intents, .. } = &self.options;
             let new = SkuBuckets::new(executor, Arc::clone(sku), *outbox, intents.clone());
@@ -92,12 +94,7 @@ impl RedisStock {
                 skus.entry(sku.no).or_insert_with(|| Arc::clone(&new));
             });
             self.skus.get(sku.no).unwrap_or(new)
-        })
-    }
-
-    /// [`Self::buckets_of`], with the latest terms.
-    fn latest_buckets_of(&self, sku: &Arc<Sku>) -> Arc<SkuBuckets> {
-        let buckets = self.buckets_of(sku);
+        });
         buckets.set_latest(sku);
         buckets
     }
@@ -152,7 +149,7 @@ async fn record_decisions(
 #[async_trait]
 impl Stock for RedisStock {
     fn register(&self, sku: &Arc<Sku>) {
-        self.latest_buckets_of(sku);
+        self.buckets_of(sku);
     }
 
     fn forget(&self, sku: SkuNo) {
@@ -165,7 +162,7 @@ impl Stock for RedisStock {
         _num_orders: u64,
         loader: LoaderToken,
     ) -> Result<Box<dyn Loading>, Error> {
-        Ok(Box::new(loading::RedisLoader::hold(self.latest_buckets_of(&sku), loader).await?))
+        Ok(Box::new(loading::RedisLoader::hold(self.buckets_of(&sku), loader).await?))
     }
 
     async fn health(
@@ -174,11 +171,11 @@ impl Stock for RedisStock {
         phase: Phase,
         epoch: Epoch,
     ) -> Result<BucketHealth, Error> {
-        poll::health(&self.latest_buckets_of(sku), phase, epoch, sku.history.change_no).await
+        poll::health(&self.buckets_of(sku), phase, epoch, sku.history.change_no).await
     }
 
     async fn set_phase(&self, sku: &Arc<Sku>, phase: Phase, epoch: Epoch) -> Result<(), Error> {
-        let buckets = self.latest_buckets_of(sku);
+        let buckets = self.buckets_of(sku);
         buckets.forget_polls();
         let calls = buckets
             .keys
@@ -194,7 +191,7 @@ impl Stock for RedisStock {
     }
 
     async fn change_stock(&self, sku: &Arc<Sku>, change: StockChange) -> Result<(), Error> {
-        let buckets = self.latest_buckets_of(sku);
+        let buckets = self.buckets_of(sku);
         buckets.forget_polls();
         let calls = (0..).map(BucketNo).zip(&buckets.keys).map(|(bucket, keys)| {
             let call = moves::change_stock(keys, change.no, change.share(sku, bucket));
@@ -351,7 +348,7 @@ impl Stock for RedisStock {
         transfers::resume(&buckets, stuck).await
     }
 
-    async fn result_hints(&self) -> Result<Option<Box<dyn ResultHints>>, Error> {
+    async fn result_hints(&self) -> Result<Option<ResultHints>, Error> {
         let RedisStockOptions { pool, namespace, .. } = &self.options;
         hints::subscribe(pool, namespace, &self.skus).await.map(Some)
     }
