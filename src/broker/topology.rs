@@ -62,13 +62,17 @@ const DELIVERIES_UNLIMITED: i64 = i32::MAX as i64;
 /// The exchanges and queues of one installation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topology {
-    namespace: String,
-    num_queues: u16,
-    deliveries_max: u32,
-    has_events: bool,
-    has_payments: bool,
+    pub namespace: String,
+    /// Order queues.
+    pub num_queues: u16,
+    /// Deliveries of a message after which an order queue dead-letters it.
+    pub deliveries_max: u32,
+    /// Whether there is the exchange for order events.
+    pub has_events: bool,
+    /// Whether there is the queue for payment events.
+    pub has_payments: bool,
     /// The lengths of the delay queues, seconds.
-    delays_s: Vec<u32>,
+    pub delays_s: Vec<u32>,
 }
 
 /// A durable exchange.
@@ -116,36 +120,16 @@ impl Route {
 }
 
 impl Topology {
-    /// The topology in a namespace, with `num_queues` order queues that dead-letter a message after
-    /// `deliveries_max` deliveries.
+    /// The topology of orders and their dead letters.
     pub fn new(namespace: &str, num_queues: u16, deliveries_max: u32) -> Self {
-        let namespace = namespace.to_owned();
         Self {
-            namespace,
+            namespace: namespace.to_owned(),
             num_queues,
             deliveries_max,
             has_events: false,
             has_payments: false,
             delays_s: Vec::new(),
         }
-    }
-
-    /// With the exchange for order events, if `has_events`.
-    #[must_use]
-    pub fn with_events(self, has_events: bool) -> Self {
-        Self { has_events, ..self }
-    }
-
-    /// With the queue for payment events, if `has_payments`.
-    #[must_use]
-    pub fn with_payments(self, has_payments: bool) -> Self {
-        Self { has_payments, ..self }
-    }
-
-    /// With a delay queue of each of these lengths, seconds.
-    #[must_use]
-    pub fn with_delays(self, delays_s: Vec<u32>) -> Self {
-        Self { delays_s, ..self }
     }
 
     fn full_name(&self, name: &str) -> String {

@@ -63,7 +63,8 @@ impl Fixture {
         change(&mut settings);
         let ledger = Arc::new(FaultyLedger::new(shop.ledger.clone()));
         let server = RabbitMq::start();
-        let topology = Topology::new("fg", 1, 20).with_delays(settings.delay_windows_s());
+        let delays_s = settings.delay_windows_s();
+        let topology = Topology { delays_s, ..Topology::new("fg", 1, 20) };
         let broker = Arc::new(RabbitBroker::new(server.options(topology)).unwrap());
         let (clock, metrics) = (SystemClock::shared(), Arc::new(Metrics::default()));
         let orders = OrderService::new(ledger.clone(), None, &settings, Arc::new(|| ()));

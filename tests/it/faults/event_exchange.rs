@@ -56,7 +56,8 @@ impl Fixture {
         let catalog = Arc::new(Catalog::default());
         ledger.sales().await.unwrap().iter().for_each(|sale| catalog.put(sale));
         let server = RabbitMq::start();
-        let options = server.options(Topology::new("fg", 1, 100).with_events(true));
+        let topology = Topology { has_events: true, ..Topology::new("fg", 1, 100) };
+        let options = server.options(topology);
         let broker = Arc::new(RabbitBroker::new(options).unwrap());
         Self { ledger, catalog, broker, server, sku, _folder: folder }
     }
@@ -198,7 +199,8 @@ fn events_published_before_a_crash_come_again_and_none_is_missed() {
         assert_eq!(fixture.cursor().await, 1, "another process publishes");
 
         let lease = Arc::new(SoleLease::new(SystemClock::shared()));
-        let refuses_one = MemoryBroker::new(Topology::new("fg", 1, 100).with_events(true));
+        let topology = Topology { has_events: true, ..Topology::new("fg", 1, 100) };
+        let refuses_one = MemoryBroker::new(topology);
         refuses_one.nack_next(1);
         fixture.process(Arc::new(refuses_one), lease.clone()).run(&()).await.unwrap_err();
         assert_eq!(fixture.cursor().await, 1, "the first event of the page is not published");

@@ -104,7 +104,8 @@ impl Fixture {
     async fn open() -> Self {
         let (shop, ledger, payment_id) = paying().await;
         let server = RabbitMq::start();
-        let options = server.options(Topology::new("fg", 1, 20).with_payments(true));
+        let topology = Topology { has_payments: true, ..Topology::new("fg", 1, 20) };
+        let options = server.options(topology);
         let broker = Arc::new(RabbitBroker::new(options).unwrap());
         let consumer = consumer(&shop, &ledger, &broker);
         let inbox = Events::default();

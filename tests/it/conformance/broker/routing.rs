@@ -181,7 +181,7 @@ fn every_queue_is_replicated_and_dead_letters_at_least_once() {
     assert_eq!((last.exchange.as_str(), last.key.as_str()), ("shop.intents", "1"));
     assert_eq!(topology.address(Route::Orders(2)), None);
     assert_eq!(topology.address(Route::Events), None);
-    let with_events = topology.clone().with_events(true);
+    let with_events = Topology { has_events: true, ..topology.clone() };
     let exchanges = with_events.exchanges();
     assert_eq!(exchanges.last().unwrap().name, "shop.events");
     assert_eq!(with_events.address(Route::Events).unwrap().exchange, "shop.events");
@@ -191,7 +191,8 @@ fn every_queue_is_replicated_and_dead_letters_at_least_once() {
 
 #[test]
 fn every_queue_with_a_consumer_is_live() {
-    let topology = Topology::new("shop", 1, 100).with_payments(true).with_delays(vec![60]);
+    let topology = Topology::new("shop", 1, 100);
+    let topology = Topology { has_payments: true, delays_s: vec![60], ..topology };
     let live: Vec<_> = topology.live_queues().into_iter().map(|queue| queue.name).collect();
     let sources = [Route::Dead, Route::Orders(0), Route::Payments, Route::Due, Route::Delay(60)];
     let expected = sources.map(|source| format!("shop.{}", source.queue().unwrap()));
