@@ -6,7 +6,7 @@
 //! |---|---|
 //! | 0..8 | buyer, big-endian |
 //! | 8..11 | units, big-endian |
-//! | 11 | state: `Q` queued, `0` to `5` the order's state, `F` failed |
+//! | 11 | state: `Q` queued, `0` to `5` the order's state in the ledger, `F` failed |
 //! | 12..18 | time of the request, epoch milliseconds, big-endian |
 //! | 18..22 | queued only: the epoch of its terms, big-endian |
 //! | 18..20 | order only: its version, big-endian |
@@ -95,7 +95,7 @@ impl RequestRecord {
         put_three_bytes(self.quantity, bytes);
         bytes.put_u8(match self.state {
             RecordState::Queued { .. } => b'Q',
-            RecordState::Ordered(order) => code_of(order.state),
+            RecordState::Ordered(order) => b'0' + order.state as u8,
             RecordState::Failed(_) => b'F',
         });
         bytes.put_int(self.placed_at_ms.clamp(0, PLACED_AT_MS_MAX), 6);
@@ -129,7 +129,8 @@ impl RequestRecord {
             b'Q' => RecordState::Queued { epoch: Epoch(rest.try_get_i32()?.into()) },
             b'F' => RecordState::Failed(unpack_reason(rest)?),
             _ => RecordState::Ordered(RecordedOrder {
-                state: state_of(code).ok_or(BrokenRecord("an unknown state"))?,
+                state: OrderState::from_db(i16::from(code) - i16::from(b'0'))
+                    .ok_or(BrokenRecord("an unknown state"))?,
                 version: rest.try_get_u16()?,
                 pay_by: PayBy(rest.try_get_u32()?),
                 amount: unpack_amount(rest)?,
@@ -138,15 +139,6 @@ impl RequestRecord {
         end(rest)?;
         Ok(Self { buyer, quantity, placed_at_ms, state })
     }
-}
-
-/// The digit of the state's number in the ledger.
-fn code_of(state: OrderState) -> u8 {
-    b'0' + state as u8
-}
-
-fn state_of(code: u8) -> Option<OrderState> {
-    OrderState::ALL.into_iter().find(|state| code_of(*state) == code)
 }
 
 fn pack_reason(reason: Refusal, bytes: &mut Vec<u8>) {
