@@ -6,6 +6,7 @@
 //! a position, so the second item reads what the first one wrote.
 
 use std::fmt::{Debug, Display, Formatter};
+use std::str::FromStr;
 use std::vec::IntoIter;
 
 use redis::{Arg, Cmd, RedisWrite, Value};
@@ -168,6 +169,11 @@ fn byte_strings(of: &Cmd) -> impl ExactSizeIterator<Item = &[u8]> {
         // A script call has no cursor.
         _ => [].as_slice(),
     })
+}
+
+/// Parses digits.
+pub(super) fn number<T: FromStr>(digits: &[u8]) -> Option<T> {
+    std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
 /// The distinct ids of a batch.

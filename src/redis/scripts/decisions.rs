@@ -8,7 +8,7 @@ use crate::domain::{
     Epoch, Failure, Order, Refusal, RequestId, RequestRecord, Reservation, Sku, Verdict,
 };
 
-use super::call::Reply;
+use super::call::{Reply, number};
 use super::intent::IntentKey;
 use super::{BucketKeys, Error, Leveled, Script, ScriptCall, codes, intent, leveled};
 
@@ -99,12 +99,9 @@ fn verdict(
                 let intent = intent::unpack(kept).ok().filter(|_| key.has_signed(kept));
                 Some(Verdict::Queued { intent })
             }
-            Some((b'L', units)) => {
-                let owned = std::str::from_utf8(units).ok().and_then(|text| text.parse().ok());
-                owned
-                    .zip(quota)
-                    .map(|(owned, limit)| Verdict::Refused(Refusal::QuotaExceeded { owned, limit }))
-            }
+            Some((b'L', units)) => number(units)
+                .zip(quota)
+                .map(|(owned, limit)| Verdict::Refused(Refusal::QuotaExceeded { owned, limit })),
             _ => None,
         },
         _ => None,
@@ -170,16 +167,14 @@ fn record(
     let size = items.len();
     let read = move |reply: &mut Reply| {
         let outcomes = reply.items(size)?.map(|item| {
-            Ok(match (script, &item) {
-                (Script::Settle, Value::Int(codes::SETTLED)) => SettleOutcome::Now,
-                (Script::Settle, Value::Int(codes::ADOPTED)) => SettleOutcome::Adopted,
-                (Script::Settle, Value::Int(codes::ADVANCED)) => SettleOutcome::Advanced,
-                (Script::Settle, Value::Int(codes::IS_FAILED)) => SettleOutcome::Contradicts,
-                (Script::Release, Value::Int(codes::RELEASED)) => SettleOutcome::Now,
-                (Script::Release, Value::Int(codes::UNKNOWN)) => SettleOutcome::Unknown,
-                (Script::Release, Value::Int(codes::IS_ORDERED)) => SettleOutcome::Contradicts,
-                (_, Value::Int(codes::REPEAT)) => SettleOutcome::Repeat,
-                (_, Value::Int(codes::MISMATCH)) => SettleOutcome::Mismatch,
+            Ok(match item {
+                Value::Int(codes::SETTLED | codes::RELEASED) => SettleOutcome::Now,
+                Value::Int(codes::ADOPTED) => SettleOutcome::Adopted,
+                Value::Int(codes::ADVANCED) => SettleOutcome::Advanced,
+                Value::Int(codes::REPEAT) => SettleOutcome::Repeat,
+                Value::Int(codes::UNKNOWN) => SettleOutcome::Unknown,
+                Value::Int(codes::IS_FAILED | codes::IS_ORDERED) => SettleOutcome::Contradicts,
+                Value::Int(codes::MISMATCH) => SettleOutcome::Mismatch,
                 _ => return Err(reply.unexpected(&item)),
             })
         });

@@ -7,7 +7,7 @@ use redis::Value;
 
 use crate::domain::{BuyerId, RequestId, RequestRecord, Sku};
 
-use super::call::{IdColumn, Reply};
+use super::call::{IdColumn, Reply, number};
 use super::intent::BrokenRecord;
 use super::{BucketKeys, Error, Pages, Script, ScriptCall};
 
@@ -43,10 +43,7 @@ pub fn owned(keys: &BucketKeys, sku: &Sku, buyer: BuyerId) -> ScriptCall<u32> {
     let column = IdColumn::new(Pages::of_sku(sku), std::iter::once(buyer.get()));
     let call = ScriptCall::new(Script::Find, keys, |reply| match reply.next()? {
         Value::Nil => Ok(0),
-        Value::BulkString(digits) => {
-            let units = std::str::from_utf8(&digits).ok().and_then(|digits| digits.parse().ok());
-            units.ok_or_else(|| reply.unexpected(&digits))
-        }
+        Value::BulkString(digits) => number(&digits).ok_or_else(|| reply.unexpected(&digits)),
         other => Err(reply.unexpected(&other)),
     });
     call.pages_of(&column, |page| keys.buyers(page)).ids_of(&column)
@@ -68,6 +65,6 @@ fn parse_pair(request: &Value, record: &Value) -> QueuedRecord {
     let (Value::BulkString(request), Value::BulkString(record)) = (request, record) else {
         return Err(BrokenRecord("no bytes"));
     };
-    let request = std::str::from_utf8(request).ok().and_then(|digits| digits.parse().ok());
-    Ok((request.ok_or(BrokenRecord("no request id"))?, RequestRecord::unpack(record)?))
+    let request = number(request).ok_or(BrokenRecord("no request id"))?;
+    Ok((request, RequestRecord::unpack(record)?))
 }
