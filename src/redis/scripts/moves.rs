@@ -14,17 +14,12 @@ use super::call::Reply;
 use super::{BucketKeys, Error, Leveled, Script, ScriptCall, codes, leveled};
 
 /// Takes at least `want` units out of the bucket for the bucket `to`, if as many are free. Answers
-/// the open loan; `None` if no unit is free.
+/// the open loan; `None` if no unit is free. [`BucketNo::LEDGER`] takes up to `want` units, and is
+/// answered `None` while its loan is open.
 pub fn lend(keys: &BucketKeys, to: BucketNo, want: u32) -> ScriptCall<Leveled<Option<Loan>>> {
+    let is_withdrawal = to == BucketNo::LEDGER;
     let call = ScriptCall::new(Script::Lend, keys, leveled(read_loan)).key(&keys.moves());
-    call.arg(to).arg(want).arg(0)
-}
-
-/// Takes up to `units` units out of the bucket for the ledger. Answers the new loan; `None` if no
-/// unit is free, or while such a loan is open.
-pub fn withdraw(keys: &BucketKeys, units: u32) -> ScriptCall<Leveled<Option<Loan>>> {
-    let call = ScriptCall::new(Script::Lend, keys, leveled(read_loan)).key(&keys.moves());
-    call.arg(BucketNo::LEDGER).arg(units).arg(1)
+    call.arg(to).arg(want).arg(u8::from(is_withdrawal))
 }
 
 fn read_loan(reply: &mut Reply) -> Result<Option<Loan>, Error> {

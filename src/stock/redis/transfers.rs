@@ -36,7 +36,7 @@ pub(super) async fn withdraw(buckets: &SkuBuckets, units: u32) -> Result<Withdra
     let mut withdrawal = Withdrawal::default();
     let shares = (0..).map(BucketNo).zip(withdrawn_from(&free, units));
     for (bucket, units) in shares.filter(|(_, units)| *units > 0) {
-        let call = moves::withdraw(buckets.keys(bucket)?, units);
+        let call = moves::lend(buckets.keys(bucket)?, BucketNo::LEDGER, units);
         let Some(loan) = buckets.run_leveled(bucket, call, "withdrawing units").await? else {
             continue;
         };

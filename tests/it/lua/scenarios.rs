@@ -6,7 +6,7 @@ use floodgate::domain::{
 };
 use floodgate::redis::scripts::load::{LoadRow, clear, hold, load_rows};
 use floodgate::redis::scripts::lookup;
-use floodgate::redis::scripts::moves::{borrow, change_stock, clear_loan, lend, withdraw};
+use floodgate::redis::scripts::moves::{borrow, change_stock, clear_loan, lend};
 use floodgate::redis::scripts::{Error, OutboxArgs, Script, ScriptCall, decisions, load, snapshot};
 use redis::{RedisResult, Value};
 
@@ -114,7 +114,7 @@ pub fn all(fixture: &Fixture) -> Vec<Scenario> {
         scenario(fixture, "borrow", borrow(keys, BucketNo(1), loan(4))),
         scenario(fixture, "clear_loan", clear_loan(keys, BucketNo(1), loan(1).no)),
         scenario(fixture, "change_stock", change_stock(keys, 1, 5)),
-        scenario(fixture, "withdraw", withdraw(keys, 3)),
+        scenario(fixture, "withdraw", lend(keys, BucketNo::LEDGER, 3)),
         scenario(fixture, "hold", hold(keys, LOADER)),
     ];
     all.extend(KINDS.map(|outbox| reserve(fixture, outbox)));

@@ -3,9 +3,7 @@
 use floodgate::domain::{BucketNo, Epoch, Failure, Loan, Order, Phase, Reservation, Verdict};
 use floodgate::redis::scripts::decisions::{SettleOutcome, release, reserve, settle};
 use floodgate::redis::scripts::load::set_phase;
-use floodgate::redis::scripts::moves::{
-    borrow, change_stock, clear_loan, end_withdrawal, lend, withdraw,
-};
+use floodgate::redis::scripts::moves::{borrow, change_stock, clear_loan, end_withdrawal, lend};
 use floodgate::redis::scripts::{BucketKeys, BucketLevel};
 use redis::Value;
 
@@ -74,7 +72,7 @@ impl Step {
             StepCall::Borrow(loan, _) => fixture.fenced(borrow(keys, other, *loan)),
             StepCall::ClearLoan(loan) => fixture.fenced(clear_loan(keys, other, loan.no)),
             StepCall::SetPhase(phase, epoch, _) => fixture.fenced(set_phase(keys, *epoch, *phase)),
-            StepCall::Withdraw(units, _) => fixture.fenced(withdraw(keys, *units)),
+            StepCall::Withdraw(units, _) => fixture.fenced(lend(keys, BucketNo::LEDGER, *units)),
             StepCall::EndWithdrawal(loan, is_recorded) => {
                 fixture.fenced(end_withdrawal(keys, loan.no, *is_recorded))
             }
@@ -143,7 +141,7 @@ impl Step {
                 Answer::PhaseSet(set_phase.parse(answer).unwrap())
             }
             StepCall::Withdraw(units, _) => {
-                let (loan, left) = withdraw(keys, *units).parse(answer).unwrap();
+                let (loan, left) = lend(keys, BucketNo::LEDGER, *units).parse(answer).unwrap();
                 Answer::Loan(loan, left)
             }
             StepCall::EndWithdrawal(loan, is_recorded) => {
