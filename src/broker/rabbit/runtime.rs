@@ -16,14 +16,8 @@ use tokio_util::compat::{Compat, TokioAsyncReadCompatExt};
 
 use crate::net::MaybeTls;
 
-/// The stream type that lapin requires.
-pub(super) type BrokerStream = Compat<MaybeTls<TcpStream>>;
-
-/// The runtime of the library.
-pub(super) type BrokerRuntime = Runtime<RuntimeParts<Tokio, OwnStreams>>;
-
-/// The runtime that this task runs on.
-pub(super) fn current() -> BrokerRuntime {
+/// The runtime that this task runs on, as the library's.
+pub(super) fn current() -> Runtime<RuntimeParts<Tokio, OwnStreams>> {
     Runtime::new(RuntimeParts::new(Tokio::current(), OwnStreams(Tokio::current())))
 }
 
@@ -32,7 +26,7 @@ pub(super) fn current() -> BrokerRuntime {
 pub(super) struct OwnStreams(Tokio);
 
 impl Reactor for OwnStreams {
-    type TcpStream = BrokerStream;
+    type TcpStream = Compat<MaybeTls<TcpStream>>;
     type Sleep = <Tokio as Reactor>::Sleep;
 
     fn register<H: Read + Write + AsFd + AsRawFd + Send + 'static>(

@@ -73,7 +73,7 @@ impl Connection {
         };
         let (connection, identity, digests) =
             connect::connect(options, node, purpose, on_disconnect).await?;
-        health.set_identity(identity.clone());
+        drop(health.identity.set(identity.clone()));
         let transport = Arc::new(Transport {
             node: node.clone(),
             options: options.clone(),

@@ -22,7 +22,7 @@ pub(super) struct ConnectionHealth {
     purpose: ConnectionPurpose,
     pub(super) refreshes: Arc<RefreshRequests>,
     /// Set at the end of the handshake.
-    identity: OnceLock<ServerIdentity>,
+    pub(super) identity: OnceLock<ServerIdentity>,
     close_reason: OnceLock<String>,
     /// At least one call was answered.
     proven: AtomicBool,
@@ -47,11 +47,6 @@ impl ConnectionHealth {
             proven: AtomicBool::new(false),
             missed: Mutex::default(),
         })
-    }
-
-    /// Called once, at the end of the handshake.
-    pub(super) fn set_identity(&self, identity: ServerIdentity) {
-        drop(self.identity.set(identity));
     }
 
     /// # Errors

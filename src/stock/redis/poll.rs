@@ -37,7 +37,8 @@ pub(super) async fn health(
         is_in_phase(counts) && counts.change_no >= change_no && !is_withdrawn
     };
     let is_recent = |poll: &StockPoll| now_monotonic().duration_since(poll.at) < POLL_AGE_MAX;
-    if let Some(poll) = buckets.last_poll()
+    let last_poll = buckets.last_poll.lock().clone();
+    if let Some(poll) = last_poll
         && is_recent(&poll)
         && poll.counts.iter().all(is_current)
     {
@@ -117,9 +118,10 @@ pub(super) async fn refresh(
     sold_out_refresh: Duration,
 ) -> Result<Vec<(BucketNo, BucketNo, Loan)>, Error> {
     let (now, num_forgotten) = (now_monotonic(), buckets.num_forgotten());
-    if let Some(accepted) = buckets.accepted() {
-        let is_recent = accepted.is_sold_out && buckets.is_polled_within(now, sold_out_refresh);
-        if is_recent || changes(buckets).await? == accepted.changes {
+    if let Some(accepted) = buckets.accepted.load_full() {
+        let polled_at = *buckets.polled_at.lock();
+        let is_recent = polled_at.is_some_and(|at| now.duration_since(at) < sold_out_refresh);
+        if accepted.is_sold_out && is_recent || changes(buckets).await? == accepted.changes {
             return Ok(Vec::new());
         }
     }
@@ -149,7 +151,7 @@ async fn changes(buckets: &SkuBuckets) -> Result<Vec<Option<u64>>, Error> {
         Ok::<_, Error>(answer.and_then(|answer| redis::from_redis_value(answer).ok()))
     });
     let changes = try_join_all(reads).await?;
-    buckets.set_polled(now_monotonic());
+    *buckets.polled_at.lock() = Some(now_monotonic());
     Ok(changes)
 }
 

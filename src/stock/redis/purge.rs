@@ -2,7 +2,7 @@
 //!
 //! On crash: the next purge deletes the rest. May repeat: a missing key is no error.
 
-use redis::{Cmd, cmd};
+use redis::cmd;
 
 use super::super::Error;
 use super::sku_buckets::SkuBuckets;
@@ -26,6 +26,7 @@ pub(super) async fn delete_buckets(buckets: &SkuBuckets) -> Result<(), Error> {
         // Last: a purge that was interrupted finds them again.
         names.extend([keys.claimants(), keys.bucket()]);
         for names in names.chunks(KEYS_PER_COMMAND * COMMANDS_PER_CALL) {
+            let unlink = |names: &[String]| cmd("UNLINK").arg(names).to_owned();
             let commands = names.chunks(KEYS_PER_COMMAND).map(unlink).collect();
             buckets.executor.send(&keys.bucket(), commands, "deleting a bucket").await?;
         }
@@ -39,8 +40,4 @@ async fn claimed(executor: &ScriptExecutor, keys: &BucketKeys) -> Result<Vec<Str
     let members = cmd("SMEMBERS").arg(&claimants).to_owned();
     let workers: Vec<String> = executor.read(&claimants, members, "reading claimants").await?;
     Ok(workers.iter().map(|worker| keys.claimed(worker)).collect())
-}
-
-fn unlink(names: &[String]) -> Cmd {
-    cmd("UNLINK").arg(names).to_owned()
 }

@@ -51,7 +51,7 @@ pub(super) struct SkuBuckets {
     /// The SKU as this process registered it, for what never changes, such as policy and pages.
     pub(super) sku: Arc<Sku>,
     /// The SKU with its latest terms.
-    latest: ArcSwap<Sku>,
+    pub(super) latest: ArcSwap<Sku>,
     /// One for each bucket.
     pub(super) keys: Vec<BucketKeys>,
     /// Where accepted intents are stored.
@@ -62,12 +62,13 @@ pub(super) struct SkuBuckets {
     left: Vec<AtomicU64>,
     /// Each bucket's largest observed change count.
     changes: Vec<AtomicU64>,
-    accepted: ArcSwapOption<AcceptedRequests>,
+    /// All accepted requests; `None` if they may have changed since they were read.
+    pub(super) accepted: ArcSwapOption<AcceptedRequests>,
     /// How often the accepted requests were forgotten: a read that began before is not kept.
     num_forgotten: AtomicU64,
     /// When the change counts were last read.
-    polled_at: Mutex<Option<Instant>>,
-    last_poll: Mutex<Option<Arc<StockPoll>>>,
+    pub(super) polled_at: Mutex<Option<Instant>>,
+    pub(super) last_poll: Mutex<Option<Arc<StockPoll>>>,
     /// Open loans by lender and borrower: their numbers, and when they were observed first.
     loans: Mutex<HashMap<(BucketNo, BucketNo), (u64, Instant)>>,
 }
@@ -100,11 +101,6 @@ impl SkuBuckets {
 
     pub(super) fn keys(&self, bucket: BucketNo) -> Result<&BucketKeys, Error> {
         self.keys.get(usize::from(bucket.0)).ok_or(Error::NotLoaded(self.sku.no))
-    }
-
-    /// The SKU with its latest terms.
-    pub(super) fn latest(&self) -> Arc<Sku> {
-        self.latest.load_full()
     }
 
     pub(super) fn set_latest(&self, sku: &Arc<Sku>) {
@@ -194,11 +190,6 @@ impl SkuBuckets {
         }
     }
 
-    /// All accepted requests; `None` if they may have changed since they were read.
-    pub(super) fn accepted(&self) -> Option<Arc<AcceptedRequests>> {
-        self.accepted.load_full()
-    }
-
     /// The accepted requests may have changed: they are read again before a request is refused,
     /// also if they are being read.
     pub(super) fn forget_accepted(&self) {
@@ -208,19 +199,6 @@ impl SkuBuckets {
 
     pub(super) fn may_have_accepted(&self, request: RequestId) -> bool {
         self.accepted.load().as_ref().is_none_or(|accepted| accepted.requests.contains(&request))
-    }
-
-    /// Records the time at which the change counts were read.
-    pub(super) fn set_polled(&self, now: Instant) {
-        *self.polled_at.lock() = Some(now);
-    }
-
-    pub(super) fn is_polled_within(&self, now: Instant, age: Duration) -> bool {
-        self.polled_at.lock().is_some_and(|at| now.duration_since(at) < age)
-    }
-
-    pub(super) fn last_poll(&self) -> Option<Arc<StockPoll>> {
-        self.last_poll.lock().clone()
     }
 
     /// Stores a poll. Returns the stuck loans: open for at least [`STUCK_AFTER`], because the

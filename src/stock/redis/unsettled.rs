@@ -132,7 +132,7 @@ async fn read(
         Err(error @ Error::Damaged { .. }) => return Ok(Err(error.to_string())),
         Err(error) => return Err(error),
     };
-    let sku = buckets.latest();
+    let sku = buckets.latest.load();
     for queued in requests {
         match queued {
             Ok((request, record)) => to.intents.extend(record.intent(request, &sku, bucket)),
