@@ -182,12 +182,10 @@ fn pipeline(
 pub fn broker_options(settings: &Settings) -> Result<RabbitOptions, Error> {
     let amqp = &settings.amqp;
     let topology = Topology {
-        namespace: settings.namespace.clone(),
-        num_queues: amqp.queues,
-        deliveries_max: amqp.deliveries_max,
         has_events: settings.events.exchange,
         has_payments: settings.payment.queue,
         delays_s: settings.payment.delay_windows_s(),
+        ..Topology::new(&settings.namespace, amqp.queues, amqp.deliveries_max)
     };
     let options = RabbitOptions::new(&amqp.url, topology);
     let mut options = options.map_err(|reason| Error::Setting { key: "amqp.url", reason })?;
