@@ -180,7 +180,10 @@ impl PaymentConsumer {
 
     async fn record(&self, delivery: &Delivery) -> Decision {
         let (headers, now_ms) = (&delivery.headers.signature, self.clock.wall_ms());
-        let event = match self.webhooks.read_queued(headers, &delivery.body, now_ms) {
+        let header = |wanted: &str| {
+            headers.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.as_str())
+        };
+        let event = match self.webhooks.read(header, &delivery.body, now_ms, true) {
             Ok(Some(event)) => event,
             Ok(None) => return Decision::Skipped("ignored"),
             Err(error) => return Decision::Poison(error.to_string()),

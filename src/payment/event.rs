@@ -22,34 +22,11 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::signature::is_event_id;
-use super::{SignatureError, WebhookVerifier};
+use super::{WebhookError, WebhookVerifier};
 use crate::domain::{Money, PaymentEvent, PaymentReport};
 
 /// Longest id of a payment.
 const PAYMENT_ID_CHARS_MAX: usize = 128;
-
-/// Why a webhook was rejected.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum EventError {
-    #[error(transparent)]
-    Signature(#[from] SignatureError),
-    /// The signature is valid, and the body cannot be read.
-    #[error("{0}")]
-    Body(String),
-}
-
-impl EventError {
-    /// The failed check, for metrics.
-    pub fn reason(&self) -> &'static str {
-        match self {
-            Self::Signature(SignatureError::TooLarge) => "size",
-            Self::Signature(SignatureError::Header(_)) => "header",
-            Self::Signature(SignatureError::Time) => "time",
-            Self::Signature(SignatureError::Signature) => "signature",
-            Self::Body(_) => "body",
-        }
-    }
-}
 
 /// The body of a webhook.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -89,7 +66,8 @@ impl WebhookReader {
         Self { verifier, provider }
     }
 
-    /// Verifies the raw body, then parses it; `None`: an event without a meaning here.
+    /// Verifies the raw body as [`WebhookVerifier::verify`], then parses it; `None`: an event
+    /// without a meaning here.
     ///
     /// # Errors
     /// The first check that failed.
@@ -98,26 +76,10 @@ impl WebhookReader {
         header: impl Fn(&str) -> Option<&'w str>,
         body: &[u8],
         now_ms: i64,
-    ) -> Result<Option<PaymentEvent>, EventError> {
-        let id = self.verifier.verify(header, body, now_ms, false)?;
-        self.parse(id, body).map_err(EventError::Body)
-    }
-
-    /// As [`Self::read`], for an event that may have waited in a queue.
-    ///
-    /// # Errors
-    /// The first check that failed.
-    pub fn read_queued(
-        &self,
-        headers: &[(String, String)],
-        body: &[u8],
-        now_ms: i64,
-    ) -> Result<Option<PaymentEvent>, EventError> {
-        let header = |wanted: &str| {
-            headers.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.as_str())
-        };
-        let id = self.verifier.verify(header, body, now_ms, true)?;
-        self.parse(id, body).map_err(EventError::Body)
+        may_be_old: bool,
+    ) -> Result<Option<PaymentEvent>, WebhookError> {
+        let id = self.verifier.verify(header, body, now_ms, may_be_old)?;
+        self.parse(id, body).map_err(WebhookError::Body)
     }
 
     fn parse(&self, id: Option<&str>, body: &[u8]) -> Result<Option<PaymentEvent>, String> {

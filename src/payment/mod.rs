@@ -25,8 +25,8 @@ mod signature;
 
 pub use bounded::BoundedProvider;
 pub use demo::DemoProvider;
-pub use event::{EventBody, EventError, WebhookReader};
-pub use signature::{BODY_BYTES_MAX, SignatureError, WebhookVerifier};
+pub use event::{EventBody, WebhookReader};
+pub use signature::{BODY_BYTES_MAX, WebhookError, WebhookVerifier};
 
 /// A payment to start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

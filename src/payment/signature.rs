@@ -31,8 +31,8 @@ const ID_CHARS_MAX: usize = 128;
 const SIGNATURES_MAX: usize = 8;
 
 /// Why a webhook was rejected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum SignatureError {
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WebhookError {
     #[error("the body is larger than 65536 bytes")]
     TooLarge,
     /// Missing, repeated or malformed.
@@ -42,6 +42,22 @@ pub enum SignatureError {
     Time,
     #[error("no signature is of a secret that is valid now")]
     Signature,
+    /// The signature is valid, and the body cannot be read.
+    #[error("{0}")]
+    Body(String),
+}
+
+impl WebhookError {
+    /// The failed check, for metrics.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::TooLarge => "size",
+            Self::Header(_) => "header",
+            Self::Time => "time",
+            Self::Signature => "signature",
+            Self::Body(_) => "body",
+        }
+    }
 }
 
 struct VerifierKey {
@@ -104,17 +120,17 @@ impl WebhookVerifier {
         body: &[u8],
         now_ms: i64,
         may_be_old: bool,
-    ) -> Result<Option<&'w str>, SignatureError> {
+    ) -> Result<Option<&'w str>, WebhookError> {
         if body.len() > BODY_BYTES_MAX {
-            return Err(SignatureError::TooLarge);
+            return Err(WebhookError::TooLarge);
         }
-        let field = |name| header(name).ok_or(SignatureError::Header(name));
+        let field = |name| header(name).ok_or(WebhookError::Header(name));
         let (id, timestamp, signatures) = match self.profile {
             WebhookProfile::Standard => {
                 let id = Some(field(ID)?).filter(|id| is_event_id(id));
-                let id = id.ok_or(SignatureError::Header(ID))?;
+                let id = id.ok_or(WebhookError::Header(ID))?;
                 let timestamp = seconds(field(TIMESTAMP)?);
-                let timestamp = timestamp.ok_or(SignatureError::Header(TIMESTAMP))?;
+                let timestamp = timestamp.ok_or(WebhookError::Header(TIMESTAMP))?;
                 let listed = field(SIGNATURE)?.split(' ');
                 let of_version = listed.filter_map(|item| item.strip_prefix("v1,"));
                 let signatures =
@@ -125,7 +141,7 @@ impl WebhookVerifier {
                 let items = || field(STRIPE_SIGNATURE).map(|text| text.split(','));
                 let timestamp = items()?.find_map(|item| item.strip_prefix("t="));
                 let timestamp = timestamp.and_then(seconds);
-                let timestamp = timestamp.ok_or(SignatureError::Header(STRIPE_SIGNATURE))?;
+                let timestamp = timestamp.ok_or(WebhookError::Header(STRIPE_SIGNATURE))?;
                 let of_version = items()?.filter_map(|item| item.strip_prefix("v1="));
                 let signatures = of_version.take(SIGNATURES_MAX).filter_map(from_hex);
                 (None, timestamp, signatures.collect())
@@ -134,10 +150,10 @@ impl WebhookVerifier {
         let now_s = now_ms.div_euclid(1000);
         let may_be_old = may_be_old && timestamp <= now_s;
         if now_s.abs_diff(timestamp) > self.tolerance_s && !may_be_old {
-            return Err(SignatureError::Time);
+            return Err(WebhookError::Time);
         }
         if !self.is_signed(&signatures, id, timestamp, body, now_ms) {
-            return Err(SignatureError::Signature);
+            return Err(WebhookError::Signature);
         }
         Ok(id)
     }

@@ -43,7 +43,7 @@ impl Sent {
         self
     }
 
-    fn at(&self, verifier: &WebhookVerifier, now_s: i64) -> Result<Option<String>, SignatureError> {
+    fn at(&self, verifier: &WebhookVerifier, now_s: i64) -> Result<Option<String>, WebhookError> {
         self.verified(verifier, now_s, false)
     }
 
@@ -52,7 +52,7 @@ impl Sent {
         verifier: &WebhookVerifier,
         now_s: i64,
         may_be_old: bool,
-    ) -> Result<Option<String>, SignatureError> {
+    ) -> Result<Option<String>, WebhookError> {
         let header = |name: &str| {
             let found = self.headers.iter().find(|(header, _)| *header == name);
             found.map(|(_, value)| value.as_str())
@@ -71,7 +71,7 @@ fn example() -> Sent {
     Sent { headers, body: BODY.to_vec() }
 }
 
-const ACCEPTED: Result<Option<&str>, SignatureError> = Ok(Some(EVENT));
+const ACCEPTED: Result<Option<&str>, WebhookError> = Ok(Some(EVENT));
 
 #[test]
 fn the_published_example_is_verified_and_signed_alike() {
@@ -98,12 +98,12 @@ fn one_of_several_signatures_and_secrets_suffices() {
         (example().with(SIGNATURE, &SIGNED["v1,".len()..]), &old, false),
         (example().with(SIGNATURE, &SIGNED.replace('=', "")), &old, false),
     ] {
-        let expected = if is_valid { Ok(()) } else { Err(SignatureError::Signature) };
+        let expected = if is_valid { Ok(()) } else { Err(WebhookError::Signature) };
         assert_eq!(sent.at(verifier, SIGNED_S).map(drop), expected, "{:?}", sent.headers);
     }
     let many = "v1,AAAA ".repeat(SIGNATURES_MAX) + SIGNED;
     let beyond = example().with(SIGNATURE, &many).at(&old, SIGNED_S);
-    assert_eq!(beyond, Err(SignatureError::Signature));
+    assert_eq!(beyond, Err(WebhookError::Signature));
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn a_secret_ends_at_its_time() {
     let verifier = verifier("standard", &[OTHER_SECRET, &ending]);
     let until_s = 1_614_265_340;
     assert!(example().at(&verifier, until_s - 1).is_ok());
-    assert_eq!(example().at(&verifier, until_s), Err(SignatureError::Signature));
+    assert_eq!(example().at(&verifier, until_s), Err(WebhookError::Signature));
     assert_eq!(verifier.sign(EVENT, BODY, until_s * 1000).len(), 3);
 }
 
@@ -127,7 +127,7 @@ fn the_time_may_differ_by_300_seconds() {
             (SIGNED_S + 300, true),
             (SIGNED_S + 301, false),
         ] {
-            let expected = if is_valid { Ok(()) } else { Err(SignatureError::Time) };
+            let expected = if is_valid { Ok(()) } else { Err(WebhookError::Time) };
             assert_eq!(sent.at(&verifier, now_s).map(drop), expected, "{profile} {now_s}");
         }
     }
@@ -139,7 +139,7 @@ fn every_byte_of_body_id_and_time_is_signed() {
     let reserialized = Sent { body: b"{\"test\":2432232314}".to_vec(), ..example() };
     let later = (SIGNED_S + 1).to_string();
     for sent in [reserialized, example().with(ID, "msg_other"), example().with(TIMESTAMP, &later)] {
-        assert_eq!(sent.at(&verifier, SIGNED_S), Err(SignatureError::Signature));
+        assert_eq!(sent.at(&verifier, SIGNED_S), Err(WebhookError::Signature));
     }
 }
 
@@ -159,7 +159,7 @@ fn malformed_headers_are_named() {
         (example().without(SIGNATURE), SIGNATURE),
     ];
     for (sent, name) in cases {
-        assert_eq!(sent.at(&verifier, SIGNED_S), Err(SignatureError::Header(name)));
+        assert_eq!(sent.at(&verifier, SIGNED_S), Err(WebhookError::Header(name)));
     }
 }
 
@@ -171,19 +171,19 @@ fn a_body_of_64_kib_is_the_largest() {
         Sent { headers: verifier.sign(EVENT, &body, SIGNED_S * 1000), body }.at(&verifier, SIGNED_S)
     };
     assert!(signed(65_536).is_ok());
-    assert_eq!(signed(65_537), Err(SignatureError::TooLarge));
+    assert_eq!(signed(65_537), Err(WebhookError::TooLarge));
 }
 
 #[test]
 fn the_checks_have_an_order() {
     let verifier = verifier("standard", &[SECRET]);
     let mut sent = Sent { headers: Vec::new(), body: vec![b' '; BODY_BYTES_MAX + 1] };
-    assert_eq!(sent.at(&verifier, 0), Err(SignatureError::TooLarge));
+    assert_eq!(sent.at(&verifier, 0), Err(WebhookError::TooLarge));
     sent.body = BODY.to_vec();
-    assert_eq!(sent.at(&verifier, 0), Err(SignatureError::Header(ID)));
+    assert_eq!(sent.at(&verifier, 0), Err(WebhookError::Header(ID)));
     let sent = example().with(SIGNATURE, "v1,AAAA");
-    assert_eq!(sent.at(&verifier, 0), Err(SignatureError::Time));
-    assert_eq!(sent.at(&verifier, SIGNED_S), Err(SignatureError::Signature));
+    assert_eq!(sent.at(&verifier, 0), Err(WebhookError::Time));
+    assert_eq!(sent.at(&verifier, SIGNED_S), Err(WebhookError::Signature));
 }
 
 #[test]
@@ -201,12 +201,12 @@ fn the_stripe_profile_signs_time_and_body_in_hex() {
         assert_eq!(sent(&value).at(&verifier, SIGNED_S), Ok(None), "{value}");
     }
     for (value, error) in [
-        (format!("t={SIGNED_S},v0={signed}"), SignatureError::Signature),
-        (format!("t={SIGNED_S},v1={}", &signed[1..]), SignatureError::Signature),
-        (format!("t={SIGNED_S},v1=é{}", &signed[2..]), SignatureError::Signature),
-        (format!("v1={signed}"), SignatureError::Header(STRIPE_SIGNATURE)),
-        (format!("t=,v1={signed}"), SignatureError::Header(STRIPE_SIGNATURE)),
-        (format!("t={},v1={signed}", SIGNED_S + 1), SignatureError::Signature),
+        (format!("t={SIGNED_S},v0={signed}"), WebhookError::Signature),
+        (format!("t={SIGNED_S},v1={}", &signed[1..]), WebhookError::Signature),
+        (format!("t={SIGNED_S},v1=é{}", &signed[2..]), WebhookError::Signature),
+        (format!("v1={signed}"), WebhookError::Header(STRIPE_SIGNATURE)),
+        (format!("t=,v1={signed}"), WebhookError::Header(STRIPE_SIGNATURE)),
+        (format!("t={},v1={signed}", SIGNED_S + 1), WebhookError::Signature),
     ] {
         assert_eq!(sent(&value).at(&verifier, SIGNED_S), Err(error), "{value}");
     }
@@ -217,7 +217,7 @@ fn without_configured_secrets_the_fallback_signs() {
     let sent = Sent::by(&verifier("standard", &[]), SIGNED_S);
     assert!(sent.at(&verifier("standard", &[]), SIGNED_S).is_ok());
     let configured = sent.at(&verifier("standard", &[SECRET]), SIGNED_S);
-    assert_eq!(configured, Err(SignatureError::Signature));
+    assert_eq!(configured, Err(WebhookError::Signature));
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn an_event_that_waited_in_a_queue_may_be_old_and_not_from_the_future() {
         assert_eq!(as_webhook.is_ok(), age_s.abs() <= 300, "{age_s}");
     }
     let forged = example().with(SIGNATURE, "v1,AAAA").verified(&verifier, SIGNED_S + 301, true);
-    assert_eq!(forged, Err(SignatureError::Signature));
+    assert_eq!(forged, Err(WebhookError::Signature));
 }
 
 #[test]

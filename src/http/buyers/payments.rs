@@ -15,7 +15,7 @@ use crate::http::middleware::body;
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
 use crate::http::state::{HttpState, State};
 use crate::observe::metrics::{Metrics, ReasonLabel};
-use crate::payment::{BODY_BYTES_MAX, EventBody, EventError, SignatureError};
+use crate::payment::{BODY_BYTES_MAX, EventBody, WebhookError};
 use crate::services::dead_letters::headers::from_webhook;
 use crate::services::orders::OrderError;
 
@@ -104,13 +104,11 @@ pub async fn cancel(request: HttpRequest, request_id: web::Path<String>, state: 
 pub async fn event(request: HttpRequest, payload: web::Payload, state: State) -> Handled {
     let payload = payload.into_inner();
     let bytes = body::read_or(ProblemCode::BodyTooLarge, payload, BODY_BYTES_MAX).await?;
-    let payments = state.deps.payments.as_ref().ok_or(SignatureError::Signature);
+    let payments = state.deps.payments.as_ref().ok_or(WebhookError::Signature);
     let header = |name: &str| single(request.headers(), name);
     let now_ms = state.deps.clock.wall_ms();
-    let event = payments
-        .map_err(EventError::from)
-        .and_then(|payments| payments.webhooks.read(header, &bytes, now_ms));
-    if let Err(EventError::Body(reason)) = &event {
+    let event = payments.and_then(|payments| payments.webhooks.read(header, &bytes, now_ms, false));
+    if let Err(WebhookError::Body(reason)) = &event {
         // The provider says something of money: an operator must be able to find it.
         let unreadable = from_webhook(header, &bytes, reason, now_ms);
         let origin = unreadable.origin;
@@ -132,23 +130,21 @@ pub async fn event(request: HttpRequest, payload: web::Payload, state: State) ->
 
 /// `unauthenticated` for what another sender could have sent, else the fault. Only what is signed
 /// is logged: anyone can send the rest, and choose its id.
-fn rejected(error: &EventError, headers: &HeaderMap, metrics: &Metrics) -> Problem {
-    if matches!(error, EventError::Body(_)) {
+fn rejected(error: &WebhookError, headers: &HeaderMap, metrics: &Metrics) -> Problem {
+    if matches!(error, WebhookError::Body(_)) {
         tracing::warn!(%error, id = single(headers, "webhook-id"), "webhook: unreadable");
     }
     metrics.webhooks_rejected.get_or_create(&ReasonLabel { reason: error.reason() }).inc();
     match error {
-        EventError::Signature(SignatureError::Time | SignatureError::Signature) => {
+        WebhookError::Time | WebhookError::Signature => {
             Problem::unauthenticated(error.to_string(), "Webhook-Signature")
         }
-        EventError::Signature(SignatureError::Header(name)) if !headers.contains_key(*name) => {
+        WebhookError::Header(name) if !headers.contains_key(*name) => {
             Problem::unauthenticated(error.to_string(), "Webhook-Signature")
         }
-        EventError::Signature(SignatureError::TooLarge) => {
+        WebhookError::TooLarge => {
             Problem::from(ProblemCode::BodyTooLarge).with_detail(error.to_string())
         }
-        EventError::Signature(SignatureError::Header(_)) | EventError::Body(_) => {
-            Problem::invalid(error.to_string())
-        }
+        WebhookError::Header(_) | WebhookError::Body(_) => Problem::invalid(error.to_string()),
     }
 }
