@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use super::ids::bytes_of_hex;
 use super::named::{ledger_numbers, named_enum};
 
 named_enum! {
@@ -95,18 +96,8 @@ impl FromStr for ArchiveDigest {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let fault = "a digest is 64 hexadecimal digits";
-        let (pairs, rest) = text.as_bytes().as_chunks::<2>();
-        let mut digest = [0; 32];
-        let is_hex = text.bytes().all(|digit| digit.is_ascii_hexdigit());
-        if pairs.len() != digest.len() || !rest.is_empty() || !is_hex {
-            return Err(fault);
-        }
-        for (byte, pair) in digest.iter_mut().zip(pairs) {
-            let digits = str::from_utf8(pair).map_err(|_other| fault)?;
-            *byte = u8::from_str_radix(digits, 16).map_err(|_other| fault)?;
-        }
-        Ok(Self(digest))
+        let digest = bytes_of_hex(text).and_then(|bytes| bytes.try_into().ok());
+        digest.map(Self).ok_or("a digest is 64 hexadecimal digits")
     }
 }
 

@@ -15,6 +15,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 use crate::config::{PaymentSettings, WebhookProfile, WebhookSecret};
+use crate::domain::ids::bytes_of_hex;
 
 type HmacSha256 = Hmac<Sha256>;
 
@@ -143,7 +144,7 @@ impl WebhookVerifier {
                 let timestamp = timestamp.and_then(seconds);
                 let timestamp = timestamp.ok_or(WebhookError::Header(STRIPE_SIGNATURE))?;
                 let of_version = items()?.filter_map(|item| item.strip_prefix("v1="));
-                let signatures = of_version.take(SIGNATURES_MAX).filter_map(from_hex);
+                let signatures = of_version.take(SIGNATURES_MAX).filter_map(bytes_of_hex);
                 (None, timestamp, signatures.collect())
             }
         };
@@ -222,13 +223,6 @@ pub(super) fn is_event_id(id: &str) -> bool {
 fn seconds(text: &str) -> Option<i64> {
     let number: i64 = text.parse().ok()?;
     (number >= 0 && number.to_string() == text).then_some(number)
-}
-
-fn from_hex(text: &str) -> Option<Vec<u8>> {
-    let nibble = |byte: &u8| char::from(*byte).to_digit(16).and_then(|n| u8::try_from(n).ok());
-    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
-    let bytes = pairs.iter().map(|[high, low]| Some(nibble(high)? << 4 | nibble(low)?));
-    rest.is_empty().then(|| bytes.collect())?
 }
 
 fn signed_text(mac: HmacSha256, id: Option<&str>, timestamp: i64, body: &[u8]) -> HmacSha256 {
