@@ -9,12 +9,10 @@
 //! `order_consumer/submission.rs` (failed at the ledger), `actors/payment_consumer.rs`, and
 //! `broker/headers.rs` (given up by the broker). `services/dead_letters/headers.rs` builds the row.
 
-use std::fmt;
-
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::ids::{BuyerId, RequestId, SkuNo};
+use super::ids::{BuyerId, DeadLetterNo, RequestId, SkuNo};
 use super::named::{ledger_numbers, named_enum};
 use super::order::OrderKey;
 
@@ -26,16 +24,6 @@ pub const TEXT_CHARS_MAX: usize = 1000;
 
 /// Maximum stored characters of a message id; no broker allows more bytes.
 pub const MESSAGE_ID_CHARS_MAX: usize = 255;
-
-/// The number of a dead letter in its ledger, from 1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct DeadLetterNo(pub i64);
-
-impl fmt::Display for DeadLetterNo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
 
 named_enum! {
     /// The component that dead-lettered a message, in the order of the flow.

@@ -39,7 +39,7 @@ macro_rules! display_inner {
     )+};
 }
 
-display_inner!(BuyerId RequestId SaleId SkuId SkuNo BucketNo);
+display_inner!(BuyerId RequestId SaleId SkuId SkuNo BucketNo DeadLetterNo);
 
 macro_rules! number_id {
     ($(#[$doc:meta])* $name:ident) => {
@@ -144,6 +144,10 @@ text_id! {
 /// contains it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SkuNo(pub i32);
+
+/// The number of a dead letter in its ledger, from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DeadLetterNo(pub i64);
 
 /// The fencing token of a SKU's loader, counted up by the ledger. Once a loader with a larger token
 /// has begun, the writes of earlier loaders are rejected.

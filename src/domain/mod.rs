@@ -31,11 +31,12 @@ pub mod violation;
 
 pub use book::{Book, BucketSnapshot, Counting};
 pub use dead_letter::{
-    DeadLetter, DeadLetterContent, DeadLetterCounts, DeadLetterFilter, DeadLetterNo,
-    DeadLetterOrder, DeadLetterOrigin, DeadLetterState, DeadLetterTransition, NewDeadLetter,
-    StoreDeadLetterOutcome,
+    DeadLetter, DeadLetterContent, DeadLetterCounts, DeadLetterFilter, DeadLetterOrder,
+    DeadLetterOrigin, DeadLetterState, DeadLetterTransition, NewDeadLetter, StoreDeadLetterOutcome,
 };
-pub use ids::{BucketNo, BuyerId, Epoch, LoaderToken, RequestId, SaleId, SkuId, SkuNo, TraceId};
+pub use ids::{
+    BucketNo, BuyerId, DeadLetterNo, Epoch, LoaderToken, RequestId, SaleId, SkuId, SkuNo, TraceId,
+};
 pub use invariants::InvariantId;
 pub use lifecycle::{Actor, OrderChange, OrderEvent, OrderTrigger, SlotReturns};
 pub use loans::Loan;

@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-use super::dead_letter::DeadLetterNo;
-use super::ids::SaleId;
+use super::ids::{DeadLetterNo, SaleId};
 use super::payment::AttemptKey;
 
 /// Most characters of a reason that the ledger keeps.
