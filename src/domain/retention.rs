@@ -12,7 +12,9 @@ use super::named::{ledger_numbers, named_enum};
 
 named_enum! {
     /// How far a sale is; each state follows the one before.
+    #[derive(Default)]
     RetentionState {
+        #[default]
         Kept = 0 => "kept",
         /// A complete archive exists.
         Archived = 1 => "archived",
@@ -26,19 +28,13 @@ named_enum! {
 ledger_numbers! { RetentionState }
 
 /// The state of a sale, with its archive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Retention {
     pub state: RetentionState,
     /// `None`: not archived.
     pub digest: Option<ArchiveDigest>,
     /// When the state was reached, epoch milliseconds; `None`: kept.
     pub since_ms: Option<i64>,
-}
-
-impl Default for Retention {
-    fn default() -> Self {
-        Self { state: RetentionState::Kept, digest: None, since_ms: None }
-    }
 }
 
 impl Retention {
