@@ -5,7 +5,7 @@
 use super::ids::{BucketNo, BuyerId, Epoch, RequestId, SkuNo, TraceId};
 use super::named::{ledger_numbers, named_enum};
 use super::policy::Terms;
-use super::request_record::RecordedOrder;
+use super::request_record::RequestRecord;
 use super::sale::Sku;
 
 /// One request for units, with all that a gate backend needs to decide it.
@@ -291,10 +291,7 @@ impl Order {
 
     /// Whether `intent` has the same request, SKU, buyer and quantity.
     pub fn answers(&self, intent: &OrderIntent) -> bool {
-        self.request == intent.request
-            && self.sku == intent.sku
-            && self.buyer == intent.buyer
-            && self.quantity == intent.quantity
+        (self.key(), self.quantity) == (intent.key(), intent.quantity)
     }
 }
 
@@ -319,7 +316,12 @@ ledger_numbers! { OrderState }
 impl OrderState {
     /// Whether the order still holds its units.
     pub fn is_live(self) -> bool {
-        matches!(self, Self::PendingPayment | Self::Paying | Self::Paid)
+        self == Self::Paid || self.is_unpaid()
+    }
+
+    /// Whether money can still pay the order.
+    pub fn is_unpaid(self) -> bool {
+        matches!(self, Self::PendingPayment | Self::Paying)
     }
 }
 
@@ -355,17 +357,9 @@ pub enum RequestStatus {
     Failed(Refusal),
 }
 
-impl RequestStatus {
-    /// The status of a request with this order.
-    pub fn ordered(quantity: u32, placed_at_ms: i64, order: RecordedOrder) -> Self {
-        let RecordedOrder { state, amount, pay_by, .. } = order;
-        Self::Ordered { quantity, placed_at_ms, amount, state, pay_by_ms: pay_by.ms() }
-    }
-}
-
 impl From<&Order> for RequestStatus {
     fn from(order: &Order) -> Self {
-        Self::ordered(order.quantity, order.placed_at_ms, order.into())
+        RequestRecord::ordered(order).status()
     }
 }
 

@@ -336,13 +336,12 @@ pub fn record(
     };
     let received = *next.received.get_or_insert(money);
     next.refunded_total = next.refunded_total.max(total.min(received.amount));
-    let is_unpaid = matches!(order.state, OrderState::PendingPayment | OrderState::Paying);
     let is_known = payment.received.is_some_and(|known| known == money);
     let mut outcome = if is_known {
         PaymentOutcome::Unchanged
     } else if payment.received.is_some() || received != payment.price {
         PaymentOutcome::Mismatch
-    } else if is_unpaid {
+    } else if order.state.is_unpaid() {
         PaymentOutcome::Applied
     } else if order.state == OrderState::Paid {
         PaymentOutcome::Duplicate

@@ -85,8 +85,10 @@ impl RequestRecord {
     pub fn status(&self) -> RequestStatus {
         match self.state {
             RecordState::Queued { .. } => RequestStatus::Queued,
-            RecordState::Ordered(order) => {
-                RequestStatus::ordered(self.quantity, self.placed_at_ms, order)
+            RecordState::Ordered(RecordedOrder { state, amount, pay_by, .. }) => {
+                let Self { quantity, placed_at_ms, .. } = *self;
+                let pay_by_ms = pay_by.ms();
+                RequestStatus::Ordered { quantity, placed_at_ms, amount, state, pay_by_ms }
             }
             RecordState::Failed(reason) => RequestStatus::Failed(reason),
         }

@@ -7,7 +7,7 @@
 //! back. On crash between two steps the payment is still `retaking`, and all steps are repeated.
 
 use super::ids::RequestId;
-use super::order::{Order, OrderState};
+use super::order::Order;
 use super::payment::{AttemptKey, Payment, PaymentState};
 
 /// Money that waits for its purchase.
@@ -43,18 +43,17 @@ pub enum RetakeOutcome {
 /// Whether the money of a payment can pay this successor: an unpaid order of exactly the price, of
 /// which nothing was refunded.
 pub fn pays(payment: &Payment, successor: &Order) -> bool {
-    let is_unpaid = matches!(successor.state, OrderState::PendingPayment | OrderState::Paying);
     // The currency is the sale's, as the payment's price.
     let is_price = payment.received == Some(payment.price)
         && payment.price.amount == successor.amount
         && payment.refunded_total == 0;
-    payment.state == PaymentState::Retaking && is_unpaid && is_price
+    payment.state == PaymentState::Retaking && successor.state.is_unpaid() && is_price
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{Money, samples};
+    use crate::domain::{Money, OrderState, samples};
 
     #[test]
     fn money_pays_an_unpaid_order_of_its_price_only() {
