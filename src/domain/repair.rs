@@ -20,17 +20,17 @@ named_enum! {
     /// What a repair does. Each action may be repeated.
     RepairAction {
         /// Writes the request to the ledger, which places or refuses it.
-        Submit = 1 => "submit",
+        Submit => "submit",
         /// Publishes the request again; its consumer submits it.
-        Republish = 2 => "republish",
+        Republish => "republish",
         /// Adds lent units to the bucket that borrowed them.
-        FinishTransfers = 3 => "finish_transfers",
+        FinishTransfers => "finish_transfers",
         /// Sets a count of the ledger to what its orders say.
-        Recount = 4 => "recount",
+        Recount => "recount",
         /// Loads the buckets of the SKU from the ledger.
-        LoadBuckets = 5 => "load_buckets",
+        LoadBuckets => "load_buckets",
         /// Records the contradiction for an operator.
-        Record = 6 => "record",
+        Record => "record",
     }
 }
 
