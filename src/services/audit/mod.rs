@@ -190,9 +190,9 @@ impl AuditRun<'_> {
     /// continues with the other SKUs.
     async fn audit_sku(&mut self, sale: &Sale, sku: &Sku) -> Result<(), Error> {
         if !sale.has_buckets() {
-            return self.check_without_gates(sku).await;
+            return self.check_sku(sku, None).await;
         }
-        let error = match self.check_sku(sku).await {
+        let error = match self.check_sku(sku, self.sources.stock).await {
             // Other SKUs may be readable.
             Err(Error::Stock(
                 error @ (stock::Error::NotLoaded(_)
@@ -213,14 +213,7 @@ impl AuditRun<'_> {
             }
             _ => self.note_unchecked(note),
         }
-        self.check_without_gates(sku).await
-    }
-
-    async fn check_without_gates(&mut self, sku: &Sku) -> Result<(), Error> {
-        let stock = self.sources.stock.take();
-        let checked = self.check_sku(sku).await;
-        self.sources.stock = stock;
-        checked
+        self.check_sku(sku, None).await
     }
 
     /// Adds a note on a check that should have run and could not.
@@ -229,18 +222,19 @@ impl AuditRun<'_> {
         self.notes.push(note);
     }
 
-    async fn check_sku(&mut self, sku: &Sku) -> Result<(), Error> {
+    /// Compares the ledger with `stock`; without it only the ledger is checked.
+    async fn check_sku(&mut self, sku: &Sku, stock: Option<&dyn Stock>) -> Result<(), Error> {
         for reading in 1..=READINGS_MAX {
-            let before = self.gate_facts(sku.no).await?;
+            let before = gate_facts(stock, sku.no).await?;
             let mut checker = Checker::default();
-            self.check_rows(sku, before.is_some(), &mut checker).await?;
-            let after = self.gate_facts(sku.no).await?;
+            self.check_rows(sku, stock, &mut checker).await?;
+            let after = gate_facts(stock, sku.no).await?;
             let is_last = reading == READINGS_MAX;
             if before != after && !is_last {
                 continue;
             }
-            let queued = self.queued_requests(sku, after).await?;
-            let is_stable = before == after && after == self.gate_facts(sku.no).await?;
+            let queued = self.queued_requests(sku, stock, after).await?;
+            let is_stable = before == after && after == gate_facts(stock, sku.no).await?;
             let gates = after.map(|gates| queued.without_dead_letters(gates));
             let is_quiescent = is_stable && gates.is_none_or(|gates| gates.num_unsettled == 0);
             if !is_quiescent && !is_last {
@@ -289,18 +283,11 @@ impl AuditRun<'_> {
         Ok(())
     }
 
-    async fn gate_facts(&self, sku: SkuNo) -> Result<Option<GateFacts>, Error> {
-        Ok(match self.sources.stock {
-            Some(stock) => Some(stock.facts(sku).await?),
-            None => None,
-        })
-    }
-
     /// Streams the rows of the SKU to the checker.
     async fn check_rows(
         &self,
         sku: &Sku,
-        with_gates: bool,
+        stock: Option<&dyn Stock>,
         checker: &mut Checker,
     ) -> Result<(), Error> {
         let scan = |visit| self.sources.ledger.scan_audit(sku.no, visit);
@@ -313,40 +300,11 @@ impl AuditRun<'_> {
                 }
             }
             for orders in orders.chunks(CHUNK) {
-                self.check_orders(sku.no, with_gates, orders, checker).await?;
+                check_orders(sku.no, stock, orders, checker).await?;
             }
             Ok(())
         })
         .await
-    }
-
-    async fn check_orders(
-        &self,
-        sku: SkuNo,
-        with_gates: bool,
-        orders: &[Order],
-        checker: &mut Checker,
-    ) -> Result<(), Error> {
-        let Some(stock) = self.sources.stock.filter(|_| with_gates) else {
-            for order in orders {
-                checker.order(order, None);
-            }
-            return Ok(());
-        };
-        let requests = orders.iter().map(|order| (order.request, order.buyer)).collect();
-        let statuses = stock.statuses(sku, requests).await?;
-        for (order, status) in orders.iter().zip(statuses) {
-            let view = match status {
-                Some(RequestStatus::Ordered { state, .. }) => {
-                    GateView::Ordered { is_live: state.is_live() }
-                }
-                Some(RequestStatus::Queued) => GateView::Queued,
-                Some(RequestStatus::Failed(_)) => GateView::Failed,
-                None => GateView::Unknown,
-            };
-            checker.order(order, Some(view));
-        }
-        Ok(())
     }
 
     fn report(mut self, num_dead_letters: u64, reports: (u64, u64)) -> AuditReport {
@@ -386,4 +344,38 @@ impl AuditRun<'_> {
             notes: self.notes,
         }
     }
+}
+
+async fn gate_facts(stock: Option<&dyn Stock>, sku: SkuNo) -> Result<Option<GateFacts>, Error> {
+    Ok(match stock {
+        Some(stock) => Some(stock.facts(sku).await?),
+        None => None,
+    })
+}
+
+/// Checks orders of a SKU, each against the status in its gate.
+async fn check_orders(
+    sku: SkuNo,
+    stock: Option<&dyn Stock>,
+    orders: &[Order],
+    checker: &mut Checker,
+) -> Result<(), Error> {
+    let Some(stock) = stock else {
+        orders.iter().for_each(|order| checker.order(order, None));
+        return Ok(());
+    };
+    let requests = orders.iter().map(|order| (order.request, order.buyer)).collect();
+    let statuses = stock.statuses(sku, requests).await?;
+    for (order, status) in orders.iter().zip(statuses) {
+        let view = match status {
+            Some(RequestStatus::Ordered { state, .. }) => {
+                GateView::Ordered { is_live: state.is_live() }
+            }
+            Some(RequestStatus::Queued) => GateView::Queued,
+            Some(RequestStatus::Failed(_)) => GateView::Failed,
+            None => GateView::Unknown,
+        };
+        checker.order(order, Some(view));
+    }
+    Ok(())
 }

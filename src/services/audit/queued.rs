@@ -11,6 +11,7 @@ use crate::domain::invariants::{Checker, DETAILS_MAX, DRAIN_LIMIT_MS, GateFacts,
 use crate::domain::{
     AuditVerdict, BucketKey, InvariantId, OrderIntent, RepairAction, RequestId, Sku,
 };
+use crate::stock::Stock;
 
 /// The queued requests of one SKU.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -119,11 +120,12 @@ impl AuditRun<'_> {
     pub(super) async fn queued_requests(
         &self,
         sku: &Sku,
+        stock: Option<&dyn Stock>,
         gates: Option<GateFacts>,
     ) -> Result<QueuedRequests, Error> {
         let mut queued = QueuedRequests::default();
         let has_queued = gates.is_some_and(|gates| gates.num_unsettled > 0);
-        let Some(stock) = self.sources.stock.filter(|_| has_queued) else { return Ok(queued) };
+        let Some(stock) = stock.filter(|_| has_queued) else { return Ok(queued) };
         for key in BucketKey::all_of(sku) {
             for chunk in stock.unsettled(key, i64::MAX).await?.chunks(CHUNK) {
                 let ended = self.sources.ledger.examine(chunk.to_vec()).await?;
