@@ -87,31 +87,24 @@ impl QueuedRequests {
         }
     }
 
-    fn add(&mut self, intent: &OrderIntent, end: RequestEnd, now_ms: i64) {
-        if end == RequestEnd::DeadLetter {
-            self.num_dead += 1;
-            self.dead_units += u64::from(intent.quantity);
-            return;
-        }
+    fn add_dead(&mut self, intent: &OrderIntent) {
+        self.num_dead += 1;
+        self.dead_units += u64::from(intent.quantity);
+    }
+
+    /// Adds a request without a dead letter. `has_ended`: it is an order or a recorded failure that
+    /// its gate does not have yet.
+    fn add(&mut self, intent: &OrderIntent, has_ended: bool, now_ms: i64) {
         let placed_at_ms = intent.placed_at_ms;
         self.oldest_ms =
             Some(self.oldest_ms.map_or(placed_at_ms, |oldest| oldest.min(placed_at_ms)));
-        if end == RequestEnd::None && now_ms - placed_at_ms > DRAIN_LIMIT_MS {
+        if !has_ended && now_ms - placed_at_ms > DRAIN_LIMIT_MS {
             self.num_overdue += 1;
             if self.overdue.len() < DETAILS_MAX {
                 self.overdue.push(intent.request);
             }
         }
     }
-}
-
-/// End state of a queued request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum RequestEnd {
-    /// An order or a recorded failure that its gate does not have yet.
-    Ledger,
-    DeadLetter,
-    None,
 }
 
 impl AuditRun<'_> {
@@ -133,12 +126,11 @@ impl AuditRun<'_> {
                 let open = requests.filter(|request| !ended.has_ended(*request)).collect();
                 let dead = self.sources.ledger.dead_lettered_among(open, i64::MAX).await?;
                 for intent in chunk {
-                    let end = match intent.request {
-                        request if ended.has_ended(request) => RequestEnd::Ledger,
-                        request if dead.contains(&request) => RequestEnd::DeadLetter,
-                        _ => RequestEnd::None,
-                    };
-                    queued.add(intent, end, self.now_ms);
+                    if dead.contains(&intent.request) {
+                        queued.add_dead(intent);
+                    } else {
+                        queued.add(intent, ended.has_ended(intent.request), self.now_ms);
+                    }
                 }
             }
         }
@@ -182,9 +174,9 @@ mod tests {
     #[test]
     fn dead_letters_have_ended_and_hold_their_units() {
         let mut queued = QueuedRequests::default();
-        queued.add(&OrderIntent { quantity: 3, ..intent(1) }, RequestEnd::DeadLetter, NOW);
-        queued.add(&OrderIntent { placed_at_ms: NOW - 5, ..intent(2) }, RequestEnd::None, NOW);
-        queued.add(&OrderIntent { placed_at_ms: NOW - 9, ..intent(3) }, RequestEnd::Ledger, NOW);
+        queued.add_dead(&OrderIntent { quantity: 3, ..intent(1) });
+        queued.add(&OrderIntent { placed_at_ms: NOW - 5, ..intent(2) }, false, NOW);
+        queued.add(&OrderIntent { placed_at_ms: NOW - 9, ..intent(3) }, true, NOW);
         let gates = GateFacts {
             left: 10,
             num_unsettled: 3,
@@ -202,11 +194,11 @@ mod tests {
     #[test]
     fn only_overdue_requests_without_an_end_are_counted() {
         let mut queued = QueuedRequests::default();
-        queued.add(&intent(1), RequestEnd::Ledger, NOW);
-        queued.add(&intent(2), RequestEnd::DeadLetter, NOW);
-        queued.add(&intent(3), RequestEnd::None, NOW - 1);
+        queued.add(&intent(1), true, NOW);
+        queued.add_dead(&intent(2));
+        queued.add(&intent(3), false, NOW - 1);
         assert!(!queued.has_overdue());
-        (4..300).for_each(|number| queued.add(&intent(number), RequestEnd::None, NOW));
+        (4..300).for_each(|number| queued.add(&intent(number), false, NOW));
         assert_eq!((queued.num_overdue, queued.overdue.len()), (296, DETAILS_MAX));
     }
 }
