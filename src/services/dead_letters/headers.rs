@@ -71,9 +71,9 @@ pub fn from_delivery(delivery: &Delivery, reader: &EnvelopeReader, now_ms: i64) 
     let headers = &delivery.headers;
     let no_reason = "it names no reason: another program published it to the queue of dead letters";
     let reason = headers.reason.as_deref().unwrap_or(no_reason);
-    let stored = DeadLetterHeaders::of(headers, Some(&delivery.routing_key));
+    let routing_key = Some(delivery.routing_key.as_str());
     let requests = verified_requests(headers, &delivery.body, reader);
-    new_dead_letter(origin, now_ms, headers, &stored, reason, &delivery.body, requests)
+    new_dead_letter(origin, now_ms, headers, routing_key, reason, &delivery.body, requests)
 }
 
 /// A dead letter of a signed webhook that cannot be read, as the queue of payment events would have
@@ -91,9 +91,8 @@ pub fn from_webhook<'w>(
         origin: Some(PAYMENTS.to_owned()),
         ..Headers::default()
     };
-    let stored = DeadLetterHeaders::of(&headers, None);
     let origin = DeadLetterOrigin::Consumer;
-    new_dead_letter(origin, now_ms, &headers, &stored, reason, body, Vec::new())
+    new_dead_letter(origin, now_ms, &headers, None, reason, body, Vec::new())
 }
 
 /// A dead letter of a relay. Its headers are those that the relay would have published; empty
@@ -103,17 +102,16 @@ pub fn from_outbox(found: &OutboxDeadLetter, reader: &EnvelopeReader) -> NewDead
     let of_relay = envelope::headers(&found.bytes, &reader.installation, dead_at_ms);
     let of_relay = of_relay.unwrap_or_default();
     let headers = Headers { attempts: found.attempts, sent_at_ms: None, ..of_relay };
-    let stored = DeadLetterHeaders::of(&headers, None);
     let (origin, reason) = (DeadLetterOrigin::Relay, &found.reason);
     let requests = verified_requests(&headers, &found.bytes, reader);
-    new_dead_letter(origin, dead_at_ms, &headers, &stored, reason, &found.bytes, requests)
+    new_dead_letter(origin, dead_at_ms, &headers, None, reason, &found.bytes, requests)
 }
 
 fn new_dead_letter(
     origin: DeadLetterOrigin,
     dead_at_ms: i64,
     headers: &Headers,
-    stored: &DeadLetterHeaders,
+    routing_key: Option<&str>,
     reason: &str,
     body: &Bytes,
     requests: Vec<OrderKey>,
@@ -124,13 +122,14 @@ fn new_dead_letter(
     } else {
         reason.to_owned()
     };
+    let stored = DeadLetterHeaders::of(headers, routing_key);
     NewDeadLetter {
         digest: digest(headers, body),
         origin,
         reason: clip(&reason, TEXT_CHARS_MAX),
         attempts: headers.attempts.min(i32::MAX.unsigned_abs()),
         message_id: clip(&headers.message_id, MESSAGE_ID_CHARS_MAX),
-        headers: serde_json::to_string(stored).unwrap_or_default(),
+        headers: serde_json::to_string(&stored).unwrap_or_default(),
         body: kept.to_vec(),
         body_bytes: body.len() as u64,
         requests,
