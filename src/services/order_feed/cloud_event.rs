@@ -11,7 +11,6 @@ use crate::domain::{
     SkuId,
 };
 use crate::runtime::clock::rfc3339;
-use crate::services::catalog::CatalogSale;
 
 /// A change of an order, or the refusal of an accepted request, as a CloudEvent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
@@ -110,11 +109,11 @@ impl CloudEvent {
     /// The event of an order or request of this sale; one of these payments may have caused it.
     pub(super) fn new(
         installation: &str,
-        (listed, sku): (&CatalogSale, &Sku),
+        (sale, sku): (&Sale, &Sku),
         event: FeedEvent,
         payments: &HashMap<String, Payment>,
     ) -> Self {
-        let (sale, feed_no) = (&listed.sale, event.feed_no());
+        let feed_no = event.feed_no();
         let (request, version, at_ms, kind, data) = match event {
             FeedEvent::Order(event) => {
                 let (Order { request, version, state, .. }, at_ms) = (event.order, event.at_ms);

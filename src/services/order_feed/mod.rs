@@ -118,7 +118,7 @@ impl OrderFeed {
                 FeedEvent::Refused { failure, .. } => failure.sku,
             };
             let (listed, sku) = self.catalog.of_sku(sku_no).ok_or(FeedError::UnknownSku(sku_no))?;
-            let of_sale = (&*listed, &*sku);
+            let of_sale = (&listed.sale, &*sku);
             cloud_events.push(CloudEvent::new(&self.installation, of_sale, event, &payments));
         }
         Ok(cloud_events)
