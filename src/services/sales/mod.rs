@@ -19,6 +19,7 @@ use crate::domain::{
 use crate::lease::TaskLease;
 use crate::runtime::clock::SharedClock;
 use crate::services::catalog::Catalog;
+use crate::services::order_feed::{BROKER_READER, STOCK_READER};
 use crate::stock;
 use crate::tier::Backends;
 
@@ -110,7 +111,7 @@ pub struct SalesService {
     gates: Arc<dyn Gates>,
     clock: SharedClock,
     preload_ms: i64,
-    /// The readers of the feed of this installation.
+    /// The readers of the feed whose cursors must have passed the events of a purged sale.
     feed_readers: &'static [&'static str],
     /// The lease of the process that loads buckets.
     loader: Arc<TaskLease>,
@@ -148,15 +149,16 @@ impl SalesService {
             Arc::new(TaskLease::new(&backends.lease, name, ttl_ms, &clock))
         };
         let (loader, repairer) = (lease("loader"), lease("repair"));
+        let has_publisher = settings.events.exchange && backends.pipeline.is_some();
+        let feed_readers: &[_] =
+            if has_publisher { &[STOCK_READER, BROKER_READER] } else { &[STOCK_READER] };
         Self {
             catalog,
             backends: backends.clone(),
             gates,
             clock,
             preload_ms: i64::try_from(maintenance.preload_ms).unwrap_or(i64::MAX),
-            feed_readers: retention::feed_readers(
-                settings.events.exchange && backends.pipeline.is_some(),
-            ),
+            feed_readers,
             loader,
             repairer,
             may_load: settings.role.maintains(),

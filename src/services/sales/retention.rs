@@ -13,7 +13,7 @@ use crate::domain::{
     ArchiveCursor, ArchiveDigest, ArchivePage, ArchiveTable, ByOperator, OpenEnd, Phase,
     RetentionChange, RetentionState, Sale, SaleId, TableContents,
 };
-use crate::services::order_feed::{BROKER_READER, NUMBERED_MAX, STOCK_READER};
+use crate::services::order_feed::NUMBERED_MAX;
 
 /// How long one call deletes rows. Its caller calls again.
 const DELETES_FOR: Duration = Duration::from_secs(5);
@@ -276,11 +276,6 @@ impl SalesService {
         }
         Ok(PurgeProgress { state: RetentionState::Purged, ..progress })
     }
-}
-
-/// The readers of the feed whose cursors must have passed the events of a purged sale.
-pub(super) fn feed_readers(has_publisher: bool) -> &'static [&'static str] {
-    if has_publisher { &[STOCK_READER, BROKER_READER] } else { &[STOCK_READER] }
 }
 
 /// Orders of the next transaction after one that took so long: in proportion, at most a quarter
