@@ -4,32 +4,31 @@
 //! units that those orders take, accepted a request of several units, and the ledger, with fewer
 //! units left, refused all of it.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
-
 use super::loading::acquired;
 use super::{SalesError, SalesService};
+use crate::domain::Sku;
 use crate::domain::invariants::GateFacts;
-use crate::domain::{Sku, SkuNo};
 
 /// Interval of the comparisons: the same difference must last this long. A committed order usually
 /// reaches its bucket within milliseconds, and a change of it within a second.
 const COMPARE_EVERY: Duration = Duration::from_secs(10);
 
-/// Last comparison of each SKU: its time, and the buckets and the ledger's free units if they
-/// differed.
-pub(super) type DriftHistory = Mutex<HashMap<SkuNo, (Instant, Option<(GateFacts, u32)>)>>;
+/// A comparison of a SKU: its time, and the buckets and the ledger's free units if they differed.
+pub(super) type Comparison = (Instant, Option<(GateFacts, u32)>);
 
 impl SalesService {
     /// Compares the units of a SKU, at most every [`COMPARE_EVERY`]. Holds its buckets, so that the
     /// next sync loads them, if two comparisons find the same difference, no request is unsettled,
     /// and the buckets counted no order or returned unit in between.
-    pub(super) async fn compare_units(&self, sku: &Arc<Sku>) -> Result<(), SalesError> {
-        let now = self.clock.now();
-        let last = self.compared.lock().get(&sku.no).copied();
+    pub(super) async fn compare_units(
+        &self,
+        sku: &Arc<Sku>,
+        compared: &mut Option<Comparison>,
+    ) -> Result<(), SalesError> {
+        let (now, last) = (self.clock.now(), *compared);
         let is_recent = |(at, _)| now.duration_since(at) < COMPARE_EVERY;
         if !self.backends.is_shared || !self.may_load || last.is_some_and(is_recent) {
             return Ok(());
@@ -42,7 +41,7 @@ impl SalesService {
             let differs = facts.num_unsettled == 0 && facts.left != u64::from(units);
             difference = differs.then_some((facts, units));
         }
-        self.compared.lock().insert(sku.no, (now, difference));
+        *compared = Some((now, difference));
         let is_same = |found: &(GateFacts, u32)| last.and_then(|(_, last)| last) == Some(*found);
         let Some((facts, ledger)) = difference.filter(is_same) else { return Ok(()) };
         if acquired(&self.loader).await {

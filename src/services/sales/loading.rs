@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::{Mutex, Semaphore};
 
+use super::drift::Comparison;
 use super::{SalesError, SalesService};
 use crate::domain::{DeadLetterNo, LoaderToken, OrderIntent, Sale, SaleId, Sku, SkuId, SkuNo};
 use crate::lease::TaskLease;
@@ -31,67 +32,64 @@ const POLL_EVERY: Duration = Duration::from_millis(50);
 /// takes a token, and the scripts count exactly for some 90 million of them.
 const SYNCS_LOG2_MAX: u32 = 5;
 
-/// Locks per SKU, and permits for concurrent loads, in this process.
+/// The syncs of each SKU, and permits for concurrent loads, in this process.
 #[derive(Debug)]
 pub(super) struct BucketLoads {
-    by_sku: parking_lot::Mutex<HashMap<SkuNo, Arc<Mutex<()>>>>,
+    by_sku: parking_lot::Mutex<HashMap<SkuNo, Arc<Mutex<SkuSyncs>>>>,
     permits: Semaphore,
-    /// Loads that did not settle the latest results. A later sync loads their SKUs again.
-    unfinished: parking_lot::Mutex<HashMap<SkuNo, Unfinished>>,
 }
 
-/// Loads of a SKU in a row that did not finish.
-#[derive(Debug)]
-struct Unfinished {
-    last: LoaderToken,
+/// The syncs of a SKU by this process, one at a time.
+#[derive(Debug, Default)]
+pub(super) struct SkuSyncs {
+    /// The last load, if it did not settle the latest results: a later sync loads the SKU again.
+    unfinished: Option<LoaderToken>,
+    /// Loads in a row that did not finish.
     num_loads: u32,
-    /// Since the last one.
+    /// Since the last of these loads.
     num_syncs: u32,
+    pub(super) compared: Option<Comparison>,
 }
 
 impl Default for BucketLoads {
     fn default() -> Self {
-        Self {
-            by_sku: parking_lot::Mutex::default(),
-            permits: Semaphore::new(LOADS_MAX),
-            unfinished: parking_lot::Mutex::default(),
-        }
+        Self { by_sku: parking_lot::Mutex::default(), permits: Semaphore::new(LOADS_MAX) }
     }
 }
 
 impl BucketLoads {
-    /// The lock of a SKU.
-    pub(super) fn lock_of(&self, sku: SkuNo) -> Arc<Mutex<()>> {
+    /// The syncs of a SKU. The lock is held during each of them.
+    pub(super) fn of_sku(&self, sku: SkuNo) -> Arc<Mutex<SkuSyncs>> {
         Arc::clone(self.by_sku.lock().entry(sku).or_default())
     }
+}
 
-    /// Counts a sync of a SKU. Returns whether it may load: with each load in a row that did not
-    /// finish, the next one waits for twice as many syncs.
-    pub(super) fn begin_sync(&self, sku: SkuNo) -> bool {
-        self.unfinished.lock().get_mut(&sku).is_none_or(|unfinished| {
-            unfinished.num_syncs = unfinished.num_syncs.saturating_add(1);
-            let log2 = unfinished.num_loads.saturating_sub(1).min(SYNCS_LOG2_MAX);
-            unfinished.num_syncs >= 1 << log2
-        })
+impl SkuSyncs {
+    /// Counts a sync. Returns whether it may load: with each load in a row that did not finish, the
+    /// next one waits for twice as many syncs.
+    pub(super) fn begin(&mut self) -> bool {
+        self.num_syncs = self.num_syncs.saturating_add(1);
+        self.num_syncs >= 1 << self.num_loads.saturating_sub(1).min(SYNCS_LOG2_MAX)
     }
 
-    fn begin_load(&self, sku: SkuNo, loader: LoaderToken) {
-        let mut unfinished = self.unfinished.lock();
-        let num_loads = unfinished.get(&sku).map_or(0, |before| before.num_loads);
-        let begun =
-            Unfinished { last: loader, num_loads: num_loads.saturating_add(1), num_syncs: 0 };
-        unfinished.insert(sku, begun);
+    fn begin_load(&mut self, loader: LoaderToken) {
+        let num_loads = self.num_loads.saturating_add(1);
+        *self = Self { unfinished: Some(loader), num_loads, num_syncs: 0, ..*self };
+    }
+
+    fn finish_load(&mut self) {
+        *self = Self { compared: self.compared, ..Self::default() };
     }
 }
 
 impl SalesService {
     /// Loads the buckets of a SKU from the ledger if they need it and this process may load.
-    /// Returns the number of loaded orders; `None`: nothing was loaded. The caller has the lock of
-    /// the SKU.
+    /// Returns the number of loaded orders; `None`: nothing was loaded.
     pub(super) async fn load(
         &self,
         sale: &Sale,
         sku: &Arc<Sku>,
+        syncs: &mut SkuSyncs,
     ) -> Result<Option<u64>, SalesError> {
         // With other processes there is a next sync: none waits behind the loads of others, which
         // would count as a stall.
@@ -120,7 +118,7 @@ impl SalesService {
         tracing::info!(sale = %sale.id, sku = %sku.id, reason, "loading buckets");
         let loader = ledger.begin_load(sku.no).await?;
         // Even a publish without an answer may have opened the buckets.
-        self.loads.begin_load(sku.no, loader);
+        syncs.begin_load(loader);
         let load = async {
             let queued = self.queued_in_dead_letters(sku).await?;
             load_sku(ledger, stock, sku, loader, queued).await
@@ -135,7 +133,7 @@ impl SalesService {
         // Crash here [opened]: results that the ledger committed during the load, of requests that
         // the buckets had lost, are settled by the next load.
         let late = loaded.catch_up(ledger, stock, sku).await?;
-        self.loads.unfinished.lock().remove(&sku.no);
+        syncs.finish_load();
         let orders = loaded.num_orders;
         tracing::info!(sale = %sale.id, sku = %sku.id, orders, late, "buckets loaded");
         Ok(Some(orders))
@@ -171,9 +169,12 @@ impl SalesService {
     /// Holds the open buckets of a SKU whose load by this process is not finished, unless a later
     /// load, which settles the results, has them. The ledger, or the store, that was away then may
     /// be away still. Returns whether they are held.
-    pub(super) async fn hold_if_unfinished(&self, sku: &Arc<Sku>) -> Result<bool, SalesError> {
-        let unfinished = self.loads.unfinished.lock().get(&sku.no).map(|it| it.last);
-        let Some(LoaderToken(loader)) = unfinished else { return Ok(false) };
+    pub(super) async fn hold_if_unfinished(
+        &self,
+        sku: &Arc<Sku>,
+        syncs: &mut SkuSyncs,
+    ) -> Result<bool, SalesError> {
+        let Some(LoaderToken(loader)) = syncs.unfinished else { return Ok(false) };
         if !acquired(&self.loader).await {
             return Ok(false);
         }
@@ -186,7 +187,7 @@ impl SalesService {
             Err(stock::Error::Fenced { .. }) => {}
             Err(error) => return Err(error.into()),
         }
-        self.loads.unfinished.lock().remove(&sku.no);
+        syncs.finish_load();
         Ok(false)
     }
 
@@ -257,8 +258,8 @@ impl SalesService {
         let started = self.clock.now();
         loop {
             let synced = {
-                let _lock = self.loads.lock_of(sku.no).lock_owned().await;
-                self.sync_sku(sale, sku).await.map(drop)
+                let mut syncs = self.loads.of_sku(sku.no).lock_owned().await;
+                self.sync_sku(sale, sku, &mut syncs).await.map(drop)
             };
             let health = self.backends.stock.health(sku, sale.phase, sale.epoch).await;
             match health {

@@ -126,9 +126,8 @@ pub struct SalesService {
     /// Held from a read of the ledger's sales until the catalog has what was read, so that the
     /// catalog never goes back.
     reading: Arc<Mutex<()>>,
-    /// Locked per SKU, so that a SKU does not wait for the load of another one.
+    /// Locked by SKU, so that a SKU does not wait for the load of another one.
     loads: Arc<loading::BucketLoads>,
-    compared: Arc<drift::DriftHistory>,
     /// The pair of epoch and phase that this process recorded as applied, by sale.
     applied: Arc<parking_lot::Mutex<HashMap<i32, (Epoch, Phase)>>>,
     open_withdrawals: Arc<changes::OpenWithdrawals>,
@@ -166,7 +165,6 @@ impl SalesService {
             repairing: Arc::default(),
             reading: Arc::default(),
             loads: Arc::default(),
-            compared: Arc::default(),
             applied: Arc::default(),
             open_withdrawals: Arc::default(),
             last_read: Arc::default(),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use futures_util::stream::{self, StreamExt};
 
+use super::loading::SkuSyncs;
 use super::{SalesError, SalesService};
 use crate::domain::{Phase, Sale, Sku};
 use crate::stock::BucketHealth;
@@ -30,10 +31,10 @@ impl SalesService {
             let skus = sales.iter().flat_map(|sale| sale.skus.iter().map(move |sku| (*sale, sku)));
             let syncs = skus.map(|(sale, sku)| async move {
                 let sku = Arc::new(sku.clone());
-                let Ok(_lock) = self.loads.lock_of(sku.no).try_lock_owned() else {
+                let Ok(mut syncs) = self.loads.of_sku(sku.no).try_lock_owned() else {
                     return (sale.no, Ok(false));
                 };
-                (sale.no, self.sync_sku(sale, &sku).await.map(|_| true))
+                (sale.no, self.sync_sku(sale, &sku, &mut syncs).await.map(|_| true))
             });
             let synced = stream::iter(syncs).buffer_unordered(SYNCS_MAX);
             results.extend(synced.collect::<Vec<_>>().await);
@@ -76,8 +77,8 @@ impl SalesService {
         let mut num_orders = Ok(0);
         for sku in sale.skus.iter().filter(|_| self.has_buckets(sale)) {
             let sku = Arc::new(sku.clone());
-            let _lock = self.loads.lock_of(sku.no).lock_owned().await;
-            let loaded = self.sync_sku(sale, &sku).await;
+            let mut syncs = self.loads.of_sku(sku.no).lock_owned().await;
+            let loaded = self.sync_sku(sale, &sku, &mut syncs).await;
             num_orders = num_orders.and_then(|sum: u64| Ok(sum + loaded?));
         }
         if num_orders.is_ok() {
@@ -86,19 +87,24 @@ impl SalesService {
         num_orders
     }
 
-    /// The caller has the lock of the SKU.
-    pub(super) async fn sync_sku(&self, sale: &Sale, sku: &Arc<Sku>) -> Result<u64, SalesError> {
-        let (stock, may_load) = (&self.backends.stock, self.loads.begin_sync(sku.no));
+    /// Syncs one SKU. Returns the number of orders read.
+    pub(super) async fn sync_sku(
+        &self,
+        sale: &Sale,
+        sku: &Arc<Sku>,
+        syncs: &mut SkuSyncs,
+    ) -> Result<u64, SalesError> {
+        let (stock, may_load) = (&self.backends.stock, syncs.begin());
         let health = stock.health(sku, sale.phase, sale.epoch).await?;
         let is_lost = matches!(health, BucketHealth::Missing | BucketHealth::Distrusted { .. });
         if may_load
-            && (is_lost || self.hold_if_unfinished(sku).await?)
-            && let Some(num_orders) = self.load(sale, sku).await?
+            && (is_lost || self.hold_if_unfinished(sku, syncs).await?)
+            && let Some(num_orders) = self.load(sale, sku, syncs).await?
         {
             return Ok(num_orders);
         }
         match health {
-            BucketHealth::Ready => self.compare_units(sku).await?,
+            BucketHealth::Ready => self.compare_units(sku, &mut syncs.compared).await?,
             // Behind the ledger, or ahead of this read of it.
             BucketHealth::OtherPhase { latest } => {
                 stock.set_phase(sku, sale.phase, sale.epoch).await?;
