@@ -9,13 +9,12 @@ use crate::payment::{PaymentStart, RefundAnswer, StopAnswer};
 /// Most payments in memory.
 pub const PAYMENTS_MAX: usize = 10_000;
 
-/// Whether the buyer can pay.
+/// Whether the buyer can pay, until money arrives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DemoState {
     Open,
     Failed,
     Stopped,
-    Paid,
 }
 
 /// A payment of the demo provider.
@@ -49,8 +48,8 @@ impl DemoPayment {
     /// The state in words, for the page.
     pub(super) fn status(&self, now_ms: i64) -> &'static str {
         match self.state {
-            DemoState::Paid if self.refunded_total > 0 => "refunded",
-            DemoState::Paid => "paid",
+            _ if self.refunded_total > 0 => "refunded",
+            _ if self.received.is_some() => "paid",
             DemoState::Failed => "failed",
             DemoState::Stopped => "stopped by the shop",
             DemoState::Open if self.has_expired(now_ms) => "expired",
@@ -69,7 +68,7 @@ impl DemoPayment {
             | DemoAction::Fail
             | DemoAction::PayTwice
             | DemoAction::WrongAmount
-            | DemoAction::OutOfOrder => self.state == DemoState::Open && !self.has_expired(now_ms),
+            | DemoAction::OutOfOrder => self.report(now_ms).is_none(),
             DemoAction::PayLate => self.received.is_none(),
             DemoAction::Refund => self.received.is_some() && self.refunded_total == 0,
         }
@@ -99,7 +98,7 @@ impl DemoPayment {
     }
 
     fn receive(&mut self, money: Money) -> PaymentReport {
-        (self.state, self.received) = (DemoState::Paid, Some(money));
+        self.received = Some(money);
         PaymentReport::Succeeded(money)
     }
 
