@@ -10,7 +10,7 @@
 //! evidence that the order itself is the cause.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -24,59 +24,56 @@ const FAILURES_MAX: usize = 3;
 /// Interval at which an open breaker admits one new request.
 const PROBE_EVERY: Duration = Duration::from_millis(500);
 
-/// Value of `next_probe_ms` while the breaker is closed.
-const CLOSED: i64 = -1;
-
 /// Circuit breaker of the ledger. Clones share one state.
 #[derive(Clone)]
 pub struct Breaker {
     clock: SharedClock,
-    created_at: Instant,
-    /// Time of the next probe, milliseconds since `created_at`; or [`CLOSED`].
-    next_probe_ms: Arc<AtomicI64>,
     commits: Arc<AtomicU64>,
+    state: Arc<Mutex<BreakerState>>,
+}
+
+#[derive(Default)]
+struct BreakerState {
+    /// Time of the next probe; `None`: the breaker is closed.
+    next_probe: Option<Instant>,
     /// The first request of each batch that failed since the last success.
-    failed: Arc<Mutex<Vec<RequestId>>>,
+    failed: Vec<RequestId>,
+}
+
+impl BreakerState {
+    fn open(&mut self, now: Instant) -> bool {
+        let was_closed = self.next_probe.is_none();
+        self.next_probe.get_or_insert(now + PROBE_EVERY);
+        was_closed
+    }
 }
 
 impl Breaker {
     /// A closed breaker.
     pub fn new(clock: SharedClock) -> Self {
-        let created_at = clock.now();
-        Self {
-            clock,
-            created_at,
-            next_probe_ms: Arc::new(AtomicI64::new(CLOSED)),
-            commits: Arc::default(),
-            failed: Arc::default(),
-        }
+        Self { clock, commits: Arc::default(), state: Arc::default() }
     }
 
     /// Opens the breaker. Returns whether it was closed before.
     pub fn open(&self) -> bool {
-        let next = self.now_ms().saturating_add(millis(PROBE_EVERY));
-        self.next_probe_ms
-            .compare_exchange(CLOSED, next, Ordering::AcqRel, Ordering::Acquire)
-            .is_ok()
+        self.state.lock().open(self.clock.now())
     }
 
     /// Counts a failed batch of `num` requests, of which `first` is one; opens the breaker after
     /// three failures without a success between them. Returns whether this call opened it.
     pub fn failed(&self, first: RequestId, num: usize) -> bool {
-        let mut failed = self.failed.lock();
+        let mut state = self.state.lock();
         // A single order that fails repeatedly counts once: it may be the cause.
-        if (num > 1 || !failed.contains(&first)) && failed.len() < FAILURES_MAX {
-            failed.push(first);
+        if (num > 1 || !state.failed.contains(&first)) && state.failed.len() < FAILURES_MAX {
+            state.failed.push(first);
         }
-        failed.len() >= FAILURES_MAX && self.open()
+        state.failed.len() >= FAILURES_MAX && state.open(self.clock.now())
     }
 
     /// Closes the breaker, after the ledger wrote or read a batch. Returns whether it was open
     /// before.
     pub fn close(&self) -> bool {
-        self.failed.lock().clear();
-        self.next_probe_ms.load(Ordering::Relaxed) != CLOSED
-            && self.next_probe_ms.swap(CLOSED, Ordering::AcqRel) != CLOSED
+        std::mem::take(&mut *self.state.lock()).next_probe.is_some()
     }
 
     /// Counts a commit of the ledger.
@@ -91,33 +88,21 @@ impl Breaker {
     }
 
     pub fn is_open(&self) -> bool {
-        self.next_probe_ms.load(Ordering::Acquire) != CLOSED
+        self.state.lock().next_probe.is_some()
     }
 
     /// Whether to admit a new request. An open breaker admits one request per 500 ms; each
     /// admission moves the next one.
     #[must_use]
     pub fn try_admit(&self) -> bool {
-        let next = self.next_probe_ms.load(Ordering::Acquire);
-        if next == CLOSED {
-            return true;
+        let mut state = self.state.lock();
+        let Some(next) = state.next_probe else { return true };
+        let now = self.clock.now();
+        if now >= next {
+            state.next_probe = Some(now + PROBE_EVERY);
         }
-        let now = self.now_ms();
-        let later = now.saturating_add(millis(PROBE_EVERY));
         now >= next
-            && self
-                .next_probe_ms
-                .compare_exchange(next, later, Ordering::AcqRel, Ordering::Acquire)
-                .is_ok()
     }
-
-    fn now_ms(&self) -> i64 {
-        millis(self.clock.now().duration_since(self.created_at))
-    }
-}
-
-fn millis(time: Duration) -> i64 {
-    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]
