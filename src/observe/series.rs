@@ -35,45 +35,42 @@ pub struct Series {
     read: fn(&Metrics) -> f64,
 }
 
-/// Defines [`SERIES`] as a table: name, kind, and how it is read from the metrics.
-macro_rules! series {
-    ($($name:literal $kind:ident => $read:expr;)+) => {
-        /// All series, in the order of the values of a sample.
-        pub const SERIES: &[Series] = &[$(Series {
-            name: $name,
-            kind: SeriesKind::$kind,
-            read: $read,
-        },)+];
-    };
+const fn counter(name: &'static str, read: fn(&Metrics) -> f64) -> Series {
+    Series { name, kind: SeriesKind::Counter, read }
 }
 
-series! {
-    "accepted" Counter => |metrics| buys(metrics, &["placed", "queued"]);
-    "sold_out" Counter => |metrics| buys(metrics, &["sold-out"]);
-    "busy" Counter => |metrics| buys(metrics, &["busy", "unknown"]);
-    "limited" Counter => |metrics| {
+const fn gauge(name: &'static str, read: fn(&Metrics) -> f64) -> Series {
+    Series { name, kind: SeriesKind::Gauge, read }
+}
+
+/// All series, in the order of the values of a sample.
+pub const SERIES: &[Series] = &[
+    counter("accepted", |metrics| buys(metrics, &["placed", "queued"])),
+    counter("sold_out", |metrics| buys(metrics, &["sold-out"])),
+    counter("busy", |metrics| buys(metrics, &["busy", "unknown"])),
+    counter("limited", |metrics| {
         buys(metrics, &["already-purchased", "quota-exceeded", "barred", "rate-limited"])
-    };
-    "published" Counter => |metrics| metrics.relay_published.get() as f64;
-    "delivered" Counter => |metrics| metrics.consumer_deliveries.get() as f64;
-    "ordered" Counter => |metrics| metrics.orders_placed.get() as f64;
-    "timed_out" Counter => |metrics| metrics.orders_timed_out.get() as f64;
-    "refunded" Counter => |metrics| metrics.refunds_done.get() as f64;
-    "changes_settled" Counter => |metrics| metrics.order_changes_settled.get() as f64;
-    "in_outbox" Gauge => |metrics| metrics.outbox_waiting.get() as f64;
-    "in_outbox_oldest_s" Gauge => |metrics| metrics.outbox_oldest.get();
-    "in_relay" Gauge => |metrics| metrics.relay_in_flight.get() as f64;
-    "in_gates" Gauge => |metrics| metrics.gate_unsettled.get() as f64;
-    "in_writer" Gauge => |metrics| metrics.writer_queue.get() as f64;
-    "changes_waiting" Gauge => |metrics| metrics.order_changes_waiting.get() as f64;
-    "events_waiting" Gauge => |metrics| metrics.events_waiting.get() as f64;
-    "dead_letters_open" Gauge => |metrics| {
+    }),
+    counter("published", |metrics| metrics.relay_published.get() as f64),
+    counter("delivered", |metrics| metrics.consumer_deliveries.get() as f64),
+    counter("ordered", |metrics| metrics.orders_placed.get() as f64),
+    counter("timed_out", |metrics| metrics.orders_timed_out.get() as f64),
+    counter("refunded", |metrics| metrics.refunds_done.get() as f64),
+    counter("changes_settled", |metrics| metrics.order_changes_settled.get() as f64),
+    gauge("in_outbox", |metrics| metrics.outbox_waiting.get() as f64),
+    gauge("in_outbox_oldest_s", |metrics| metrics.outbox_oldest.get()),
+    gauge("in_relay", |metrics| metrics.relay_in_flight.get() as f64),
+    gauge("in_gates", |metrics| metrics.gate_unsettled.get() as f64),
+    gauge("in_writer", |metrics| metrics.writer_queue.get() as f64),
+    gauge("changes_waiting", |metrics| metrics.order_changes_waiting.get() as f64),
+    gauge("events_waiting", |metrics| metrics.events_waiting.get() as f64),
+    gauge("dead_letters_open", |metrics| {
         let open = metrics.dead_letters.get(&StateLabel { state: "open" });
         open.map_or(0.0, |open| open.get() as f64)
-    };
-    "payments_in_doubt" Gauge => |metrics| metrics.payments_in_doubt.get() as f64;
-    "ledger_breaker_open" Gauge => |metrics| metrics.ledger_breaker.get() as f64;
-}
+    }),
+    gauge("payments_in_doubt", |metrics| metrics.payments_in_doubt.get() as f64),
+    gauge("ledger_breaker_open", |metrics| metrics.ledger_breaker.get() as f64),
+];
 
 /// Purchases with one of these outcomes.
 fn buys(metrics: &Metrics, outcomes: &[&'static str]) -> f64 {
