@@ -5,11 +5,11 @@
 
 use std::collections::HashMap;
 use std::fmt::{Debug, Write};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Subscriber};
@@ -24,17 +24,10 @@ const WRITTEN_MAX: u32 = 10;
 
 /// Lets ten lines a second of each place in the code pass.
 #[derive(Debug, Clone, Default)]
-pub struct RepeatLimit(Arc<Shared>);
+pub struct RepeatLimit(Arc<Mutex<HashMap<Place, Lines>>>);
 
 /// File and line.
 type Place = (Option<&'static str>, Option<u32>);
-
-#[derive(Debug, Default)]
-struct Shared {
-    places: Mutex<HashMap<Place, Lines>>,
-    /// Wakes the thread that reports.
-    left_out: Condvar,
-}
 
 /// The lines of one place in the code.
 #[derive(Debug)]
@@ -48,18 +41,30 @@ struct Lines {
 }
 
 impl RepeatLimit {
-    /// Starts the thread that reports how many lines were left out, a second after the first. It
-    /// ends with the limit.
+    /// Starts the thread that reports each second how many lines were left out. It ends with the
+    /// limit.
     pub fn start_reporting(&self) {
-        let shared = Arc::downgrade(&self.0);
-        let report = move || while report_once(&shared) {};
+        let places = Arc::downgrade(&self.0);
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the lines of a second are reported together"
+        )]
+        let report = move || {
+            while let Some(limit) = places.upgrade().map(Self) {
+                for (count, like) in limit.take_left_out() {
+                    tracing::warn!(count, like, "log: repeated lines were left out");
+                }
+                drop(limit);
+                thread::sleep(SECOND);
+            }
+        };
         // Without a thread from the system lines are left out without a report.
         drop(thread::Builder::new().name("log-repeats".to_owned()).spawn(report));
     }
 
     /// Whether a line of this place is written at this time; counts it if not. `like` shows it.
     fn admit(&self, place: Place, now: Instant, like: impl FnOnce() -> String) -> bool {
-        let mut places = self.0.places.lock();
+        let mut places = self.0.lock();
         let lines = places.entry(place).or_insert_with(|| Lines {
             second_began: now,
             num_written: 0,
@@ -75,42 +80,19 @@ impl RepeatLimit {
         }
         if lines.num_left_out == 0 {
             lines.like = like();
-            self.0.left_out.notify_one();
         }
         lines.num_left_out += 1;
         false
     }
-}
 
-impl Shared {
     /// The lines that were left out since the last call: how many, and the first of them.
     fn take_left_out(&self) -> Vec<(u64, String)> {
-        let mut places = self.places.lock();
+        let mut places = self.0.lock();
         let left_out = places.values_mut().filter(|lines| lines.num_left_out > 0);
         left_out
             .map(|lines| (std::mem::take(&mut lines.num_left_out), std::mem::take(&mut lines.like)))
             .collect()
     }
-}
-
-/// Waits for lines that are left out, collects them for a second, and reports them. False once the
-/// limit is gone.
-#[expect(clippy::disallowed_methods, reason = "the lines of one second are reported together")]
-fn report_once(shared: &Weak<Shared>) -> bool {
-    let Some(shared) = shared.upgrade() else { return false };
-    let mut places = shared.places.lock();
-    if places.values().all(|lines| lines.num_left_out == 0) {
-        shared.left_out.wait_for(&mut places, 60 * SECOND);
-    }
-    let has_some = places.values().any(|lines| lines.num_left_out > 0);
-    drop(places);
-    if has_some {
-        thread::sleep(SECOND);
-        for (count, like) in shared.take_left_out() {
-            tracing::warn!(count, like, "log: repeated lines were left out");
-        }
-    }
-    true
 }
 
 /// The text of an event: its message and fields.
@@ -200,13 +182,13 @@ mod tests {
         let written = (count("ledger: no answer"), count("another place"), count("a verb"));
         assert_eq!(written.1, 1);
         assert_eq!(written.2, 20);
-        let left_out = limit.0.take_left_out();
+        let left_out = limit.take_left_out();
         // A slow machine may need more than a second for the lines.
         let [(num_left_out, like)] = left_out.as_slice() else { panic!("{left_out:?}") };
         assert_eq!(*num_left_out, 1000 - written.0 as u64);
         assert!(written.0 >= 10 && *num_left_out > 0, "{written:?}");
         assert!(like.starts_with("ledger: no answer number="), "{like}");
-        assert!(limit.0.take_left_out().is_empty());
+        assert!(limit.take_left_out().is_empty());
     }
 
     #[test]
