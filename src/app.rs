@@ -14,7 +14,7 @@ use std::time::Duration;
 use actix_rt::Arbiter;
 use futures_util::FutureExt;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::oneshot;
+use tokio::sync::Notify;
 
 use crate::actors::ActorSystem;
 use crate::actors::order_consumer::CatalogSync;
@@ -262,7 +262,7 @@ impl Running {
 #[derive(Debug)]
 pub struct AppThread {
     listening: BoundAddresses,
-    stop: Option<oneshot::Sender<()>>,
+    stop: Arc<Notify>,
     thread: Option<JoinHandle<Result<(), Error>>>,
 }
 
@@ -272,29 +272,20 @@ impl AppThread {
     /// # Errors
     /// The server did not start.
     pub fn start(settings: Settings) -> Result<Self, Error> {
-        let (stop, stop_requested) = oneshot::channel();
+        let stop = Arc::new(Notify::new());
+        let stop_requested = Arc::clone(&stop);
         let (ready, listening) = mpsc::channel();
         let thread = std::thread::Builder::new()
             .name("floodgate".to_owned())
             .spawn(move || {
-                // If the caller is gone, `stop_requested` is closed, too.
                 let ready = |addresses| {
                     let _caller_gone = ready.send(addresses);
                 };
-                let mut stop = Some(stop_requested);
-                run_until(settings, ready, || {
-                    let stop = stop.take();
-                    Ok(async move {
-                        match stop {
-                            Some(stop) => drop(stop.await),
-                            None => std::future::pending().await,
-                        }
-                    })
-                })
+                run_until(settings, ready, || Ok(Arc::clone(&stop_requested).notified_owned()))
             })
             .map_err(|source| Error::System { what: "a thread", source })?;
         match listening.recv() {
-            Ok(listening) => Ok(Self { listening, stop: Some(stop), thread: Some(thread) }),
+            Ok(listening) => Ok(Self { listening, stop, thread: Some(thread) }),
             Err(_never_listened) => Err(match thread.join() {
                 Ok(Err(error)) => error,
                 Ok(Ok(())) | Err(_) => Error::ServerThreadPanicked,
@@ -315,11 +306,9 @@ impl AppThread {
     }
 
     fn end(&mut self) -> Result<(), Error> {
-        if let Some(stop) = self.stop.take() {
-            let _already_stopped = stop.send(());
-        }
-        let thread = self.thread.take();
-        thread.map_or(Ok(()), |thread| thread.join().unwrap_or(Err(Error::ServerThreadPanicked)))
+        let Some(thread) = self.thread.take() else { return Ok(()) };
+        self.stop.notify_one();
+        thread.join().unwrap_or(Err(Error::ServerThreadPanicked))
     }
 }
 
