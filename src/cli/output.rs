@@ -60,7 +60,7 @@ impl Output {
             Err(error) => {
                 let problem = format!("the result cannot be written: {error}");
                 let remedy = "make room for it, or name another target, and repeat the command";
-                Err(CommandFailure::new(Exit::Unclear, problem, remedy).into())
+                Err(CommandFailure::unclear(problem, remedy).into())
             }
         }
     }
@@ -172,28 +172,20 @@ pub fn short_cells(of: &Json, names: &[&str], max: usize) -> Vec<String> {
 
 /// A table with left-aligned columns under a heading. Cells may be untrusted text.
 pub fn table(heading: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
-    let sanitized_row = |row: Vec<String>| row.iter().map(|cell| sanitized(cell)).collect();
-    let rows: Vec<Vec<String>> = rows.into_iter().map(sanitized_row).collect();
+    let headings = heading.iter().map(|&cell| cell.to_owned()).collect();
+    let sanitized_line = |cells: Vec<String>| cells.iter().map(|cell| sanitized(cell)).collect();
+    let lines = std::iter::once(headings).chain(rows).map(sanitized_line);
+    let lines: Vec<Vec<String>> = lines.collect();
     let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
-        let heading = heading.get(column).map_or(0, |cell| cell.chars().count());
-        cells.max().unwrap_or(0).max(heading)
+        let cells = lines.iter().filter_map(|cells| cells.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
     };
     let widths: Vec<usize> = (0..heading.len()).map(width).collect();
-    let line = |cells: &mut dyn Iterator<Item = &str>| {
-        let mut text = String::new();
-        for (cell, width) in cells.zip(&widths) {
-            let _ = write!(text, "{cell:<width$}  ");
-        }
-        text.truncate(text.trim_end().len());
-        text.push('\n');
-        text
+    let padded = |cells: &Vec<String>| {
+        let cells = cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}  "));
+        cells.collect::<String>().trim_end().to_owned() + "\n"
     };
-    let mut text = line(&mut heading.iter().copied());
-    for row in &rows {
-        text.push_str(&line(&mut row.iter().map(String::as_str)));
-    }
-    text
+    lines.iter().map(padded).collect()
 }
 
 #[cfg(test)]
