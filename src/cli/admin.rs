@@ -336,6 +336,11 @@ fn reachable(bind: SocketAddr) -> Result<SocketAddr, Error> {
     Ok(SocketAddr::new(ip, bind.port()))
 }
 
+/// The members of a request that are not null.
+pub(super) fn given<const N: usize>(members: [(&str, Json); N]) -> Json {
+    members.into_iter().filter(|(_, value)| !value.is_null()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -73,7 +73,7 @@ pub async fn run(args: &AuditArgs, common: &Common) -> anyhow::Result<Exit> {
                 let problem = format!("a repair needs the running server, and {error}");
                 let remedy =
                     "start it, or audit without --repair and --dry-run to read the ledger itself";
-                return Err(CommandFailure::new(Exit::Unclear, problem, remedy).into());
+                return Err(CommandFailure::unclear(problem, remedy).into());
             }
             output.note(&format!(
                 "{error}: reading the ledger itself; invariants that need the gates are skipped"
@@ -97,7 +97,7 @@ pub async fn run(args: &AuditArgs, common: &Common) -> anyhow::Result<Exit> {
 pub(super) fn could_not_tell(error: &dyn std::error::Error) -> CommandFailure {
     let cause = error.source().map_or_else(String::new, |cause| format!(": {cause}"));
     let problem = format!("could not tell: {error}{cause}");
-    CommandFailure::new(Exit::Unclear, problem, "`floodgate doctor` examines it")
+    CommandFailure::unclear(problem, "`floodgate doctor` examines it")
 }
 
 /// Audits the ledger without a server; the report has the format of the admin API.

@@ -34,7 +34,7 @@ pub fn run(args: &BenchArgs, common: &Common) -> anyhow::Result<Exit> {
     if common.config.is_some() || !common.set.is_empty() {
         let remedy = "its flags set what it measures: floodgate bench -- --help";
         let problem = "the bench takes neither --config nor --set";
-        return Err(CommandFailure::new(Exit::Unclear, problem, remedy).into());
+        return Err(CommandFailure::unclear(problem, remedy).into());
     }
     let own = std::env::current_exe().context("cannot find this program's own file")?;
     let program = own.with_file_name(PROGRAM);
@@ -46,5 +46,5 @@ pub fn run(args: &BenchArgs, common: &Common) -> anyhow::Result<Exit> {
         own.display()
     );
     let problem = format!("cannot run {}: {error}", program.display());
-    Err(CommandFailure::new(Exit::Unclear, problem, remedy).into())
+    Err(CommandFailure::unclear(problem, remedy).into())
 }

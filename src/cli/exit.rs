@@ -92,17 +92,15 @@ impl CommandFailure {
     pub fn new(exit: Exit, problem: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { exit, problem: problem.into(), remedy: remedy.into() }
     }
+
+    pub fn unclear(problem: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self::new(Exit::Unclear, problem, remedy)
+    }
 }
 
 /// Turns an admin API error into a [`CommandFailure`], which adds the remedy; leaves others as is.
 pub fn with_remedy(error: anyhow::Error) -> anyhow::Error {
-    if error.is::<CommandFailure>() {
-        return error;
-    }
-    match error.downcast::<admin::Error>() {
-        Ok(error) => error.into_failure().into(),
-        Err(error) => error,
-    }
+    error.downcast::<admin::Error>().map_or_else(|other| other, |error| error.into_failure().into())
 }
 
 #[cfg(test)]

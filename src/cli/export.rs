@@ -75,7 +75,7 @@ fn write(file: &Path, text: &[u8]) -> anyhow::Result<()> {
 pub(super) fn cannot_write(path: &Path, error: impl std::fmt::Display) -> CommandFailure {
     let problem = format!("{} cannot be written: {error}", path.display());
     let remedy = "name a folder that this user may write, with room in it, and repeat the command";
-    CommandFailure::new(Exit::Unclear, problem, remedy)
+    CommandFailure::unclear(problem, remedy)
 }
 
 /// The sale without what only operators see.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use serde_json::{Value as Json, json};
 
-use super::admin::{AdminClient, CALL_TIMEOUT, Error, ServerArgs};
+use super::admin::{AdminClient, CALL_TIMEOUT, Error, ServerArgs, given};
 use super::common::Common;
 use super::exit::{CommandFailure, Exit};
 use super::export::{self, ExportArgs};
@@ -147,7 +147,7 @@ pub async fn run(args: &SaleArgs, common: &Common) -> anyhow::Result<Exit> {
             return Ok(Exit::Done);
         }
     };
-    let body = reason.as_ref().map_or_else(|| json!({}), |reason| json!({ "reason": reason }));
+    let body = given([("reason", json!(reason))]);
     let sale = client.post(&["sales", sale_id, verb], &body, CALL_TIMEOUT).await?;
     output.data(&sale, || format!("sale {sale_id} is {phase}"))?;
     if verb == "open"
@@ -224,11 +224,11 @@ fn read_description(file: &Path, reason: Option<&str>) -> Result<(Json, String),
     };
     let text = text.map_err(|error| {
         let remedy = "check the path, or pass - to read stdin";
-        CommandFailure::new(Exit::Unclear, format!("cannot read {shown}: {error}"), remedy)
+        CommandFailure::unclear(format!("cannot read {shown}: {error}"), remedy)
     })?;
     let description: Json = serde_json::from_str(&text).map_err(|error| {
         let remedy = "`floodgate sale create --help` shows a complete description";
-        CommandFailure::new(Exit::Unclear, format!("{shown} is not JSON: {error}"), remedy)
+        CommandFailure::unclear(format!("{shown} is not JSON: {error}"), remedy)
     })?;
     let mut text = text.trim_end().to_owned();
     if let (Some(reason), Some(members)) = (reason, description.as_object()) {

@@ -1,9 +1,9 @@
 //! `floodgate sale set` and `floodgate sale restock`: a sale that changes while it runs.
 
 use clap::Args;
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Value as Json, json};
 
-use super::admin::{AdminClient, CALL_TIMEOUT};
+use super::admin::{AdminClient, CALL_TIMEOUT, given};
 use super::exit::{CommandFailure, Exit};
 use super::output::{Output, field};
 
@@ -102,7 +102,7 @@ impl SetArgs {
         if is_empty || sku.is_some_and(|sku| sku.len() == 1) {
             let remedy = "give --title, --ends-at or, with --sku, --price, --limit, \
                           --max-quantity or --payment-window";
-            return Err(CommandFailure::new(Exit::Unclear, "nothing to change", remedy).into());
+            return Err(CommandFailure::unclear("nothing to change", remedy).into());
         }
         let sale = client.patch(&["sales", &self.sale_id], &body, CALL_TIMEOUT).await?;
         output.data(&sale, || format!("sale {} is changed", self.sale_id))?;
@@ -128,10 +128,4 @@ impl RestockArgs {
         output.note(&format!("watch it: floodgate sale show {sale_id}"));
         Ok(Exit::Done)
     }
-}
-
-/// An object of the members that are not null.
-fn given<const N: usize>(members: [(&str, Json); N]) -> Json {
-    let members = members.into_iter().filter(|(_, value)| !value.is_null());
-    Json::Object(members.map(|(name, value)| (name.to_owned(), value)).collect::<Map<_, _>>())
 }

@@ -6,7 +6,7 @@ use serde_json::{Value as Json, json};
 use super::filter::FilterArgs;
 use super::render::render_results;
 use super::{dead_letters, note_next_cursor, operation_failure, show_page};
-use crate::cli::admin::{AdminClient, CALL_TIMEOUT, Error};
+use crate::cli::admin::{AdminClient, CALL_TIMEOUT, Error, given};
 use crate::cli::exit::{CommandFailure, Exit};
 use crate::cli::output::{Output, field, next_cursor, number};
 
@@ -42,19 +42,14 @@ pub(super) struct Selection {
     cursor: Option<String>,
 }
 
-/// A verb with its reason, as it is sent for one dead letter and for all that match.
-pub(super) struct Action<'a> {
-    pub(super) verb: &'static str,
-    pub(super) reason: Option<&'a str>,
-}
-
 impl Selection {
-    /// Runs the action on the selected dead letters and prints what was done.
+    /// Applies the verb to the selected dead letters and prints what was done.
     pub(super) async fn run(
         &self,
         client: &AdminClient,
         output: Output,
-        action: &Action<'_>,
+        verb: &str,
+        reason: Option<&str>,
     ) -> anyhow::Result<Exit> {
         let is_for_all = self.dry_run
             || self.expected.is_some()
@@ -62,7 +57,7 @@ impl Selection {
             || !self.filter.is_empty();
         if is_for_all && !self.all {
             let problem = "a filter, --expected, --dry-run, --max and --cursor go with --all";
-            return Err(unclear(problem, "give numbers alone, or --all").into());
+            return Err(CommandFailure::unclear(problem, "give numbers alone, or --all").into());
         }
         if self.dry_run {
             return self.show(client, output).await;
@@ -71,20 +66,22 @@ impl Selection {
         let ended = if self.all {
             let Some(expected) = self.expected else {
                 let remedy = "--dry-run tells how many match; give that number";
-                return Err(unclear("--all needs --expected", remedy).into());
+                return Err(CommandFailure::unclear("--all needs --expected", remedy).into());
             };
-            let Some(reason) = action.reason.filter(|reason| !reason.trim().is_empty()) else {
+            let Some(reason) = reason.filter(|reason| !reason.trim().is_empty()) else {
                 let problem = "a verb on all that match needs a reason";
-                return Err(unclear(problem, "give --reason").into());
+                return Err(CommandFailure::unclear(problem, "give --reason").into());
             };
             if !self.filter.query().iter().any(|(name, _)| *name == "state") {
-                return Err(unclear("a verb takes --state open or parked", "give one").into());
+                return Err(CommandFailure::unclear(
+                    "a verb takes --state open or parked",
+                    "give one",
+                )
+                .into());
             }
-            run.all(client, self, action.verb, reason, expected).await
+            run.all(client, self, verb, reason, expected).await
         } else {
-            let reason = |reason: &str| json!({ "reason": reason });
-            let body = action.reason.map_or_else(|| json!({}), reason);
-            run.each(client, &self.ids, action.verb, &body).await
+            run.each(client, &self.ids, verb, &given([("reason", json!(reason))])).await
         };
         run.end(output, ended)
     }
@@ -102,10 +99,6 @@ impl Selection {
             .note(&format!("{num} match, nothing was changed: --expected {num} --reason WHY does"));
         Ok(exit)
     }
-}
-
-fn unclear(message: &str, remedy: &str) -> CommandFailure {
-    CommandFailure::new(Exit::Unclear, message.to_owned(), remedy)
 }
 
 /// The results of one run over dead letters.
@@ -134,17 +127,16 @@ impl Run {
                     "done": field(&answer, "done"),
                     "state": answer.get("dead_letter").map(|it| field(it, "state")),
                 })),
-                Err(error) if error.is_about_one() => {
-                    self.results.push(json!({ "id": id, "refused": error.to_string() }));
-                }
                 Err(error) => {
-                    if is_broker_away(&error) {
+                    if error.is_about_one() || is_broker_away(&error) {
                         self.results.push(json!({ "id": id, "refused": error.to_string() }));
                     } else if may_be_done(&error) {
                         self.results.push(json!({ "id": id, "unknown": error.to_string() }));
                     }
-                    // The next call would fail in the same way.
-                    return Err(operation_failure(error));
+                    if !error.is_about_one() {
+                        // The next call would fail in the same way.
+                        return Err(operation_failure(error));
+                    }
                 }
             }
         }
@@ -179,7 +171,7 @@ impl Run {
             self.results.extend(dead_letters(&step).iter().cloned());
             if let Some(why) = step.get("stopped").and_then(Json::as_str) {
                 let remedy = "`floodgate doctor` checks broker and ledger; then begin again";
-                return Err(unclear(&format!("stopped: {why}"), remedy));
+                return Err(CommandFailure::unclear(format!("stopped: {why}"), remedy));
             }
             self.next_cursor = next_cursor(&step).map(str::to_owned);
             if self.next_cursor.is_none() {

@@ -12,7 +12,7 @@ mod actions;
 mod filter;
 mod render;
 
-use actions::{Action, Selection};
+use actions::Selection;
 use filter::FilterArgs;
 use render::{render_dead_letter, render_list};
 
@@ -113,8 +113,7 @@ pub async fn run(args: &DlqArgs, common: &Common) -> anyhow::Result<Exit> {
         Verb::Park(action) => (action, "park"),
         Verb::Discard(action) => (action, "discard"),
     };
-    let action = Action { verb, reason: reason.as_deref() };
-    selection.run(&client, output, &action).await
+    selection.run(&client, output, verb, reason.as_deref()).await
 }
 
 /// Prints a page; the exit is [`Exit::Unclear`] if a dead letter of it cannot be read.
