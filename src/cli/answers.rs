@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::{Value as Json, json};
 
 use super::audit::could_not_tell;
-use super::exit::{CommandFailure, Exit};
+use super::exit::CommandFailure;
 use crate::config::Settings;
 use crate::db::{Ledger, Visitor};
 use crate::domain::{BuyerId, DeadLetterNo, Failure, Order, RequestId, Sale, Sku};
@@ -118,11 +118,10 @@ pub async fn check(file: &Path, settings: &Settings) -> Result<Json, CommandFail
     let num_answers = attempts.len();
     let ledger = tier::open_ledger_for_reading(settings);
     let ledger = ledger.map_err(|error| could_not_tell(&error))?;
-    let records = records_of(ledger.as_ref(), settings, &attempts).await;
-    let sales = ledger.sales().await;
+    let read = read_ledger(ledger.as_ref(), settings, &attempts).await;
     ledger.close().await;
-    let records = records.map_err(|error| could_not_tell(error.as_ref()))?;
-    for sale in sales.map_err(|error| could_not_tell(&error))? {
+    let (sales, records) = read.map_err(|error| could_not_tell(error.as_ref()))?;
+    for sale in sales {
         if sale.retention.is_purged() {
             attempts.retain(|attempt| *attempt.request.sale != *sale.id.as_str());
         }
@@ -142,7 +141,7 @@ pub async fn check(file: &Path, settings: &Settings) -> Result<Json, CommandFail
 fn read_file(file: &Path) -> Result<Vec<Attempt>, CommandFailure> {
     let failed = |what: String, remedy| {
         let problem = format!("could not tell: {}: {what}", file.display());
-        CommandFailure::new(Exit::Unclear, problem, remedy)
+        CommandFailure::unclear(problem, remedy)
     };
     let opened = std::fs::File::open(file);
     let opened = opened.map_err(|error| failed(error.to_string(), "check the path"))?;
@@ -174,7 +173,7 @@ fn name_skus(sale: &Sale, attempts: &mut [Attempt]) -> Result<(), CommandFailure
             let [sku] = &sale.skus[..] else {
                 let problem = format!("could not tell: sale {} has several SKUs", sale.id);
                 let remedy = "add sku_id to each line without sent_id";
-                return Err(CommandFailure::new(Exit::Unclear, problem, remedy));
+                return Err(CommandFailure::unclear(problem, remedy));
             };
             request.name = RequestName::Sku(sku.id.as_str().into());
         }
@@ -209,11 +208,12 @@ struct RecordReader<'a> {
     records: Vec<Record>,
 }
 
-async fn records_of(
+/// The sales, and what the ledger has of the buyers in the file.
+async fn read_ledger(
     ledger: &dyn Ledger,
     settings: &Settings,
     attempts: &[Attempt],
-) -> anyhow::Result<Vec<Record>> {
+) -> anyhow::Result<(Vec<Sale>, Vec<Record>)> {
     let key = match &settings.auth.signing_key {
         Some(key) => key.expose_secret().as_bytes().to_vec(),
         None => ledger.secret("request-ids").await?,
@@ -231,7 +231,8 @@ async fn records_of(
         }
     }
     reader.read_dead_letters(&sales).await?;
-    Ok(reader.records)
+    // Again: one that was purged meanwhile is not compared.
+    Ok((ledger.sales().await?, reader.records))
 }
 
 impl RecordReader<'_> {

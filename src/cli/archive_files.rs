@@ -13,6 +13,7 @@ use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 
 use super::exit::{CommandFailure, Exit};
+use crate::db::summed_columns;
 use crate::domain::{ArchiveDigest, ArchiveTable, TableContents};
 
 /// The name of the manifest.
@@ -57,16 +58,12 @@ pub struct TableWriter {
 }
 
 impl TableWriter {
-    /// Begins an empty file; `sums` are the columns to add up.
-    pub fn create(
-        folder: &Path,
-        table: ArchiveTable,
-        sums: &'static [&'static str],
-    ) -> io::Result<Self> {
+    /// Begins an empty file.
+    pub fn create(folder: &Path, table: ArchiveTable) -> io::Result<Self> {
         Ok(Self {
             file: BufWriter::new(create(&folder.join(file_name(table)))?),
             contents: TableContents { table, rows: 0, sums: BTreeMap::new() },
-            sums: sums.iter().map(|name| (*name, 0)).collect(),
+            sums: summed_columns(table).iter().map(|name| (*name, 0)).collect(),
             hash: Sha256::new(),
             bytes: 0,
         })
@@ -163,7 +160,7 @@ fn create(path: &Path) -> io::Result<File> {
 
 fn not_readable(path: &Path, error: &dyn std::fmt::Display) -> CommandFailure {
     let problem = format!("cannot read {}: {error}", path.display());
-    CommandFailure::new(Exit::Unclear, problem, "name the folder of a complete archive")
+    CommandFailure::unclear(problem, "name the folder of a complete archive")
 }
 
 fn hex(hash: Sha256) -> String {
@@ -197,8 +194,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         // Of an earlier archive.
         fs::write(folder.path().join("orders.ndjson"), "").unwrap();
-        let mut file =
-            TableWriter::create(folder.path(), ArchiveTable::Orders, &["amount"]).unwrap();
+        let mut file = TableWriter::create(folder.path(), ArchiveTable::Orders).unwrap();
         for amount in [5, 7] {
             file.write(&json!({"amount": amount, "buyer_id": "1"})).unwrap();
         }

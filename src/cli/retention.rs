@@ -14,7 +14,6 @@ use super::archive_files::{ArchivedFile, MANIFEST, Manifest, TableWriter};
 use super::exit::{CommandFailure, Exit};
 use super::export::cannot_write;
 use super::output::{Output, field, grouped, list, number, table};
-use crate::db::summed_columns;
 use crate::domain::ArchiveTable;
 
 pub const ARCHIVE_EXAMPLES: &str = "\
@@ -91,8 +90,7 @@ async fn write_table(
     folder: &Path,
 ) -> anyhow::Result<ArchivedFile> {
     let failed = |error: std::io::Error| cannot_write(folder, error);
-    let file = TableWriter::create(folder, table, summed_columns(table));
-    let mut file = file.map_err(failed)?;
+    let mut file = TableWriter::create(folder, table).map_err(failed)?;
     let mut after: Option<String> = None;
     loop {
         let query: Vec<(&str, &str)> = after.iter().map(|next| ("after", next.as_str())).collect();
@@ -115,7 +113,7 @@ fn begin(folder: &Path, sale: &str) -> anyhow::Result<()> {
     let Some((before, _)) = Manifest::read(folder)? else { return Ok(()) };
     if before.sale_id != sale {
         let problem = format!("{} has the archive of {}", folder.display(), before.sale_id);
-        return Err(CommandFailure::new(Exit::Unclear, problem, "name another folder").into());
+        return Err(CommandFailure::unclear(problem, "name another folder").into());
     }
     std::fs::remove_file(folder.join(MANIFEST)).context("cannot remove the old manifest")
 }
@@ -148,11 +146,11 @@ impl PurgeArgs {
         let Some((manifest, digest)) = Manifest::read(archive)? else {
             let problem = format!("{} has no {MANIFEST}", archive.display());
             let remedy = format!("archive the sale: floodgate sale archive {sale_id} --to FOLDER");
-            return Err(CommandFailure::new(Exit::Unclear, problem, remedy).into());
+            return Err(CommandFailure::unclear(problem, remedy).into());
         };
         if manifest.sale_id != *sale_id {
             let problem = format!("{} is the archive of {}", archive.display(), manifest.sale_id);
-            return Err(CommandFailure::new(Exit::Unclear, problem, "name its own").into());
+            return Err(CommandFailure::unclear(problem, "name its own").into());
         }
         manifest.verify(archive)?;
         let digest = digest.to_string();
