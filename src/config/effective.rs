@@ -32,13 +32,6 @@ pub(super) struct SettingEntry {
     is_in_file: bool,
 }
 
-/// A value as its source has it: with a type, or as text.
-#[derive(Debug)]
-pub(super) enum GivenValue {
-    Typed(Json),
-    Text(String),
-}
-
 /// Every key, in the order of `config/default.toml`.
 #[derive(Debug, Clone)]
 pub struct Effective {
@@ -149,17 +142,11 @@ impl Effective {
     pub(super) fn set(
         &mut self,
         key: &str,
-        given: GivenValue,
+        value: Json,
         origin: Option<String>,
     ) -> Result<Settings, ConfigFault> {
         let shown = origin.as_deref().unwrap_or_default();
-        let Some(entry) = self.entries.iter().find(|entry| entry.key == key) else {
-            return Err(self.unknown_key(key, shown));
-        };
-        let value = match given {
-            GivenValue::Typed(value) => value,
-            GivenValue::Text(text) => typed_text(&text, &entry.default),
-        };
+        let Some(entry) = self.entry(key) else { return Err(self.unknown_key(key, shown)) };
         let values = self.entries.iter().map(SettingEntry::pair).chain([(key, &value)]);
         let Ok(settings) = serde_json::from_value(nested(values)) else {
             return Err(entry.wrong_type(&value, shown));
@@ -170,8 +157,30 @@ impl Effective {
         Ok(settings)
     }
 
+    /// Text from the environment or a flag as the type of the key's default; other text stays a
+    /// string, which deserialization refuses. A guess from the text alone would take the leading
+    /// zeros of a token of digits. A list is written as in the file, or as its items with commas
+    /// between.
+    pub(super) fn typed(&self, key: &str, text: &str) -> Json {
+        match self.entry(key).map(|entry| &entry.default) {
+            Some(Json::Number(_) | Json::Bool(_)) => {
+                serde_json::from_str(text.trim()).unwrap_or_else(|_| Json::from(text))
+            }
+            Some(Json::Array(_)) => {
+                let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+                let listed = serde_json::from_str::<Vec<String>>(text);
+                listed.unwrap_or_else(|_| items.map(str::to_owned).collect()).into()
+            }
+            _ => Json::from(text),
+        }
+    }
+
     pub(super) fn entries(&self) -> impl Iterator<Item = &SettingEntry> {
         self.entries.iter()
+    }
+
+    pub(super) fn entry(&self, key: &str) -> Option<&SettingEntry> {
+        self.entries().find(|entry| entry.key == key)
     }
 
     pub(super) fn hide_secrets(&mut self) {
@@ -221,7 +230,7 @@ impl Effective {
 
     /// Whether a source, such as a file, gives this key a value.
     pub fn has_source(&self, key: &str) -> bool {
-        self.entries.iter().any(|entry| entry.key == key && entry.origin.is_some())
+        self.entry(key).is_some_and(|entry| entry.origin.is_some())
     }
 
     /// `{"settings": {section: {key: value}}, "origins": {"section.key": "file x"}}`;
@@ -251,23 +260,6 @@ fn nested<'a>(values: impl Iterator<Item = (&'a str, &'a Json)>) -> Json {
         }
     }
     Json::Object(root)
-}
-
-/// Parses text from the environment or a flag as the type of the default; other text stays a
-/// string, which deserialization refuses. A guess from the text alone would take the leading zeros
-/// of a token of digits. A list is written as in the file, or as its items with commas between.
-fn typed_text(text: &str, default: &Json) -> Json {
-    match default {
-        Json::Number(_) | Json::Bool(_) => {
-            serde_json::from_str(text.trim()).unwrap_or_else(|_| Json::from(text))
-        }
-        Json::Array(_) => {
-            let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
-            let listed = serde_json::from_str::<Vec<String>>(text);
-            listed.unwrap_or_else(|_| items.map(str::to_owned).collect()).into()
-        }
-        _ => Json::from(text),
-    }
 }
 
 /// Whether the value of this key must never be shown.

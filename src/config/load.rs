@@ -9,7 +9,7 @@ use secrecy::ExposeSecret;
 use serde_json::Value as Json;
 
 use super::access::NamedToken;
-use super::effective::{Effective, GivenValue};
+use super::effective::Effective;
 use super::error::{ConfigFault, Error, or_fault};
 use super::jwks;
 use super::jwks::JwtKeys;
@@ -75,7 +75,7 @@ impl LoadedSettings {
     /// A source is unusable, a key is unknown, or a value has the wrong type.
     pub fn read(sources: &ConfigSources) -> Result<Self, Error> {
         let (mut effective, mut settings) = defaults();
-        let (given, mut faults) = given(sources);
+        let (given, mut faults) = given(sources, &effective);
         for Given { key, value, origin } in given {
             match effective.set(&key, value, Some(origin)) {
                 Ok(changed) => settings = changed,
@@ -150,19 +150,19 @@ fn defaults() -> (Effective, Settings) {
 /// A value that a source gives a key.
 struct Given {
     key: String,
-    value: GivenValue,
+    value: Json,
     /// The source, as faults and `check-config` name it.
     origin: String,
 }
 
 /// What file, environment and flags set, in this order; and their unusable parts.
-fn given(sources: &ConfigSources) -> (Vec<Given>, Vec<ConfigFault>) {
+fn given(sources: &ConfigSources, known: &Effective) -> (Vec<Given>, Vec<ConfigFault>) {
     let (mut given, mut faults) = (Vec::new(), Vec::new());
     if let Some(path) = &sources.file {
         let values = read_file(path).map_err(|fault| faults.push(fault));
         for (key, value) in values.unwrap_or_default() {
             let origin = format!("{FILE}{}", path.display());
-            given.push(Given { key, value: GivenValue::Typed(value), origin });
+            given.push(Given { key, value, origin });
         }
     }
     // An empty variable counts as unset: many deployment tools cannot omit a variable.
@@ -173,7 +173,7 @@ fn given(sources: &ConfigSources) -> (Vec<Given>, Vec<ConfigFault>) {
         let Some(key) = lower.strip_prefix(ENV_PREFIX) else { continue };
         let (key, origin) = (key.replace(ENV_SEPARATOR, "."), format!("environment {name}"));
         if let Some(text) = value.to_str() {
-            given.push(Given { key, value: GivenValue::Text(text.to_owned()), origin });
+            given.push(Given { value: known.typed(&key, text), key, origin });
         } else {
             let problem = format!("is not UTF-8 ({origin})");
             faults.push(ConfigFault::new(&key, problem, "FLOODGATE__ variables must be UTF-8"));
@@ -181,8 +181,8 @@ fn given(sources: &ConfigSources) -> (Vec<Given>, Vec<ConfigFault>) {
     }
     for assignment in &sources.set {
         if let Some((key, text)) = assignment.split_once('=') {
-            let (key, value) = (key.trim().to_owned(), GivenValue::Text(text.to_owned()));
-            given.push(Given { key, value, origin: FLAG.to_owned() });
+            let key = key.trim().to_owned();
+            given.push(Given { value: known.typed(&key, text), key, origin: FLAG.to_owned() });
         } else {
             // The text may be a secret, so it is not repeated.
             faults.push(ConfigFault::new(

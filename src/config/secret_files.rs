@@ -6,8 +6,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use secrecy::{ExposeSecret, SecretString};
+use serde_json::Value as Json;
 
-use super::effective::{Effective, GivenValue, SettingEntry};
+use super::effective::{Effective, SettingEntry};
 use super::error::ConfigFault;
 use super::load::{FILE, FLAG};
 use super::settings::Settings;
@@ -105,7 +106,7 @@ impl Effective {
         file: &SecretFile,
     ) -> Result<Option<Settings>, ConfigFault> {
         let Some(key) = file.key.strip_suffix("_file") else { return Ok(None) };
-        let Some(entry) = self.entries().find(|entry| entry.key == key) else { return Ok(None) };
+        let Some(entry) = self.entry(key) else { return Ok(None) };
         let is_url = entry.path().1 == "url";
         let fault = |problem: String, remedy| ConfigFault::new(&file.key, problem, remedy);
         if entry.is_given() {
@@ -117,7 +118,7 @@ impl Effective {
             let problem = format!("{} has more than one line", file.path.display());
             return Err(fault(problem, "keep the one with the value"));
         }
-        self.set(key, GivenValue::Text(text.expose_secret().to_owned()), None).map(Some)
+        self.set(key, Json::from(text.expose_secret()), None).map(Some)
     }
 }
 
