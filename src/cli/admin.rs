@@ -48,6 +48,15 @@ impl ServerArgs {
     }
 }
 
+#[derive(Debug, Args)]
+pub struct SaleVerbArgs {
+    /// The sale's id
+    pub sale_id: String,
+    /// Why; recorded with who did it
+    #[arg(long)]
+    pub reason: Option<String>,
+}
+
 /// Why a call of the admin API failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {

@@ -3,7 +3,6 @@
 use std::process::ExitCode;
 
 use super::admin;
-use crate::actors::supervisor::ComponentDown;
 use crate::observe::telemetry;
 use crate::{app, config, db, tier};
 
@@ -42,8 +41,6 @@ impl Exit {
             failure.exit
         } else if error.is::<config::Error>() || error.is::<telemetry::Error>() {
             Self::Configuration
-        } else if error.is::<ComponentDown>() {
-            Self::GaveUp
         } else if error.is::<db::Error>() {
             Self::Ledger
         } else {

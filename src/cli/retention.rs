@@ -9,7 +9,7 @@ use anyhow::Context;
 use clap::Args;
 use serde_json::{Value as Json, json};
 
-use super::admin::{AdminClient, CALL_TIMEOUT, Error};
+use super::admin::{AdminClient, CALL_TIMEOUT, Error, SaleVerbArgs};
 use super::archive_files::{ArchivedFile, MANIFEST, Manifest, TableWriter};
 use super::exit::{CommandFailure, Exit};
 use super::export::cannot_write;
@@ -33,31 +33,25 @@ const COMPARE_TIMEOUT: Option<Duration> = Some(Duration::from_secs(600));
 
 #[derive(Debug, Args)]
 pub struct ArchiveArgs {
-    /// The sale's id
-    sale_id: String,
     /// Folder for the files; made if it is missing
     #[arg(long, value_name = "FOLDER")]
     to: PathBuf,
-    /// Why; recorded with who did it
-    #[arg(long)]
-    reason: Option<String>,
+    #[command(flatten)]
+    sale: SaleVerbArgs,
 }
 
 #[derive(Debug, Args)]
 pub struct PurgeArgs {
-    /// The sale's id
-    sale_id: String,
     /// Folder of the sale's archive
     #[arg(long, value_name = "FOLDER")]
     archive: PathBuf,
-    /// Why; recorded with who did it
-    #[arg(long)]
-    reason: Option<String>,
+    #[command(flatten)]
+    sale: SaleVerbArgs,
 }
 
 impl ArchiveArgs {
     pub async fn run(&self, client: &AdminClient, output: &Output) -> anyhow::Result<Exit> {
-        let Self { sale_id, to, reason } = self;
+        let Self { to, sale: SaleVerbArgs { sale_id, reason } } = self;
         let path = ["sales", sale_id, "archive"];
         let waiting = client.get(&path, COMPARE_TIMEOUT).await?;
         let open = list(&waiting, "open");
@@ -142,7 +136,7 @@ fn unfinished(sale: &str, open: &[Json]) -> CommandFailure {
 
 impl PurgeArgs {
     pub async fn run(&self, client: &AdminClient, output: &Output) -> anyhow::Result<Exit> {
-        let Self { sale_id, archive, reason } = self;
+        let Self { archive, sale: SaleVerbArgs { sale_id, reason } } = self;
         let Some((manifest, digest)) = Manifest::read(archive)? else {
             let problem = format!("{} has no {MANIFEST}", archive.display());
             let remedy = format!("archive the sale: floodgate sale archive {sale_id} --to FOLDER");

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use serde_json::{Value as Json, json};
 
-use super::admin::{AdminClient, CALL_TIMEOUT, Error, ServerArgs, given};
+use super::admin::{AdminClient, CALL_TIMEOUT, Error, SaleVerbArgs, ServerArgs, given};
 use super::common::Common;
 use super::exit::{CommandFailure, Exit};
 use super::export::{self, ExportArgs};
@@ -69,15 +69,15 @@ enum Verb {
     },
     /// Let a sale sell inside its window
     #[command(before_help = "Examples:\n  floodgate sale open spring\n")]
-    Open(PhaseArgs),
+    Open(SaleVerbArgs),
     /// Hold a sale; `open` lets it go on
     #[command(before_help = "Examples:\n  floodgate sale pause spring\n")]
-    Pause(PhaseArgs),
+    Pause(SaleVerbArgs),
     /// End a sale for good
     #[command(before_help = "Examples:\n  floodgate sale close spring\n")]
     Close {
         #[command(flatten)]
-        sale: PhaseArgs,
+        sale: SaleVerbArgs,
         /// Close without a question; without a terminal there is none
         #[arg(long)]
         yes: bool,
@@ -108,19 +108,10 @@ enum Verb {
     List,
 }
 
-#[derive(Debug, Args)]
-struct PhaseArgs {
-    /// The sale's id
-    sale_id: String,
-    /// Why; recorded with who did it
-    #[arg(long)]
-    reason: Option<String>,
-}
-
 /// Calls the running server.
 pub async fn run(args: &SaleArgs, common: &Common) -> anyhow::Result<Exit> {
     let (client, output) = args.server.connect(common)?;
-    let (PhaseArgs { sale_id, reason }, verb, phase, next) = match &args.verb {
+    let (SaleVerbArgs { sale_id, reason }, verb, phase, next) = match &args.verb {
         Verb::Open(sale) => (sale, "open", "open", "watch it: floodgate sale show"),
         Verb::Pause(sale) => (sale, "pause", "paused", "go on with: floodgate sale open"),
         Verb::Close { sale, yes } => {
@@ -268,13 +259,9 @@ fn render_list(output: &Output, sales: &[Json]) -> String {
 
 fn render_sale(output: &Output, sale: &Json) -> String {
     let row = |sku: &Json| {
-        let policy = sku.get("policy").map_or_else(
-            || "-".to_owned(),
-            |policy| match number(policy, "limit") {
-                Some(limit) => format!("{} {limit}", field(policy, "kind")),
-                None => field(policy, "kind"),
-            },
-        );
+        let policy = sku.get("policy").unwrap_or(&Json::Null);
+        let limit = number(policy, "limit").map_or_else(String::new, |limit| format!(" {limit}"));
+        let policy = field(policy, "kind") + &limit;
         let stock_left = number(sku, "stock_left");
         let stock_left = stock_left.map_or_else(|| "?".to_owned(), |units| units.to_string());
         vec![field(sku, "sku_id"), stock_left, field(sku, "price"), policy, field(sku, "title")]

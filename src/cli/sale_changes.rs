@@ -3,7 +3,7 @@
 use clap::Args;
 use serde_json::{Value as Json, json};
 
-use super::admin::{AdminClient, CALL_TIMEOUT, given};
+use super::admin::{AdminClient, CALL_TIMEOUT, SaleVerbArgs, given};
 use super::exit::{CommandFailure, Exit};
 use super::output::{Output, field};
 
@@ -23,8 +23,6 @@ Examples:
 /// What changes in a sale; what is not given stays.
 #[derive(Debug, Args)]
 pub struct SetArgs {
-    /// The sale's id
-    sale_id: String,
     /// Title of the sale or, with --sku, of the SKU
     #[arg(long)]
     title: Option<String>,
@@ -46,9 +44,8 @@ pub struct SetArgs {
     /// How long an order may stay unpaid, seconds; 0: for ever
     #[arg(long, requires = "sku", value_name = "SECONDS")]
     payment_window: Option<i32>,
-    /// Why; recorded with who did it
-    #[arg(long)]
-    reason: Option<String>,
+    #[command(flatten)]
+    sale: SaleVerbArgs,
 }
 
 /// A change of the stock.
@@ -90,7 +87,7 @@ impl SetArgs {
             ("title", json!(of_sale)),
             ("ends_at", json!(self.ends_at)),
             ("skus", json!(sku)),
-            ("reason", json!(self.reason)),
+            ("reason", json!(self.sale.reason)),
         ])
     }
 
@@ -104,9 +101,10 @@ impl SetArgs {
                           --max-quantity or --payment-window";
             return Err(CommandFailure::unclear("nothing to change", remedy).into());
         }
-        let sale = client.patch(&["sales", &self.sale_id], &body, CALL_TIMEOUT).await?;
-        output.data(&sale, || format!("sale {} is changed", self.sale_id))?;
-        output.note(&format!("watch it: floodgate sale show {}", self.sale_id));
+        let sale_id = &self.sale.sale_id;
+        let sale = client.patch(&["sales", sale_id], &body, CALL_TIMEOUT).await?;
+        output.data(&sale, || format!("sale {sale_id} is changed"))?;
+        output.note(&format!("watch it: floodgate sale show {sale_id}"));
         Ok(Exit::Done)
     }
 }

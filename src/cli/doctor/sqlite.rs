@@ -72,7 +72,7 @@ fn free_space(free: io::Result<u64>) -> Check {
         Ok(free) => free,
         Err(error) => {
             let remedy = "check the ledger's directory with `df`";
-            return check.when(true).warn(format!("cannot be read: {error}")).remedy(remedy);
+            return check.warn(format!("cannot be read: {error}")).remedy(remedy);
         }
     };
     let detail = format!("{} MiB", free / MIB);
