@@ -93,15 +93,12 @@ impl Backends {
             Tier::Ledger => Counting::InLedger,
             Tier::Memory | Tier::Gate | Tier::Pipeline => Counting::InStock,
         };
-        let stock = Arc::new(MemoryStock::new(counting));
-        let lease = Arc::new(SoleLease::new(Arc::clone(clock)));
-        let ticket_uses = Arc::new(MemoryTicketUses::new(Arc::clone(clock)));
         Self {
             ledger,
-            stock,
+            stock: Arc::new(MemoryStock::new(counting)),
             counting,
-            lease,
-            ticket_uses,
+            lease: Arc::new(SoleLease::new(Arc::clone(clock))),
+            ticket_uses: Arc::new(MemoryTicketUses::new(Arc::clone(clock))),
             shared_limits: None,
             is_shared: false,
             pipeline: None,
