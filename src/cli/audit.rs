@@ -62,11 +62,8 @@ pub async fn run(args: &AuditArgs, common: &Common) -> anyhow::Result<Exit> {
     let repair = args.repair && !args.dry_run;
     let AuditArgs { sale, dry_run, reason, .. } = args;
     let body = json!({ "sale_id": sale, "repair": repair, "dry_run": dry_run, "reason": reason });
-    let answer = match AdminClient::new(url, &settings) {
-        Ok(client) => client.post(&["audit"], &body, None).await,
-        Err(error) => Err(error),
-    };
-    let report = match answer {
+    let answer = async { AdminClient::new(url, &settings)?.post(&["audit"], &body, None).await };
+    let report = match answer.await {
         // Not with --internal-url: that server's ledger may be a different one.
         Err(error @ (Error::NoServer { .. } | Error::Address(_))) if url.is_none() => {
             if args.repair || args.dry_run {

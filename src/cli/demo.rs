@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs::Permissions;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
+use std::pin::pin;
 
 use anyhow::Context;
 use clap::Args;
@@ -111,38 +112,29 @@ pub fn run(args: &DemoArgs, common: &Common) -> anyhow::Result<Exit> {
     settings.internal.bind = server.listening().internal;
     let public = server.listening().public.context("the demo has no public listener")?;
 
-    // What a demo ends with that is stopped before its verdict.
-    let mut exit = Exit::Unclear;
-    super::runtime()?.block_on(async {
-        let stop = app::terminated()?;
-        tokio::select! {
-            ended = play(args, output, &settings, public, &mut exit) => ended,
-            () = stop => Ok(()),
+    let exit = super::runtime()?.block_on(async {
+        let mut stop = pin!(app::terminated()?);
+        let verdict = tokio::select! {
+            verdict = rush(args, &output, &settings, public) => verdict?,
+            () = &mut stop => return Ok(Exit::Unclear),
+        };
+        output.data(&verdict, || show(&verdict))?;
+        let exit = if verdict.is_clean() { Exit::Done } else { Exit::Negative };
+        if !args.exit {
+            tokio::select! {
+                opened = open_shop(&settings) => opened?,
+                () = &mut stop => return Ok(exit),
+            }
+            output.note(&calls_to_try(public, settings.internal.bind));
+            stop.await;
         }
+        anyhow::Ok(exit)
     })?;
     server.stop()?;
     Ok(exit)
 }
 
-/// Sends the crowd, and then stays up for the visitor, for ever.
-async fn play(
-    args: &DemoArgs,
-    output: Output,
-    settings: &Settings,
-    public: SocketAddr,
-    exit: &mut Exit,
-) -> anyhow::Result<()> {
-    let verdict = rush(args, &output, settings, public).await?;
-    output.data(&verdict, || show(&verdict))?;
-    *exit = if verdict.is_clean() { Exit::Done } else { Exit::Negative };
-    if !args.exit {
-        open_shop(settings).await?;
-        output.note(&calls_to_try(public, settings.internal.bind));
-        std::future::pending::<()>().await;
-    }
-    Ok(())
-}
-
+/// Sends the crowd, and compares its answers with the ledger.
 async fn rush(
     args: &DemoArgs,
     output: &Output,
