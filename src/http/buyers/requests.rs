@@ -13,7 +13,7 @@ use super::views::{RequestView, no_store, no_store_json, rfc3339};
 use crate::domain::{BuyerId, Refusal, RequestId, RequestStatus, Sku};
 use crate::http::admission::LimitedCall;
 use crate::http::buyers::request_ids::RequestIds;
-use crate::http::middleware::body;
+use crate::http::middleware::body::UnreadCall;
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode, retry_later};
 use crate::http::state::{HttpState, State};
 use crate::services::catalog::CatalogSale;
@@ -40,27 +40,21 @@ pub struct RequestIdQuery {
     request_body = RequestIdQuery,
     responses((status = 200, description = "for one purchase", body = RequestIdView)),
 )]
-pub async fn create(
-    request: HttpRequest,
-    sale_id: web::Path<String>,
-    payload: web::Payload,
-    state: State,
-) -> Handled {
+pub async fn create(mut call: UnreadCall, sale_id: web::Path<String>, state: State) -> Handled {
     let deps = &state.deps;
     let now_ms = deps.clock.wall_ms();
-    let buyer = state.admit(&request, LimitedCall::RequestId)?;
+    let buyer = state.admit(&call.request, LimitedCall::RequestId)?;
     let listed = state.sale(|catalog| catalog.announced(&sale_id)).await?;
     if listed.sale.retention.is_purged() {
         return Err(ProblemCode::UnknownSku.into());
     }
-    let bytes = body::read(payload.into_inner(), state.settings.http.body_max_bytes).await?;
-    let query: RequestIdQuery = body::parse(request.headers(), &bytes)?;
+    let query: RequestIdQuery = call.body(state.settings.http.body_max_bytes).await?;
     let sku = listed.sku(&query.sku_id).ok_or(ProblemCode::UnknownSku)?;
     if listed.sale.is_over(now_ms) {
         return Err(ProblemCode::Ended.into());
     }
     let skus = std::slice::from_ref(sku);
-    state.admit_shared(&request, LimitedCall::RequestId, buyer, skus).await?;
+    state.admit_shared(&call.request, LimitedCall::RequestId, buyer, skus).await?;
     let sale = &listed.sale;
     let (number, expires_at_ms) = if sku.policy.derives_request_id() {
         (state.deps.request_ids.derive(&sale.id, sku.no, buyer), sale.ends_at_ms)

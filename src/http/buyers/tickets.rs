@@ -1,6 +1,6 @@
 //! Challenges, and the tickets that their answers yield.
 
-use actix_web::{HttpRequest, web};
+use actix_web::web;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -8,7 +8,7 @@ use super::views::{no_store_json, rfc3339};
 use crate::config::ChallengeKind;
 use crate::http::admission::LimitedCall;
 use crate::http::admission::challenge::ChallengeTask;
-use crate::http::middleware::body;
+use crate::http::middleware::body::UnreadCall;
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
 use crate::http::state::State;
 
@@ -64,21 +64,16 @@ pub struct TicketView {
     request_body = Option<ChallengeRequest>,
     responses((status = 200, description = "to be solved for a ticket", body = ChallengeView)),
 )]
-pub async fn challenge(
-    request: HttpRequest,
-    sale_id: web::Path<String>,
-    payload: web::Payload,
-    state: State,
-) -> Handled {
+pub async fn challenge(mut call: UnreadCall, sale_id: web::Path<String>, state: State) -> Handled {
     let now_ms = state.deps.clock.wall_ms();
-    let buyer = state.admit(&request, LimitedCall::Challenge)?;
+    let buyer = state.admit(&call.request, LimitedCall::Challenge)?;
     let listed = state.sale(|catalog| catalog.announced(&sale_id)).await?;
     let body_max = state.settings.http.body_max_bytes;
-    let wanted: ChallengeRequest = body::optional(&request, payload.into_inner(), body_max).await?;
+    let wanted: ChallengeRequest = call.optional_body(body_max).await?;
     let kind = state.challenges.kind(wanted.kind).ok_or_else(|| {
         Problem::invalid("kind is none of those that the server offers (tickets.challenges)")
     })?;
-    state.admit_shared(&request, LimitedCall::Challenge, buyer, &listed.skus).await?;
+    state.admit_shared(&call.request, LimitedCall::Challenge, buyer, &listed.skus).await?;
     let issued = state.challenges.issue(kind, &listed.sale, buyer, now_ms);
     Ok(no_store_json(ChallengeView {
         challenge_id: issued.challenge_id,
@@ -96,18 +91,12 @@ pub async fn challenge(
     request_body = TicketRequest,
     responses((status = 200, description = "the path of one purchase", body = TicketView)),
 )]
-pub async fn ticket(
-    request: HttpRequest,
-    sale_id: web::Path<String>,
-    payload: web::Payload,
-    state: State,
-) -> Handled {
+pub async fn ticket(mut call: UnreadCall, sale_id: web::Path<String>, state: State) -> Handled {
     let now_ms = state.deps.clock.wall_ms();
-    let buyer = state.admit(&request, LimitedCall::Ticket)?;
+    let buyer = state.admit(&call.request, LimitedCall::Ticket)?;
     let listed = state.sale(|catalog| catalog.announced(&sale_id)).await?;
-    let bytes = body::read(payload.into_inner(), state.settings.http.body_max_bytes).await?;
-    let sent: TicketRequest = body::parse(request.headers(), &bytes)?;
-    state.admit_shared(&request, LimitedCall::Ticket, buyer, &listed.skus).await?;
+    let sent: TicketRequest = call.body(state.settings.http.body_max_bytes).await?;
+    state.admit_shared(&call.request, LimitedCall::Ticket, buyer, &listed.skus).await?;
     let answer = match sent.answer {
         Answer::Number(number) => number.to_string(),
         Answer::Text(text) => text,

@@ -1,16 +1,18 @@
 //! Request bodies: read with a size limit and a deadline, parsed without copying.
 
 use std::borrow::Cow;
+use std::convert::Infallible;
 use std::fmt;
+use std::future::{Ready, ready};
 use std::marker::PhantomData;
 use std::pin::pin;
 use std::time::Duration;
 
-use actix_web::HttpRequest;
 use actix_web::dev::Payload;
 use actix_web::error::PayloadError;
 use actix_web::http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
 use actix_web::web::{Bytes, BytesMut};
+use actix_web::{FromRequest, HttpRequest};
 use chrono::{DateTime, Datelike};
 use futures_util::{FutureExt, StreamExt};
 use serde::de::value::MapAccessDeserializer;
@@ -21,6 +23,48 @@ use super::problem::{Problem, ProblemCode};
 
 /// Longest wait for a whole body.
 const BODY_DEADLINE: Duration = Duration::from_secs(5);
+
+/// A call whose body is not read yet.
+pub struct UnreadCall {
+    pub request: HttpRequest,
+    payload: Payload,
+}
+
+impl FromRequest for UnreadCall {
+    type Error = Infallible;
+    type Future = Ready<Result<Self, Infallible>>;
+
+    fn from_request(request: &HttpRequest, payload: &mut Payload) -> Self::Future {
+        ready(Ok(Self { request: request.clone(), payload: payload.take() }))
+    }
+}
+
+impl UnreadCall {
+    /// The body.
+    ///
+    /// # Errors
+    /// `invalid-request`: it cannot be read.
+    pub async fn body<T: DeserializeOwned>(&mut self, max: usize) -> Result<T, Problem> {
+        let bytes = read(Payload::take(&mut self.payload), max).await?;
+        parse(self.request.headers(), &bytes)
+    }
+
+    /// The body; the default for an empty one, and for `null`.
+    ///
+    /// # Errors
+    /// `invalid-request`: it cannot be read.
+    pub async fn optional_body<T: DeserializeOwned + Default>(
+        &mut self,
+        max: usize,
+    ) -> Result<T, Problem> {
+        let bytes = read(Payload::take(&mut self.payload), max).await?;
+        if bytes.is_empty() {
+            return Ok(T::default());
+        }
+        let sent: Option<JsonObject<T>> = parse_json(self.request.headers(), &bytes)?;
+        Ok(sent.map(|object| object.0).unwrap_or_default())
+    }
+}
 
 /// Reads a whole body of at most `max` bytes. A body in one chunk, the usual case, is not copied
 /// and arms no timer.
@@ -71,20 +115,6 @@ async fn collect(
         chunk = next_chunk(&mut payload).await?;
     }
     Ok(whole.freeze())
-}
-
-/// Reads and parses a body; the default for an empty one, and for `null`.
-pub async fn optional<T: DeserializeOwned + Default>(
-    request: &HttpRequest,
-    payload: Payload,
-    max: usize,
-) -> Result<T, Problem> {
-    let bytes = read(payload, max).await?;
-    if bytes.is_empty() {
-        return Ok(T::default());
-    }
-    let sent: Option<JsonObject<T>> = parse_json(request.headers(), &bytes)?;
-    Ok(sent.map(|object| object.0).unwrap_or_default())
 }
 
 fn oversize(code: ProblemCode, max: usize) -> Problem {

@@ -9,9 +9,9 @@ use utoipa::openapi::schema::Object;
 use crate::domain::named::schema_of;
 use crate::domain::{AuditVerdict, Repair, RepairAction, RepairOutcome, SaleId};
 use crate::http::buyers::views::{no_store_json, page_limit, rfc3339};
+use crate::http::middleware::body::UnreadCall;
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
 use crate::http::operators::auth::Operator;
-use crate::http::operators::verbs::VerbCall;
 use crate::http::state::{HttpState, State};
 use crate::services::audit::{self, AuditJob, AuditReport, AuditRequest, RepairMode};
 
@@ -36,7 +36,7 @@ pub struct AuditBody {
 }
 
 /// The audit that a body asks for.
-async fn asked_for(mut call: VerbCall, state: &HttpState) -> Result<AuditRequest, Problem> {
+async fn asked_for(mut call: UnreadCall, state: &HttpState) -> Result<AuditRequest, Problem> {
     let sent: AuditBody = call.optional_body(state.settings.http.body_max_bytes).await?;
     let mode = match (sent.dry_run, sent.repair) {
         (true, _) => RepairMode::DryRun,
@@ -139,7 +139,7 @@ pub struct RepairsQuery {
     responses((status = 200, description = "`holds`, `could_tell`, every violation and repair",
         body = Object)),
 )]
-pub async fn check(call: VerbCall, state: State) -> Handled {
+pub async fn check(call: UnreadCall, state: State) -> Handled {
     let audit = asked_for(call, &state).await?;
     Ok(HttpResponse::Ok().json(state.audits.run(&audit).await?))
 }
@@ -151,7 +151,7 @@ pub async fn check(call: VerbCall, state: State) -> Handled {
     responses((status = 202, description = "its report is at `Location`", body = AuditView<'_>,
         headers(("Location" = String)))),
 )]
-pub async fn start(call: VerbCall, state: State) -> Handled {
+pub async fn start(call: UnreadCall, state: State) -> Handled {
     let audit = asked_for(call, &state).await?;
     if let Some(sale) = &audit.sale
         && !state.deps.ledger.sales().await?.iter().any(|stored| stored.id == *sale)

@@ -11,9 +11,9 @@ use utoipa::ToSchema;
 
 use super::dead_letter_filter::{DeadLettersQuery, LIMIT_MAX};
 use super::dead_letters::Verb;
-use super::verbs::{VerbCall, record_all};
+use super::verbs::record_all;
 use crate::domain::{ByOperator, DeadLetterNo, DeadLetterState, VerbSubject};
-use crate::http::middleware::body::JsonObject;
+use crate::http::middleware::body::{JsonObject, UnreadCall};
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
 use crate::http::middleware::watch::give_result;
 use crate::http::state::{HttpState, State};
@@ -78,7 +78,7 @@ macro_rules! bulk_handlers {
             request_body = BulkBody,
             responses((status = 200, description = "what this step did", body = BulkView)),
         )]
-        pub async fn $handler(mut call: VerbCall, state: State) -> Handled {
+        pub async fn $handler(mut call: UnreadCall, state: State) -> Handled {
             let mut body: BulkBody = call.body(state.settings.http.body_max_bytes).await?;
             if body.max.is_some_and(|max| !(1..=LIMIT_MAX).contains(&max)) {
                 return Err(Problem::invalid(format!("max must be from 1 to {LIMIT_MAX}")));

@@ -7,10 +7,10 @@ use super::dead_letter_views::{
     DeadLetterContentView, DeadLetterView, DeadLettersView, DoneView, ParkBody,
     UnreadableDeadLetterView, view_of,
 };
-use super::verbs::{VerbCall, record};
+use super::verbs::record;
 use crate::domain::{DeadLetterNo, VerbSubject};
 use crate::http::buyers::views::page_cut;
-use crate::http::middleware::body::VerbBody;
+use crate::http::middleware::body::{UnreadCall, VerbBody};
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
 use crate::http::state::{HttpState, State};
 use crate::services::dead_letters::{DeadLetterError, DeadLetterOutcome, DeadLetterResult};
@@ -95,7 +95,7 @@ macro_rules! handlers {
             responses((status = 200, description = "what was done", body = DoneView)),
         )]
         pub async fn $handler(
-            mut call: VerbCall,
+            mut call: UnreadCall,
             dead_letter_id: web::Path<String>,
             state: State,
         ) -> Handled {

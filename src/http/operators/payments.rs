@@ -12,9 +12,9 @@ use crate::domain::{
     PaymentState, UnmatchedEvent, VerbSubject,
 };
 use crate::http::buyers::views::{page_cursor, page_cut, page_limit, rfc3339};
-use crate::http::middleware::body::VerbBody;
+use crate::http::middleware::body::{UnreadCall, VerbBody};
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
-use crate::http::operators::verbs::{VerbCall, record};
+use crate::http::operators::verbs::record;
 use crate::http::state::{HttpState, State};
 use crate::services::orders::OrderError;
 
@@ -158,7 +158,7 @@ pub async fn list(state: State, query: web::Query<PaymentsQuery>) -> Handled {
     request_body = Option<VerbBody>,
     responses((status = 200, description = "what was done", body = RetriedView)),
 )]
-pub async fn retry(mut call: VerbCall, payment: web::Path<String>, state: State) -> Handled {
+pub async fn retry(mut call: UnreadCall, payment: web::Path<String>, state: State) -> Handled {
     let by = call.by_body(state.settings.http.body_max_bytes).await?;
     let unknown = || {
         let problem = Problem::from(ProblemCode::NotFound).with_detail("No payment has this id.");
@@ -190,7 +190,7 @@ pub async fn retry(mut call: VerbCall, payment: web::Path<String>, state: State)
     request_body = VerbBody,
     responses((status = 200, description = "`resolved` or `already`", body = RetriedView)),
 )]
-pub async fn resolve(mut call: VerbCall, payment: web::Path<String>, state: State) -> Handled {
+pub async fn resolve(mut call: UnreadCall, payment: web::Path<String>, state: State) -> Handled {
     let by =
         call.by_body(state.settings.http.body_max_bytes).await?.ok_or(ProblemCode::Internal)?;
     if by.reason.as_deref().is_none_or(|reason| reason.trim().is_empty()) {

@@ -6,11 +6,11 @@ use utoipa::ToSchema;
 
 use super::sale_views::AdminSaleView;
 use super::sales::{VERB_BYTES_MAX, parse_sale_id};
-use super::verbs::VerbCall;
 use crate::domain::{
     ArchiveCursor, ArchiveDigest, ArchiveTable, OpenEnd, RetentionState, TableContents,
 };
 use crate::http::buyers::views::{no_store_json, page_limit};
+use crate::http::middleware::body::UnreadCall;
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
 use crate::http::state::State;
 use crate::services::sales::{PurgeProgress, SaleArchive};
@@ -141,7 +141,7 @@ pub async fn rows(
     request_body = ArchiveBody,
     responses((status = 200, description = "the sale, archived", body = AdminSaleView)),
 )]
-pub async fn archive(call: VerbCall, sale_id: web::Path<String>, state: State) -> Handled {
+pub async fn archive(call: UnreadCall, sale_id: web::Path<String>, state: State) -> Handled {
     let (id, archive) = (parse_sale_id(&sale_id)?, archive_in(call).await?);
     let sale = state.deps.sales.record_archive(&id, &archive).await?;
     Ok(no_store_json(AdminSaleView::new(&sale, &state)))
@@ -155,7 +155,7 @@ pub async fn archive(call: VerbCall, sale_id: web::Path<String>, state: State) -
     request_body = ArchiveBody,
     responses((status = 200, description = "how far the purge is", body = PurgeView)),
 )]
-pub async fn purge(call: VerbCall, sale_id: web::Path<String>, state: State) -> Handled {
+pub async fn purge(call: UnreadCall, sale_id: web::Path<String>, state: State) -> Handled {
     let (id, archive) = (parse_sale_id(&sale_id)?, archive_in(call).await?);
     let PurgeProgress { state, num_rows, longest_ms } =
         state.deps.sales.purge(&id, &archive).await?;
@@ -163,7 +163,7 @@ pub async fn purge(call: VerbCall, sale_id: web::Path<String>, state: State) -> 
     Ok(no_store_json(PurgeView { sale_id, state, num_rows, longest_ms }))
 }
 
-async fn archive_in(mut call: VerbCall) -> Result<SaleArchive, Problem> {
+async fn archive_in(mut call: UnreadCall) -> Result<SaleArchive, Problem> {
     let ArchiveBody { digest, tables, reason } = call.body(VERB_BYTES_MAX).await?;
     Ok(SaleArchive { digest, tables, by: call.by(reason)? })
 }

@@ -8,9 +8,9 @@ use super::sale_views::AdminSaleView;
 use super::sales::parse_sale_id;
 use crate::domain::{SaleChange, SkuChange, SkuId};
 use crate::http::buyers::views::no_store_json;
-use crate::http::middleware::body::{JsonObject, SentTime};
+use crate::http::middleware::body::{JsonObject, SentTime, UnreadCall};
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
-use crate::http::operators::verbs::{VerbCall, check_length};
+use crate::http::operators::verbs::check_length;
 use crate::http::state::State;
 use crate::services::sales::{StockChanged, StockOrder};
 
@@ -67,7 +67,7 @@ pub struct StockChangeView {
     operation_id = "adminChangeSale", tag = "operators", request_body = SaleChangeBody,
     responses((status = 200, description = "the sale afterwards", body = AdminSaleView)),
 )]
-pub async fn change(mut call: VerbCall, sale_id: web::Path<String>, state: State) -> Handled {
+pub async fn change(mut call: UnreadCall, sale_id: web::Path<String>, state: State) -> Handled {
     let id = parse_sale_id(&sale_id)?;
     let body: SaleChangeBody = call.body(CHANGE_BYTES_MAX).await?;
     let change = SaleChange {
@@ -88,7 +88,11 @@ pub async fn change(mut call: VerbCall, sale_id: web::Path<String>, state: State
     request_body = StockChangeBody,
     responses((status = 200, description = "the change, as recorded", body = StockChangeView)),
 )]
-pub async fn stock(mut call: VerbCall, path: web::Path<(String, String)>, state: State) -> Handled {
+pub async fn stock(
+    mut call: UnreadCall,
+    path: web::Path<(String, String)>,
+    state: State,
+) -> Handled {
     let (sale_id, sku_id) = path.into_inner();
     let body: StockChangeBody = call.body(CHANGE_BYTES_MAX).await?;
     check_length(body.reason.as_deref(), REASON_CHARS_MAX)?;

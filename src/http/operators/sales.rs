@@ -11,9 +11,9 @@ use super::sale_views::{
 use crate::domain::{ByOperator, Phase, SaleId, VerbSubject};
 use crate::http::buyers::sales::SalesQuery;
 use crate::http::buyers::views::{no_store, no_store_json, rfc3339};
-use crate::http::middleware::body::VerbBody;
+use crate::http::middleware::body::{UnreadCall, VerbBody};
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
-use crate::http::operators::verbs::{VerbCall, record};
+use crate::http::operators::verbs::record;
 use crate::http::state::{HttpState, State};
 use crate::services::sales::SalesError;
 
@@ -89,7 +89,7 @@ pub async fn show(sale_id: web::Path<String>, state: State) -> Handled {
     responses((status = 201, description = "created, in phase draft", body = AdminSaleView,
         headers(("Location" = String, description = "the sale")))),
 )]
-pub async fn create(mut call: VerbCall, state: State) -> Handled {
+pub async fn create(mut call: UnreadCall, state: State) -> Handled {
     let mut body: SaleBody = call.body(SALE_BYTES_MAX).await?;
     let by = call.by(body.reason.take())?;
     let sale = state.deps.sales.create(body.into_draft()?).await?;
@@ -109,7 +109,7 @@ macro_rules! phase_handlers {
             responses((status = 200, description = "the sale afterwards", body = AdminSaleView)),
         )]
         pub async fn $verb(
-            mut call: VerbCall,
+            mut call: UnreadCall,
             sale_id: web::Path<String>,
             state: State,
         ) -> Handled {
@@ -169,7 +169,7 @@ pub async fn buckets(sale_id: web::Path<String>, state: State) -> Handled {
     request_body = Option<RebuildBody>,
     responses((status = 200, description = "the buckets are loaded and open", body = RebuiltView)),
 )]
-pub async fn rebuild(mut call: VerbCall, sale_id: web::Path<String>, state: State) -> Handled {
+pub async fn rebuild(mut call: UnreadCall, sale_id: web::Path<String>, state: State) -> Handled {
     let id = parse_sale_id(&sale_id)?;
     let scope: RebuildBody = call.optional_body(VERB_BYTES_MAX).await?;
     let by = call.by(scope.reason)?;

@@ -1,11 +1,6 @@
 //! Who did what, and why: the operator of a verb, its record in the ledger, and the list of them.
 
-use std::convert::Infallible;
-use std::future::{Ready, ready};
-
-use actix_web::dev::Payload;
-use actix_web::{FromRequest, HttpMessage, HttpRequest, web};
-use serde::de::DeserializeOwned;
+use actix_web::{HttpMessage, web};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -14,7 +9,7 @@ use crate::db;
 use crate::domain::operator_verb::REASON_CHARS_MAX;
 use crate::domain::{ByOperator, OperatorVerb, VerbSubject};
 use crate::http::buyers::views::{no_store_json, page_cursor, page_cut, page_limit, rfc3339};
-use crate::http::middleware::body::{self, VerbBody};
+use crate::http::middleware::body::{UnreadCall, VerbBody};
 use crate::http::middleware::problem::{Handled, Problem};
 use crate::http::middleware::watch::give_reason;
 use crate::http::state::{HttpState, State};
@@ -25,42 +20,7 @@ const LIMIT_MAX: u32 = 500;
 /// How a [`VerbSubject`] begins.
 const SUBJECTS: [&str; 3] = ["sale:", "letter:", "payment:"];
 
-/// A verb of an operator: its request, and its body, which is not read yet.
-pub struct VerbCall {
-    pub(super) request: HttpRequest,
-    payload: Payload,
-}
-
-impl FromRequest for VerbCall {
-    type Error = Infallible;
-    type Future = Ready<Result<Self, Infallible>>;
-
-    fn from_request(request: &HttpRequest, payload: &mut Payload) -> Self::Future {
-        ready(Ok(Self { request: request.clone(), payload: payload.take() }))
-    }
-}
-
-impl VerbCall {
-    /// The body.
-    ///
-    /// # Errors
-    /// `invalid-request`: it cannot be read.
-    pub(super) async fn body<T: DeserializeOwned>(&mut self, max: usize) -> Result<T, Problem> {
-        let bytes = body::read(self.payload.take(), max).await?;
-        body::parse(self.request.headers(), &bytes)
-    }
-
-    /// The body, or the default for an empty one.
-    ///
-    /// # Errors
-    /// `invalid-request`: it cannot be read.
-    pub(super) async fn optional_body<T: DeserializeOwned + Default>(
-        &mut self,
-        max: usize,
-    ) -> Result<T, Problem> {
-        body::optional(&self.request, self.payload.take(), max).await
-    }
-
+impl UnreadCall {
     /// Who calls, with the reason that the body gives; `None`: the route is not an operator's.
     ///
     /// # Errors
