@@ -21,7 +21,7 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::mine::{add_limit, refusal_of_second};
-use super::views::{RequestView, no_store, rfc3339};
+use super::views::{RequestView, rfc3339};
 use crate::domain::{
     BucketNo, BuyerId, Phase, Refusal, RequestId, RequestStatus, Reservation, Sale, Sku,
 };
@@ -31,7 +31,7 @@ use crate::http::buyers::auth::single;
 use crate::http::buyers::request_ids::RequestIds;
 use crate::http::middleware::body;
 use crate::http::middleware::problem::{
-    IDEMPOTENT_REPLAYED, NO_SNIFF, Problem, ProblemCode, retry_later,
+    IDEMPOTENT_REPLAYED, NO_SNIFF, NO_STORE, Problem, ProblemCode, retry_later,
 };
 use crate::http::middleware::trace_context::{TRACEPARENT, TraceContext};
 use crate::http::state::{HttpState, State};
@@ -320,7 +320,7 @@ fn accepted(view: &RequestView, replayed: bool, trace: &TraceContext) -> HttpRes
     let mut answer =
         if view.order.is_some() { HttpResponse::Ok() } else { HttpResponse::Accepted() };
     answer
-        .insert_header(no_store())
+        .insert_header(NO_STORE)
         .insert_header(NO_SNIFF)
         .insert_header((LOCATION, format!("/v1/requests/{}", view.request_id)))
         .insert_header((TRACEPARENT, trace.header()));

@@ -7,10 +7,9 @@ use actix_web::{FromRequest, HttpRequest, HttpResponse, web};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::views::no_store;
 use crate::http::middleware::body;
 use crate::http::middleware::embedded::HTML;
-use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
+use crate::http::middleware::problem::{Handled, NO_STORE, Problem, ProblemCode};
 use crate::http::state::State;
 use crate::payment::demo::{DemoAction, DemoPress, PAGE};
 
@@ -35,7 +34,7 @@ pub async fn show(payment_id: web::Path<String>, state: State) -> Handled {
     let demo = state.deps.payments.as_ref().and_then(|payments| payments.demo.as_ref());
     let page = demo.and_then(|demo| demo.page(&payment_id)).ok_or(ProblemCode::NotFound)?;
     Ok(HttpResponse::Ok()
-        .insert_header(no_store())
+        .insert_header(NO_STORE)
         .insert_header((CONTENT_TYPE, HeaderValue::from_static(HTML)))
         .insert_header((CONTENT_SECURITY_POLICY, POLICY))
         .insert_header((REFERRER_POLICY, HeaderValue::from_static("no-referrer")))

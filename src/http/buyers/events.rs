@@ -11,10 +11,10 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use futures_util::stream;
 
 use super::requests::BuyerRequest;
-use super::views::{RequestView, no_store};
+use super::views::RequestView;
 use crate::actors::status_watcher::{FollowedRequest, StreamNews};
 use crate::domain::{BucketKey, BucketNo};
-use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
+use crate::http::middleware::problem::{Handled, NO_STORE, Problem, ProblemCode};
 use crate::http::state::State;
 
 /// The states after which nothing follows.
@@ -43,11 +43,11 @@ pub async fn events(request: HttpRequest, request_id: web::Path<String>, state: 
     let owned = BuyerRequest::verified(&request_id, state.buyer(&request)?, &state).await?;
     let last_id = request.headers().get(LAST_EVENT_ID).and_then(|id| id.to_str().ok());
     if last_id.is_some_and(|id| END_STATES.contains(&id)) {
-        return Ok(HttpResponse::NoContent().insert_header(no_store()).finish());
+        return Ok(HttpResponse::NoContent().insert_header(NO_STORE).finish());
     }
     let mut answer = HttpResponse::Ok();
     let event_stream = (CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    answer.insert_header(event_stream).insert_header(no_store()).insert_header(NO_BUFFERING);
+    answer.insert_header(event_stream).insert_header(NO_STORE).insert_header(NO_BUFFERING);
     if request.method() == Method::HEAD {
         // Nothing is sent after the head: a stream would keep its place and the connection.
         owned.poll(&state).await?;

@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::mine::add_limit;
-use super::views::{RequestView, no_store, no_store_json, rfc3339};
+use super::views::{RequestView, no_store_json, rfc3339};
 use crate::domain::{BuyerId, Refusal, RequestId, RequestStatus, Sku};
 use crate::http::admission::LimitedCall;
 use crate::http::buyers::request_ids::RequestIds;
 use crate::http::middleware::body::UnreadCall;
-use crate::http::middleware::problem::{Handled, Problem, ProblemCode, retry_later};
+use crate::http::middleware::problem::{Handled, NO_STORE, Problem, ProblemCode, retry_later};
 use crate::http::state::{HttpState, State};
 use crate::services::catalog::CatalogSale;
 
@@ -136,7 +136,7 @@ pub async fn show(request: HttpRequest, request_id: web::Path<String>, state: St
     let owned = BuyerRequest::verified(&request_id, state.buyer(&request)?, &state).await?;
     let view = owned.poll(&state).await?;
     let mut answer = HttpResponse::Ok();
-    answer.insert_header(no_store());
+    answer.insert_header(NO_STORE);
     if view.poll_after_ms > 0 {
         answer.insert_header(retry_later());
     }

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use actix_web::HttpResponse;
-use actix_web::http::header::{CACHE_CONTROL, HeaderName, HeaderValue};
 use serde::Serialize;
 use utoipa::ToSchema;
 use utoipa::openapi::schema::Object;
@@ -14,19 +13,14 @@ use crate::domain::{
     BuyerId, Order, OrderState, PayBy, Payment, PaymentOutcome, PaymentState, Phase, Policy,
     RequestStatus, Sale, Sku,
 };
-use crate::http::middleware::problem::{Problem, ProblemCode};
+use crate::http::middleware::problem::{NO_STORE, Problem, ProblemCode};
 use crate::http::state::HttpState;
 pub use crate::runtime::clock::rfc3339;
 use crate::services::catalog::CatalogSale;
 
 /// 200 with this JSON, not cacheable.
 pub fn no_store_json(view: impl Serialize) -> HttpResponse {
-    HttpResponse::Ok().insert_header(no_store()).json(view)
-}
-
-/// `Cache-Control: no-store`.
-pub fn no_store() -> (HeaderName, HeaderValue) {
-    (CACHE_CONTROL, HeaderValue::from_static("no-store"))
+    HttpResponse::Ok().insert_header(NO_STORE).json(view)
 }
 
 /// The requested page size, or `default`.

@@ -21,7 +21,10 @@ use crate::{db, outbox, stock, tickets};
 pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
 const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
-const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
+
+/// Keeps caches from storing an answer.
+pub const NO_STORE: (HeaderName, HeaderValue) =
+    (CACHE_CONTROL, HeaderValue::from_static("no-store"));
 
 /// Keeps browsers from guessing the type of an answer.
 pub const NO_SNIFF: (HeaderName, HeaderValue) =
@@ -114,7 +117,7 @@ impl Problem {
         let mut answer = HttpResponse::build(self.status_code());
         answer
             .insert_header((CONTENT_TYPE, PROBLEM_JSON))
-            .insert_header((CACHE_CONTROL, NO_STORE))
+            .insert_header(NO_STORE)
             .insert_header(NO_SNIFF)
             .insert_header((TRACEPARENT, trace.header()));
         if self.replayed {

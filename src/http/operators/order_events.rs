@@ -7,7 +7,7 @@ use actix_web::{HttpResponse, web};
 use serde::Deserialize;
 
 use crate::db;
-use crate::http::buyers::views::{no_store, page_limit};
+use crate::http::buyers::views::page_limit;
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
 use crate::http::state::State;
 use crate::services::order_feed::{CloudEvent, FeedError};
@@ -57,7 +57,6 @@ pub async fn list(state: State, query: web::Query<OrderEventsQuery>) -> Handled 
     let events = state.deps.order_feed.page(after, limit, wait, goes_on).await?;
     Ok(HttpResponse::Ok()
         .insert_header((CONTENT_TYPE, HeaderValue::from_static(BATCH_TYPE)))
-        .insert_header(no_store())
         .json(events))
 }
 

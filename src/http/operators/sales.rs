@@ -10,7 +10,7 @@ use super::sale_views::{
 };
 use crate::domain::{ByOperator, Phase, SaleId, VerbSubject};
 use crate::http::buyers::sales::SalesQuery;
-use crate::http::buyers::views::{no_store, no_store_json, rfc3339};
+use crate::http::buyers::views::{no_store_json, rfc3339};
 use crate::http::middleware::body::{UnreadCall, VerbBody};
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
 use crate::http::operators::verbs::record;
@@ -96,7 +96,7 @@ pub async fn create(mut call: UnreadCall, state: State) -> Handled {
     record(&state, &VerbSubject::Sale(sale.id.clone()), "create", by).await;
     let location = (LOCATION, format!("/admin/v1/sales/{}", sale.id));
     let view = AdminSaleView::new(&sale, &state);
-    Ok(HttpResponse::Created().insert_header(location).insert_header(no_store()).json(view))
+    Ok(HttpResponse::Created().insert_header(location).json(view))
 }
 
 /// Defines the handlers that set the phase of a sale.
