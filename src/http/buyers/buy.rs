@@ -20,11 +20,9 @@ use prometheus_client::metrics::histogram::Histogram;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::mine::{add_limit, refusal_of_second};
+use super::mine::BuyerSku;
 use super::views::{RequestView, rfc3339};
-use crate::domain::{
-    BucketNo, BuyerId, Phase, Refusal, RequestId, RequestStatus, Reservation, Sale, Sku,
-};
+use crate::domain::{BuyerId, Phase, Refusal, RequestId, RequestStatus, Reservation};
 use crate::http::admission::LimitedCall;
 use crate::http::admission::tickets::{Ticket, UnverifiedTicket, is_ticket};
 use crate::http::buyers::auth::single;
@@ -34,7 +32,7 @@ use crate::http::middleware::problem::{
     IDEMPOTENT_REPLAYED, NO_SNIFF, NO_STORE, Problem, ProblemCode, retry_later,
 };
 use crate::http::middleware::trace_context::{TRACEPARENT, TraceContext};
-use crate::http::state::{HttpState, State};
+use crate::http::state::{HttpDeps, HttpState, State};
 use crate::messages::BuyAnswer;
 use crate::observe::metrics::{Metrics, OutcomeLabel, RouteLabel, RouteStatus};
 use crate::services::catalog::CatalogSale;
@@ -112,12 +110,14 @@ async fn decide(
     let purchase: PurchaseRequest<'_> = body::parse(request.headers(), &bytes)?;
     let sku = Arc::clone(listed.sku(&purchase.sku_id).ok_or(ProblemCode::UnknownSku)?);
     let sent_id = sent_request_id(request.headers(), purchase.request_id.as_deref())?;
-    let number = identify(state, sent_id, &listed, &sku, buyer, now_ms).await?;
-    check_quantity(state, purchase.quantity, &sku, number, buyer).await?;
+    let own = BuyerSku { listed, sku, buyer };
+    let number = identify(deps, sent_id, &own, now_ms).await?;
+    check_quantity(deps, purchase.quantity, &own, number).await?;
+    let BuyerSku { listed, sku, .. } = &own;
     let reservation = Reservation {
         request: number,
         sku: sku.no,
-        bucket: BucketNo::home_of(buyer, sku.buckets),
+        bucket: own.home(),
         epoch: listed.sale.epoch,
         terms: sku.terms(),
         buyer,
@@ -125,39 +125,32 @@ async fn decide(
         placed_at_ms: now_ms,
         trace: trace.trace,
     };
-    let refusal = deps.gates.refuse(&listed, &reservation, now_ms).await?;
+    let refusal = deps.gates.refuse(listed, &reservation, now_ms).await?;
     let answer = if let Some(refusal) = refusal {
         BuyAnswer::first(RequestStatus::Failed(refusal))
     } else {
-        state.admit_shared(request, LimitedCall::Buy, buyer, std::slice::from_ref(&sku)).await?;
+        state.admit_shared(request, LimitedCall::Buy, buyer, std::slice::from_ref(sku)).await?;
         if let Some(ticket) = &ticket {
-            use_ticket(ticket, &reservation, &listed, &sku, state, now_ms).await?;
+            use_ticket(ticket, number, &own, deps, now_ms).await?;
         }
         let _in_flight = state.admission.enter()?;
         deps.gates.buy(reservation).await
     };
     if let BuyAnswer::Known { status: RequestStatus::Failed(refusal), replayed } = answer {
         let is_second = refusal == Refusal::RequestIdReused && sent_id.is_none();
-        let (refusal, again) = if is_second {
-            refusal_of_second(state, &listed.sale.id, &sku, number, buyer).await?
-        } else {
-            (refusal, None)
-        };
-        let problem = refused(&refusal, again, &reservation, &listed.sale, &sku, state);
+        let (refusal, again) =
+            if is_second { own.refusal_of_second(deps, number).await? } else { (refusal, None) };
+        let again = again.or_else(|| own.again(deps, number, &refusal));
+        let problem = refused(&refusal, again, &own, deps, now_ms);
         return Err(problem.replayed(replayed));
     }
-    let id = match sent_id {
-        Some(sent_id) => sent_id.to_owned(),
-        None => state.deps.request_ids.sign(number, &listed.sale.id, sku.no, buyer),
-    };
+    let id = sent_id.map_or_else(|| own.sign(deps, number), str::to_owned);
     let (mut view, replayed) = match answer {
-        BuyAnswer::Known { status, replayed } => {
-            (RequestView::new(id, &listed, &sku, buyer, status), replayed)
-        }
+        BuyAnswer::Known { status, replayed } => (RequestView::new(id, &own, status), replayed),
         BuyAnswer::Unknown => (RequestView::pending(id, "unknown"), false),
         BuyAnswer::Busy => return Err(ProblemCode::Busy.into()),
     };
-    add_limit(&mut view, state, &sku, buyer).await;
+    own.add_limit(&mut view, deps).await;
     let outcome = match view.state {
         _ if replayed => "replayed",
         "success" => "placed",
@@ -191,23 +184,21 @@ async fn sale_of_path(
 /// request that was accepted before, so that a repeat gets its first answer.
 async fn use_ticket(
     ticket: &Ticket,
-    reservation: &Reservation,
-    listed: &CatalogSale,
-    sku: &Arc<Sku>,
-    state: &HttpState,
+    request: RequestId,
+    own: &BuyerSku,
+    deps: &HttpDeps,
     now_ms: i64,
 ) -> Result<(), Problem> {
-    let Reservation { request, buyer, .. } = *reservation;
     if ticket.is_expired(now_ms) {
-        let known = state.deps.gates.record(sku, request, buyer).await?;
+        let known = own.record(deps, request).await?;
         return known.map(drop).ok_or_else(|| ProblemCode::TicketInvalid.into());
     }
     // The policy allows this buyer one request in the whole sale: there is no other to bind.
-    if sku.policy.derives_request_id() && listed.skus.len() == 1 {
+    if own.sku.policy.derives_request_id() && own.listed.skus.len() == 1 {
         return Ok(());
     }
     let expires_at_ms = i64::from(ticket.expires_s) * 1000;
-    let bound = state.deps.ticket_uses.bind(ticket.number, request, expires_at_ms).await?;
+    let bound = deps.ticket_uses.bind(ticket.number, request, expires_at_ms).await?;
     if bound == request { Ok(()) } else { Err(ProblemCode::TicketInvalid.into()) }
 }
 
@@ -233,47 +224,44 @@ fn sent_request_id<'r>(
 /// The number of the request. An expired id is accepted as long as its bucket has a record of it,
 /// so that a repeat gets its first answer.
 async fn identify(
-    state: &HttpState,
+    deps: &HttpDeps,
     sent_id: Option<&str>,
-    listed: &CatalogSale,
-    sku: &Arc<Sku>,
-    buyer: BuyerId,
+    own: &BuyerSku,
     now_ms: i64,
 ) -> Result<RequestId, Problem> {
-    let (deps, sale) = (&state.deps, &listed.sale.id);
-    let derives = sku.policy.derives_request_id();
+    let BuyerSku { listed, sku, buyer } = own;
+    let (ids, derives) = (&deps.request_ids, sku.policy.derives_request_id());
     let Some(sent_id) = sent_id else {
         if derives {
-            return Ok(state.deps.request_ids.derive(sale, sku.no, buyer));
+            return Ok(ids.derive(&listed.sale.id, sku.no, *buyer));
         }
         let path = "POST /v1/sales/{sale_id}/request-ids";
         return Err(Problem::invalid(format!("request_id is missing; get one from {path}")));
     };
     let id = RequestIds::read(sent_id).ok_or(ProblemCode::RequestIdInvalid)?;
-    if !state.deps.request_ids.verify(&id, sale, sku.no, buyer) {
+    if !ids.verify(&id, &listed.sale.id, sku.no, *buyer) {
         return Err(ProblemCode::RequestIdInvalid.into());
     }
     // A derived number is signed only for a buyer who may use it, and never expires.
     let is_valid = derives
-        || now_ms < state.deps.request_ids.expires_at_ms(id.number)
-        || deps.gates.record(sku, id.number, buyer).await?.is_some();
+        || now_ms < ids.expires_at_ms(id.number)
+        || own.record(deps, id.number).await?.is_some();
     if is_valid { Ok(id.number) } else { Err(ProblemCode::RequestIdInvalid.into()) }
 }
 
 /// Refuses a quantity that the SKU does not allow. A request that was accepted before its limit was
 /// lowered gets its first answer.
 async fn check_quantity(
-    state: &HttpState,
+    deps: &HttpDeps,
     quantity: u32,
-    sku: &Arc<Sku>,
+    own: &BuyerSku,
     request: RequestId,
-    buyer: BuyerId,
 ) -> Result<(), Problem> {
-    let max = sku.policy.max_quantity();
+    let max = own.sku.policy.max_quantity();
     let is_allowed = match quantity {
         0 => false,
         _ if quantity <= max => true,
-        _ => state.deps.gates.record(sku, request, buyer).await?.is_some(),
+        _ => own.record(deps, request).await?.is_some(),
     };
     let invalid = || Problem::invalid(format!("quantity must be from 1 to {max}"));
     is_allowed.then_some(()).ok_or_else(invalid)
@@ -283,25 +271,20 @@ async fn check_quantity(
 fn refused(
     refusal: &Refusal,
     again: Option<String>,
-    reservation: &Reservation,
-    sale: &Sale,
-    sku: &Sku,
-    state: &HttpState,
+    own: &BuyerSku,
+    deps: &HttpDeps,
+    now_ms: i64,
 ) -> Problem {
-    let (Reservation { request, buyer, placed_at_ms, .. }, ids) =
-        (*reservation, &state.deps.request_ids);
-    let again = again.or_else(|| ids.again(request, refusal, &sale.id, sku, buyer));
+    let sale = &own.listed.sale;
     let problem = Problem::from(ProblemCode::from(refusal));
     let problem = again.into_iter().fold(problem, |problem, id| problem.with("again", id));
     match *refusal {
-        Refusal::AlreadyPurchased { first } => {
-            problem.with("request_id", ids.sign(first, &sale.id, sku.no, buyer))
-        }
+        Refusal::AlreadyPurchased { first } => problem.with("request_id", own.sign(deps, first)),
         Refusal::QuotaExceeded { owned, limit } => {
             problem.with("owned", owned).with("limit", limit)
         }
         // Also where the gate knows of the pause before the catalog does.
-        Refusal::NotStarted if sale.phase == Phase::Paused || placed_at_ms >= sale.starts_at_ms => {
+        Refusal::NotStarted if sale.phase == Phase::Paused || now_ms >= sale.starts_at_ms => {
             ProblemCode::Paused.into()
         }
         Refusal::NotStarted => problem.with("starts_at", rfc3339(sale.starts_at_ms)),

@@ -13,7 +13,7 @@ use futures_util::stream;
 use super::requests::BuyerRequest;
 use super::views::RequestView;
 use crate::actors::status_watcher::{FollowedRequest, StreamNews};
-use crate::domain::{BucketKey, BucketNo};
+use crate::domain::BucketKey;
 use crate::http::middleware::problem::{Handled, NO_STORE, Problem, ProblemCode};
 use crate::http::state::State;
 
@@ -50,19 +50,18 @@ pub async fn events(request: HttpRequest, request_id: web::Path<String>, state: 
     answer.insert_header(event_stream).insert_header(NO_STORE).insert_header(NO_BUFFERING);
     if request.method() == Method::HEAD {
         // Nothing is sent after the head: a stream would keep its place and the connection.
-        owned.poll(&state).await?;
+        owned.poll(&state.deps).await?;
         return Ok(answer.streaming(stream::empty::<Result<Bytes, Infallible>>()));
     }
-    let (streams, now) = (&state.deps.actors.streams, state.deps.clock.now());
-    let home = BucketNo::home_of(owned.buyer, owned.sku.buckets);
-    let bucket = BucketKey { sku: owned.sku.no, bucket: home };
-    let followed = streams.follow((bucket, owned.number), owned.buyer, now);
+    let (streams, now, own) = (&state.deps.actors.streams, state.deps.clock.now(), &owned.own);
+    let bucket = BucketKey { sku: own.sku.no, bucket: own.home() };
+    let followed = streams.follow((bucket, owned.number), own.buyer, now);
     let followed = followed.ok_or_else(|| {
         Problem::from(ProblemCode::Busy)
             .with_detail("Too many event streams are open: poll the request instead.")
     })?;
     // Read after the stream is followed: no change falls between the two.
-    let first = owned.poll(&state).await?;
+    let first = owned.poll(&state.deps).await?;
     let events = EventStream { request: owned, state, followed, first: Some(first) };
     let chunks = stream::unfold(Some(events), |events| async {
         let (chunk, next) = events?.next().await;
@@ -89,7 +88,7 @@ impl EventStream {
         match self.followed.next().await {
             Some(StreamNews::Beat) => (Bytes::from_static(BEAT), Some(self)),
             Some(StreamNews::Ended(status)) => {
-                (event(&self.request.view(&self.state, status).await), None)
+                (event(&self.request.view(&self.state.deps, status).await), None)
             }
             None => (come_again(), None),
         }

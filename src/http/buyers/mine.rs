@@ -8,18 +8,25 @@ use futures_util::future::try_join_all;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::views::{QuotaView, RequestView, no_store_json, request_states};
+use super::views::{QuotaView, RequestView, no_store_json, request_state, request_states};
 use crate::domain::{
-    BuyerId, OrderState, Refusal, RequestId, RequestRecord, RequestStatus, SaleId, Sku,
+    BucketNo, BuyerId, OrderState, Refusal, RequestId, RequestRecord, RequestStatus, Sku,
 };
 use crate::http::middleware::problem::Handled;
-use crate::http::state::{HttpState, State};
+use crate::http::state::{HttpDeps, State};
 use crate::services::catalog::CatalogSale;
 use crate::stock;
 
 /// Failed requests that one read follows to the request that bought again. A buyer may cancel any
 /// number of them; after these the last one read is shown, which names the next.
 const FAILED_MAX: u32 = 32;
+
+/// A SKU of a sale, and the buyer who asks for it.
+pub struct BuyerSku {
+    pub listed: Arc<CatalogSale>,
+    pub sku: Arc<Sku>,
+    pub buyer: BuyerId,
+}
 
 /// What a buyer has of a SKU.
 #[derive(Debug, Default, Serialize, ToSchema)]
@@ -57,91 +64,134 @@ pub async fn mine(request: HttpRequest, sale_id: web::Path<String>, state: State
     let buyer = state.buyer(&request)?;
     let now_ms = deps.clock.wall_ms();
     let listed = state.sale(|catalog| catalog.public(&sale_id, now_ms)).await?;
-    let reads = listed.skus.iter().map(|sku| of_sku(&state, &listed, sku, buyer));
-    let skus = try_join_all(reads).await?;
+    let of_sku = |sku: &Arc<Sku>| {
+        BuyerSku { listed: Arc::clone(&listed), sku: Arc::clone(sku), buyer }.into_view(deps)
+    };
+    let skus = try_join_all(listed.skus.iter().map(of_sku)).await?;
     Ok(no_store_json(MineView { sale_id: listed.sale.id.to_string(), skus }))
 }
 
-async fn of_sku(
-    state: &HttpState,
-    listed: &CatalogSale,
-    sku: &Arc<Sku>,
-    buyer: BuyerId,
-) -> Result<MySkuView, stock::Error> {
-    let none = MySkuView { sku_id: sku.id.to_string(), ..MySkuView::default() };
-    if let Some(limit) = sku.policy.quota() {
-        let owned = state.deps.gates.owned(sku, buyer).await?;
-        return Ok(MySkuView { owned: Some(owned), limit: Some(limit), ..none });
+impl BuyerSku {
+    /// The buyer's bucket of the SKU.
+    pub fn home(&self) -> BucketNo {
+        BucketNo::home_of(self.buyer, self.sku.buckets)
     }
-    if !sku.policy.derives_request_id() {
-        return Ok(none);
-    }
-    let (number, record) = present_request(state, &listed.sale.id, sku, buyer).await?;
-    let id = state.deps.request_ids.sign(number, &listed.sale.id, sku.no, buyer);
-    let request_id = Some(id.clone());
-    let Some(record) = record else {
-        return Ok(MySkuView { owned: Some(0), request_id, ..none });
-    };
-    let owned = Some(if holds_units(record.status()) { record.quantity } else { 0 });
-    let view = RequestView::new(id, listed, sku, buyer, record.status());
-    Ok(MySkuView { owned, request_id, state: Some(view.state), ..none })
-}
 
-/// The present request of a buyer whose ids are derived, with its record; without one it is the
-/// request with which the buyer may buy, for the first time or again.
-async fn present_request(
-    state: &HttpState,
-    sale: &SaleId,
-    sku: &Arc<Sku>,
-    buyer: BuyerId,
-) -> Result<(RequestId, Option<RequestRecord>), stock::Error> {
-    let mut number = state.deps.request_ids.derive(sale, sku.no, buyer);
-    let (mut num_ended, mut num_failed) = (0, 0);
-    loop {
-        let Some(record) = state.deps.gates.record(sku, number, buyer).await? else {
-            return Ok((number, None));
-        };
-        let followed = match record.status() {
-            RequestStatus::Ordered { state, .. } if may_buy_again(sku, state, num_ended) => {
-                &mut num_ended
-            }
-            RequestStatus::Failed(reason) if reason.is_undecided() && num_failed < FAILED_MAX => {
-                &mut num_failed
-            }
-            _ => return Ok((number, Some(record))),
-        };
-        *followed += 1;
-        number = state.deps.request_ids.next(number, sale, sku.no, buyer);
+    /// The signed request id of a number.
+    pub fn sign(&self, deps: &HttpDeps, number: RequestId) -> String {
+        deps.request_ids.sign(number, &self.listed.sale.id, self.sku.no, self.buyer)
     }
-}
 
-/// Why a second purchase without a request id, of another quantity, is refused: the first one has
-/// failed, or it is queued or an order, and the policy allows one. Returned with the id of the
-/// next purchase, if the order of the first one has ended and the buyer may buy again.
-///
-/// # Errors
-/// The stock's error when it cannot be read.
-pub async fn refusal_of_second(
-    state: &HttpState,
-    sale: &SaleId,
-    sku: &Arc<Sku>,
-    first: RequestId,
-    buyer: BuyerId,
-) -> Result<(Refusal, Option<String>), stock::Error> {
-    let (present, record) = present_request(state, sale, sku, buyer).await?;
-    let is_free = record.is_none();
-    let record = match record {
-        None => state.deps.gates.record(sku, first, buyer).await?,
-        present => present,
-    };
-    Ok(match record.map(|record| record.status()) {
-        Some(RequestStatus::Failed(reason)) => (reason, None),
-        _ if is_free => {
-            let again = state.deps.request_ids.sign(present, sale, sku.no, buyer);
-            (Refusal::AlreadyPurchased { first }, Some(again))
+    /// The number with which the buyer buys again after this request.
+    pub fn next(&self, deps: &HttpDeps, ended: RequestId) -> RequestId {
+        deps.request_ids.next(ended, &self.listed.sale.id, self.sku.no, self.buyer)
+    }
+
+    /// The signed id with which the buyer buys again after a request that failed for this reason.
+    pub fn again(&self, deps: &HttpDeps, failed: RequestId, reason: &Refusal) -> Option<String> {
+        deps.request_ids.again(failed, reason, &self.listed.sale.id, &self.sku, self.buyer)
+    }
+
+    /// The record of a request, as the stock has it.
+    ///
+    /// # Errors
+    /// The stock's error when it cannot be read.
+    pub async fn record(
+        &self,
+        deps: &HttpDeps,
+        request: RequestId,
+    ) -> Result<Option<RequestRecord>, stock::Error> {
+        deps.gates.record(&self.sku, request, self.buyer).await
+    }
+
+    async fn into_view(self, deps: &HttpDeps) -> Result<MySkuView, stock::Error> {
+        let none = MySkuView { sku_id: self.sku.id.to_string(), ..MySkuView::default() };
+        if let Some(limit) = self.sku.policy.quota() {
+            let owned = deps.gates.owned(&self.sku, self.buyer).await?;
+            return Ok(MySkuView { owned: Some(owned), limit: Some(limit), ..none });
         }
-        _ => (Refusal::AlreadyPurchased { first: present }, None),
-    })
+        if !self.sku.policy.derives_request_id() {
+            return Ok(none);
+        }
+        let (number, record) = self.present_request(deps).await?;
+        let request_id = Some(self.sign(deps, number));
+        let Some(record) = record else {
+            return Ok(MySkuView { owned: Some(0), request_id, ..none });
+        };
+        let status = record.status();
+        let owned = Some(if holds_units(status) { record.quantity } else { 0 });
+        Ok(MySkuView { owned, request_id, state: Some(request_state(status)), ..none })
+    }
+
+    /// The present request of a buyer whose ids are derived, with its record; without one it is the
+    /// request with which the buyer may buy, for the first time or again.
+    async fn present_request(
+        &self,
+        deps: &HttpDeps,
+    ) -> Result<(RequestId, Option<RequestRecord>), stock::Error> {
+        let Self { listed, sku, buyer } = self;
+        let mut number = deps.request_ids.derive(&listed.sale.id, sku.no, *buyer);
+        let (mut num_ended, mut num_failed) = (0, 0);
+        loop {
+            let Some(record) = self.record(deps, number).await? else {
+                return Ok((number, None));
+            };
+            let followed = match record.status() {
+                RequestStatus::Ordered { state, .. } if may_buy_again(sku, state, num_ended) => {
+                    &mut num_ended
+                }
+                RequestStatus::Failed(reason)
+                    if reason.is_undecided() && num_failed < FAILED_MAX =>
+                {
+                    &mut num_failed
+                }
+                _ => return Ok((number, Some(record))),
+            };
+            *followed += 1;
+            number = self.next(deps, number);
+        }
+    }
+
+    /// Why a second purchase without a request id, of another quantity, is refused: the first one
+    /// has failed, or it is queued or an order, and the policy allows one. Returned with the id of
+    /// the next purchase, if the order of the first one has ended and the buyer may buy again.
+    ///
+    /// # Errors
+    /// The stock's error when it cannot be read.
+    pub async fn refusal_of_second(
+        &self,
+        deps: &HttpDeps,
+        first: RequestId,
+    ) -> Result<(Refusal, Option<String>), stock::Error> {
+        let (present, record) = self.present_request(deps).await?;
+        let is_free = record.is_none();
+        let record = match record {
+            None => self.record(deps, first).await?,
+            present => present,
+        };
+        Ok(match record.map(|record| record.status()) {
+            Some(RequestStatus::Failed(reason)) => (reason, None),
+            _ if is_free => (Refusal::AlreadyPurchased { first }, Some(self.sign(deps, present))),
+            _ => (Refusal::AlreadyPurchased { first: present }, None),
+        })
+    }
+
+    /// Adds to the view of an order the buyer's units under a quota; to that of an ended order the
+    /// id that buys again. The order stands without them: an error of the stock leaves them out.
+    pub async fn add_limit(&self, view: &mut RequestView, deps: &HttpDeps) {
+        let Self { sku, buyer, .. } = self;
+        let Some(order) = &view.order else { return };
+        if let Some(limit) = sku.policy.quota() {
+            let owned = deps.gates.owned(sku, *buyer).await;
+            view.quota = owned.ok().map(|owned| QuotaView { owned, limit });
+        } else if sku.policy.derives_request_id()
+            && !order.state.is_live()
+            && !deps.catalog.is_barred(sku.no, *buyer)
+            && let Ok((next, None)) = self.present_request(deps).await
+        {
+            view.again = Some(self.sign(deps, next));
+        }
+    }
 }
 
 /// Whether the order has ended, and its end gave the limit back.
@@ -154,22 +204,5 @@ fn holds_units(status: RequestStatus) -> bool {
         RequestStatus::Queued => true,
         RequestStatus::Ordered { state, .. } => state.is_live(),
         RequestStatus::Failed(_) => false,
-    }
-}
-
-/// Adds to the view of an order the buyer's units under a quota; to that of an ended order the id
-/// that buys again. The order stands without them: an error of the stock leaves them out.
-pub async fn add_limit(view: &mut RequestView, state: &HttpState, sku: &Arc<Sku>, buyer: BuyerId) {
-    let Some(order) = &view.order else { return };
-    if let Some(limit) = sku.policy.quota() {
-        let owned = state.deps.gates.owned(sku, buyer).await;
-        view.quota = owned.ok().map(|owned| QuotaView { owned, limit });
-    } else if sku.policy.derives_request_id()
-        && !order.state.is_live()
-        && !state.deps.catalog.is_barred(sku.no, buyer)
-        && let Some((listed, _)) = state.deps.catalog.of_sku(sku.no)
-        && let Ok((next, None)) = present_request(state, &listed.sale.id, sku, buyer).await
-    {
-        view.again = Some(state.deps.request_ids.sign(next, &listed.sale.id, sku.no, buyer));
     }
 }

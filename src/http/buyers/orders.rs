@@ -7,12 +7,15 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Deserialize;
 
-use super::views::{OrderView, OrdersView, no_store_json, page_cursor, page_cut, page_limit};
+use super::mine::BuyerSku;
+use super::views::{
+    OrderView, OrdersView, RequestView, no_store_json, page_cursor, page_cut, page_limit,
+};
 use crate::db::OrderCursor;
 use crate::domain::{Order, OrderKey, OrderState, Payment, RequestId};
 use crate::http::admission::LimitedCall;
 use crate::http::middleware::problem::{Handled, Problem};
-use crate::http::state::{HttpState, State};
+use crate::http::state::{HttpDeps, HttpState, State};
 
 const LIMIT_DEFAULT: u32 = 20;
 const LIMIT_MAX: u32 = 100;
@@ -50,60 +53,54 @@ pub async fn mine(request: HttpRequest, query: web::Query<OrdersQuery>, state: S
 /// # Errors
 /// `busy` if the ledger cannot be read, also for a sale that this process has not read yet.
 pub async fn views_of(state: &HttpState, orders: &[Order]) -> Result<Vec<OrderView>, Problem> {
+    let deps = &state.deps;
+    let mut known = Vec::with_capacity(orders.len());
     for order in orders {
-        state.deps.sales.find(|catalog| catalog.of_sku(order.sku)).await?;
+        let found = deps.sales.find(|catalog| catalog.of_sku(order.sku)).await?;
+        let of_buyer = |(listed, sku)| (order, BuyerSku { listed, sku, buyer: order.buyer });
+        known.extend(found.map(of_buyer));
     }
-    let successors = orders.iter().filter_map(|order| successor(state, order));
+    let successors = known.iter().filter_map(|(order, own)| successor(deps, own, order));
     let keys = orders.iter().map(Order::key).chain(successors).collect();
     let mut payments: HashMap<OrderKey, Vec<Payment>> = HashMap::new();
-    for payment in state.deps.ledger.payments_of(keys).await? {
+    for payment in deps.ledger.payments_of(keys).await? {
         payments.entry(payment.key.order).or_default().push(payment);
     }
     let is_paid = |key: &OrderKey| {
         payments.get(key).is_some_and(|own| own.iter().any(|payment| payment.received.is_some()))
     };
-    let mut views = Vec::with_capacity(orders.len());
-    for order in orders {
-        let replaced_by = successor(state, order).filter(is_paid);
-        let Some(mut view) = view_of(state, order, replaced_by) else { continue };
-        if replaced_by.is_none() {
-            view.again = again(state, order).await;
+    let mut views = Vec::with_capacity(known.len());
+    for (order, own) in known {
+        let request = RequestView::new(own.sign(deps, order.request), &own, order.into());
+        let Some(mut view) = request.order else { continue };
+        match successor(deps, &own, order).filter(is_paid) {
+            Some(paid) => view.replaced_by = Some(own.sign(deps, paid.request)),
+            None => view.again = again(deps, &own, order).await,
         }
-        let own = payments.get(&order.key()).map(Vec::as_slice);
-        view.set_payments(order, own.unwrap_or_default());
+        let payments = payments.get(&order.key()).map(Vec::as_slice);
+        view.set_payments(order, payments.unwrap_or_default());
         views.push(view);
     }
     Ok(views)
 }
 
 /// The order that buys a timed-out one again.
-fn successor(state: &HttpState, order: &Order) -> Option<OrderKey> {
-    let (listed, sku) = state.deps.catalog.of_sku(order.sku)?;
-    let request = state.deps.request_ids.next(order.request, &listed.sale.id, sku.no, order.buyer);
+fn successor(deps: &HttpDeps, own: &BuyerSku, order: &Order) -> Option<OrderKey> {
+    let request = own.next(deps, order.request);
     (order.state == OrderState::TimedOut).then_some(OrderKey { request, ..order.key() })
 }
 
-fn view_of(state: &HttpState, order: &Order, replaced_by: Option<OrderKey>) -> Option<OrderView> {
-    let (listed, sku) = state.deps.catalog.of_sku(order.sku)?;
-    let sign = |request| state.deps.request_ids.sign(request, &listed.sale.id, sku.no, order.buyer);
-    let mut view = OrderView::from_ledger(&sign(order.request), &listed, &sku, order);
-    view.replaced_by = replaced_by.map(|successor| sign(successor.request));
-    Some(view)
-}
-
 /// The id with which the buyer of an ended order buys again, unless it is used or cannot be.
-async fn again(state: &HttpState, order: &Order) -> Option<String> {
-    let (listed, sku) = state.deps.catalog.of_sku(order.sku)?;
+async fn again(deps: &HttpDeps, own: &BuyerSku, order: &Order) -> Option<String> {
+    let BuyerSku { sku, buyer, .. } = own;
     let is_barred = order.state == OrderState::TimedOut && sku.bar_lapsed
-        || state.deps.catalog.is_barred(sku.no, order.buyer);
+        || deps.catalog.is_barred(sku.no, *buyer);
     // Where ids are issued, a new one buys again.
     if !sku.policy.derives_request_id() || order.counts_for_limit || is_barred {
         return None;
     }
-    let (ids, sale) = (&state.deps.request_ids, &listed.sale.id);
-    let next = ids.next(order.request, sale, sku.no, order.buyer);
-    let used = state.deps.gates.record(&sku, next, order.buyer).await;
-    matches!(used, Ok(None)).then(|| ids.sign(next, sale, sku.no, order.buyer))
+    let next = own.next(deps, order.request);
+    matches!(own.record(deps, next).await, Ok(None)).then(|| own.sign(deps, next))
 }
 
 fn encode_cursor(last: &Order) -> String {

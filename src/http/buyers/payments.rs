@@ -9,7 +9,7 @@ use super::auth::single;
 use super::orders::views_of;
 use super::requests::BuyerRequest;
 use super::views::{OrderView, PaymentEventView, PaymentStartView, no_store_json, rfc3339};
-use crate::domain::{Actor, BucketNo, Order, OrderKey, PaymentRecorded, StoreDeadLetterOutcome};
+use crate::domain::{Actor, Order, OrderKey, PaymentRecorded, StoreDeadLetterOutcome};
 use crate::http::admission::LimitedCall;
 use crate::http::middleware::body;
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
@@ -24,7 +24,7 @@ const SETTLE_WAIT: Duration = Duration::from_millis(200);
 
 impl BuyerRequest {
     fn order_key(&self) -> OrderKey {
-        OrderKey { sku: self.sku.no, buyer: self.buyer, request: self.number }
+        OrderKey { sku: self.own.sku.no, buyer: self.own.buyer, request: self.number }
     }
 
     fn problem(&self, error: OrderError) -> Problem {
@@ -48,8 +48,7 @@ impl BuyerRequest {
     /// stock returner brings it there, too: an error, or a bucket that does not answer soon, only
     /// delays.
     async fn settle(&self, order: Order, state: &HttpState) {
-        let home = BucketNo::home_of(self.buyer, self.sku.buckets);
-        let settling = state.deps.stock.settle(vec![(home, order)]);
+        let settling = state.deps.stock.settle(vec![(self.own.home(), order)]);
         tokio::time::timeout(SETTLE_WAIT, settling).await.ok();
     }
 }

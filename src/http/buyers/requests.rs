@@ -8,15 +8,14 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::mine::add_limit;
+use super::mine::BuyerSku;
 use super::views::{RequestView, no_store_json, rfc3339};
-use crate::domain::{BuyerId, Refusal, RequestId, RequestStatus, Sku};
+use crate::domain::{BuyerId, Refusal, RequestId, RequestRecord, RequestStatus};
 use crate::http::admission::LimitedCall;
 use crate::http::buyers::request_ids::RequestIds;
 use crate::http::middleware::body::UnreadCall;
 use crate::http::middleware::problem::{Handled, NO_STORE, Problem, ProblemCode, retry_later};
-use crate::http::state::{HttpState, State};
-use crate::services::catalog::CatalogSale;
+use crate::http::state::{HttpDeps, HttpState, State};
 
 /// A request id: newly issued, or the only one of this buyer for this SKU.
 #[derive(Debug, Serialize, ToSchema)]
@@ -49,21 +48,21 @@ pub async fn create(mut call: UnreadCall, sale_id: web::Path<String>, state: Sta
         return Err(ProblemCode::UnknownSku.into());
     }
     let query: RequestIdQuery = call.body(state.settings.http.body_max_bytes).await?;
-    let sku = listed.sku(&query.sku_id).ok_or(ProblemCode::UnknownSku)?;
+    let sku = Arc::clone(listed.sku(&query.sku_id).ok_or(ProblemCode::UnknownSku)?);
     if listed.sale.is_over(now_ms) {
         return Err(ProblemCode::Ended.into());
     }
-    let skus = std::slice::from_ref(sku);
+    let skus = std::slice::from_ref(&sku);
     state.admit_shared(&call.request, LimitedCall::RequestId, buyer, skus).await?;
-    let sale = &listed.sale;
+    let (ids, sale) = (&deps.request_ids, &listed.sale);
     let (number, expires_at_ms) = if sku.policy.derives_request_id() {
-        (state.deps.request_ids.derive(&sale.id, sku.no, buyer), sale.ends_at_ms)
+        (ids.derive(&sale.id, sku.no, buyer), sale.ends_at_ms)
     } else {
-        let number = state.deps.request_ids.issue(now_ms);
-        (number, state.deps.request_ids.expires_at_ms(number))
+        let number = ids.issue(now_ms);
+        (number, ids.expires_at_ms(number))
     };
     Ok(no_store_json(RequestIdView {
-        request_id: state.deps.request_ids.sign(number, &sale.id, sku.no, buyer),
+        request_id: ids.sign(number, &sale.id, sku.no, buyer),
         expires_at: rfc3339(expires_at_ms),
     }))
 }
@@ -73,9 +72,7 @@ pub struct BuyerRequest {
     /// The signed request id.
     pub id: String,
     pub number: RequestId,
-    listed: Arc<CatalogSale>,
-    pub sku: Arc<Sku>,
-    pub buyer: BuyerId,
+    pub own: BuyerSku,
 }
 
 impl BuyerRequest {
@@ -93,28 +90,33 @@ impl BuyerRequest {
         if !deps.request_ids.verify(&id, &listed.sale.id, sku.no, buyer) {
             return Err(unknown());
         }
-        Ok(Self { id: sent.to_owned(), number: id.number, listed, sku, buyer })
+        let own = BuyerSku { listed, sku, buyer };
+        Ok(Self { id: sent.to_owned(), number: id.number, own })
+    }
+
+    /// The record of the request in the stock.
+    ///
+    /// # Errors
+    /// `not-found` if it was never accepted; the stock's.
+    async fn record(&self, deps: &HttpDeps) -> Result<RequestRecord, Problem> {
+        self.own.record(deps, self.number).await?.ok_or_else(|| not_found(&self.id))
     }
 
     /// The request as the stock has it.
     ///
     /// # Errors
     /// `not-found` if it was never accepted; the stock's.
-    pub async fn poll(&self, state: &HttpState) -> Result<RequestView, Problem> {
-        let record = state.deps.gates.record(&self.sku, self.number, self.buyer).await?;
-        let record = record.ok_or_else(|| not_found(&self.id))?;
-        Ok(self.view(state, record.status()).await)
+    pub async fn poll(&self, deps: &HttpDeps) -> Result<RequestView, Problem> {
+        Ok(self.view(deps, self.record(deps).await?.status()).await)
     }
 
     /// The request in this status, with what its buyer may still buy.
-    pub async fn view(&self, state: &HttpState, status: RequestStatus) -> RequestView {
-        let Self { id, number, listed, sku, buyer } = self;
-        let mut view = RequestView::new(id.clone(), listed, sku, *buyer, status);
+    pub async fn view(&self, deps: &HttpDeps, status: RequestStatus) -> RequestView {
+        let mut view = RequestView::new(self.id.clone(), &self.own, status);
         if let RequestStatus::Failed(reason) = &status {
-            let ids = &state.deps.request_ids;
-            view.again = ids.again(*number, reason, &listed.sale.id, sku, *buyer);
+            view.again = self.own.again(deps, self.number, reason);
         }
-        add_limit(&mut view, state, sku, *buyer).await;
+        self.own.add_limit(&mut view, deps).await;
         view
     }
 }
@@ -134,7 +136,7 @@ fn not_found(sent_id: &str) -> Problem {
 )]
 pub async fn show(request: HttpRequest, request_id: web::Path<String>, state: State) -> Handled {
     let owned = BuyerRequest::verified(&request_id, state.buyer(&request)?, &state).await?;
-    let view = owned.poll(&state).await?;
+    let view = owned.poll(&state.deps).await?;
     let mut answer = HttpResponse::Ok();
     answer.insert_header(NO_STORE);
     if view.poll_after_ms > 0 {
@@ -151,18 +153,16 @@ pub async fn show(request: HttpRequest, request_id: web::Path<String>, state: St
 pub async fn cancel(request: HttpRequest, request_id: web::Path<String>, state: State) -> Handled {
     let buyer = state.admit_to_ledger(&request, LimitedCall::OrderChange).await?;
     let owned = BuyerRequest::verified(&request_id, buyer, &state).await?;
-    let BuyerRequest { sku, number, .. } = &owned;
-    let record = state.deps.gates.record(sku, *number, buyer).await?;
-    let record = record.ok_or_else(|| not_found(&owned.id))?;
-    let cancelled = state.deps.requests.cancel(sku, *number, &record).await;
+    let record = owned.record(&state.deps).await?;
+    let cancelled = state.deps.requests.cancel(&owned.own.sku, owned.number, &record).await;
     let status = cancelled.map_err(|error| {
         Problem::from(error)
             .with_detail("The ledger did not answer: the request may be cancelled. Ask again.")
     })?;
     if status == RequestStatus::Failed(Refusal::CancelledByBuyer) {
-        return Ok(no_store_json(owned.view(&state, status).await));
+        return Ok(no_store_json(owned.view(&state.deps, status).await));
     }
-    let view = RequestView::new(owned.id.clone(), &owned.listed, sku, buyer, status);
+    let view = RequestView::new(owned.id, &owned.own, status);
     let decided = Problem::from(ProblemCode::AlreadyDecided)
         .with("request_id", view.request_id)
         .with("state", view.state);

@@ -10,9 +10,10 @@ use utoipa::openapi::schema::Object;
 
 use crate::domain::named::schema_of;
 use crate::domain::{
-    BuyerId, Order, OrderState, PayBy, Payment, PaymentOutcome, PaymentState, Phase, Policy,
-    RequestStatus, Sale, Sku,
+    Order, OrderState, Payment, PaymentOutcome, PaymentState, Phase, Policy, RequestStatus, Sale,
+    Sku,
 };
+use crate::http::buyers::mine::BuyerSku;
 use crate::http::middleware::problem::{NO_STORE, Problem, ProblemCode};
 use crate::http::state::HttpState;
 pub use crate::runtime::clock::rfc3339;
@@ -62,6 +63,15 @@ pub fn page_cut<T>(
 pub fn stock_left(state: &HttpState, sale: &Sale, sku: &Sku) -> u32 {
     let is_early = sale.phase == Phase::Draft || state.deps.clock.wall_ms() < sale.starts_at_ms;
     if is_early { sku.initial } else { state.deps.stock.left(sku.no) }
+}
+
+/// The state of a request with this status, for its buyer.
+pub fn request_state(status: RequestStatus) -> &'static str {
+    match status {
+        RequestStatus::Queued => "queued",
+        RequestStatus::Ordered { .. } => "success",
+        RequestStatus::Failed(_) => "failed",
+    }
 }
 
 /// The states of a request, for its buyer.
@@ -211,44 +221,6 @@ pub struct OrderView {
 }
 
 impl OrderView {
-    /// An order from its gate's record: quantity, amount, `placed_at_ms`, `pay_by_ms` and state.
-    pub fn from_gate(
-        request_id: &str,
-        listed: &CatalogSale,
-        sku: &Sku,
-        buyer: BuyerId,
-        placed: (u32, i64, i64, Option<i64>, OrderState),
-    ) -> Self {
-        let (quantity, amount, placed_at_ms, pay_by_ms, state) = placed;
-        Self {
-            request_id: request_id.to_owned(),
-            sale_id: listed.sale.id.to_string(),
-            sku_id: sku.id.to_string(),
-            buyer_id: buyer.to_string(),
-            quantity,
-            amount,
-            currency: listed.sale.currency.to_string(),
-            sale_title: listed.sale.title.clone(),
-            sku_title: sku.title.clone(),
-            state,
-            placed_at: rfc3339(placed_at_ms),
-            pay_by: pay_by_ms.map(rfc3339),
-            again: None,
-            replaced_by: None,
-            payment: None,
-            paid_unfulfilled: false,
-        }
-    }
-
-    /// An order from its row in the ledger.
-    pub fn from_ledger(request_id: &str, listed: &CatalogSale, sku: &Sku, order: &Order) -> Self {
-        // To the second, as the gate's record has it.
-        let pay_by_ms = PayBy::from_ms(order.pay_until_ms()).ms();
-        let Order { quantity, amount, placed_at_ms, state, .. } = *order;
-        let placed = (quantity, amount, placed_at_ms, pay_by_ms, state);
-        Self::from_gate(request_id, listed, sku, order.buyer, placed)
-    }
-
     /// Adds the attempts of the order, oldest first.
     pub fn set_payments(&mut self, order: &Order, payments: &[Payment]) {
         let in_state = |states: &[PaymentState]| {
@@ -348,27 +320,34 @@ impl RequestView {
     }
 
     /// A request with this status.
-    pub fn new(
-        request_id: String,
-        listed: &CatalogSale,
-        sku: &Sku,
-        buyer: BuyerId,
-        status: RequestStatus,
-    ) -> Self {
-        let pending = Self::pending(request_id, "queued");
-        match status {
-            RequestStatus::Queued => pending,
-            RequestStatus::Failed(refusal) => {
-                let reason = Some(refusal.code());
-                Self { state: "failed", reason, poll_after_ms: 0, ..pending }
-            }
+    pub fn new(request_id: String, own: &BuyerSku, status: RequestStatus) -> Self {
+        let (reason, order) = match status {
+            RequestStatus::Queued => return Self::pending(request_id, request_state(status)),
+            RequestStatus::Failed(refusal) => (Some(refusal.code()), None),
             RequestStatus::Ordered { quantity, placed_at_ms, amount, state, pay_by_ms } => {
-                let placed = (quantity, amount, placed_at_ms, pay_by_ms, state);
-                let id = &pending.request_id;
-                let order = Some(OrderView::from_gate(id, listed, sku, buyer, placed));
-                Self { state: "success", order, poll_after_ms: 0, ..pending }
+                let BuyerSku { listed, sku, buyer } = own;
+                let order = OrderView {
+                    request_id: request_id.clone(),
+                    sale_id: listed.sale.id.to_string(),
+                    sku_id: sku.id.to_string(),
+                    buyer_id: buyer.to_string(),
+                    quantity,
+                    amount,
+                    currency: listed.sale.currency.to_string(),
+                    sale_title: listed.sale.title.clone(),
+                    sku_title: sku.title.clone(),
+                    state,
+                    placed_at: rfc3339(placed_at_ms),
+                    pay_by: pay_by_ms.map(rfc3339),
+                    again: None,
+                    replaced_by: None,
+                    payment: None,
+                    paid_unfulfilled: false,
+                };
+                (None, Some(order))
             }
-        }
+        };
+        Self { request_id, state: request_state(status), reason, order, ..Self::default() }
     }
 }
 
