@@ -3,16 +3,17 @@
 //! become server-sent events.
 
 use std::convert::Infallible;
+use std::future::ready;
 
 use actix_web::http::Method;
 use actix_web::http::header::{CONTENT_TYPE, HeaderValue};
 use actix_web::web::Bytes;
 use actix_web::{HttpRequest, HttpResponse, web};
-use futures_util::stream;
+use futures_util::{StreamExt, stream};
 
 use super::requests::BuyerRequest;
 use super::views::RequestView;
-use crate::actors::status_watcher::{FollowedRequest, StreamNews};
+use crate::actors::status_watcher::StreamNews;
 use crate::domain::BucketKey;
 use crate::http::middleware::problem::{Handled, NO_STORE, Problem, ProblemCode};
 use crate::http::state::State;
@@ -62,37 +63,20 @@ pub async fn events(request: HttpRequest, request_id: web::Path<String>, state: 
     })?;
     // Read after the stream is followed: no change falls between the two.
     let first = owned.poll(&state.deps).await?;
-    let events = EventStream { request: owned, state, followed, first: Some(first) };
-    let chunks = stream::unfold(Some(events), |events| async {
-        let (chunk, next) = events?.next().await;
-        Some((Ok::<_, Infallible>(chunk), next))
-    });
-    Ok(answer.streaming(chunks))
-}
-
-struct EventStream {
-    request: BuyerRequest,
-    state: State,
-    followed: FollowedRequest,
-    /// The event that begins the stream, until it is sent.
-    first: Option<RequestView>,
-}
-
-impl EventStream {
-    /// The next chunk, and the stream itself unless it ends with that.
-    async fn next(mut self) -> (Bytes, Option<Self>) {
-        if let Some(first) = self.first.take() {
-            let is_pending = first.poll_after_ms > 0;
-            return (event(&first), is_pending.then_some(self));
-        }
-        match self.followed.next().await {
-            Some(StreamNews::Beat) => (Bytes::from_static(BEAT), Some(self)),
+    let is_pending = first.poll_after_ms > 0;
+    let news = stream::unfold(is_pending.then_some((owned, state, followed)), |open| async {
+        let (owned, state, mut followed) = open?;
+        let (chunk, goes_on) = match followed.next().await {
+            Some(StreamNews::Beat) => (Bytes::from_static(BEAT), true),
             Some(StreamNews::Ended(status)) => {
-                (event(&self.request.view(&self.state.deps, status).await), None)
+                (event(&owned.view(&state.deps, status).await), false)
             }
-            None => (come_again(), None),
-        }
-    }
+            None => (come_again(), false),
+        };
+        Some((chunk, goes_on.then_some((owned, state, followed))))
+    });
+    let chunks = stream::once(ready(event(&first))).chain(news);
+    Ok(answer.streaming(chunks.map(Ok::<_, Infallible>)))
 }
 
 fn event(view: &RequestView) -> Bytes {
