@@ -139,7 +139,7 @@ impl Admission {
     ) -> Result<(), Problem> {
         let Some(policy) = &self.of_addresses else { return Ok(()) };
         let Some(address) = address::of(request, &self.trusted_proxies) else { return Ok(()) };
-        let key = self.table.hash(LimitKey::Address(call, address::network(address)));
+        let key = LimitKey::Address(call, address::network(address));
         self.table.take(key, policy.rate, now).map_err(|wait| self.too_fast(policy, wait))
     }
 
@@ -153,9 +153,9 @@ impl Admission {
         call: LimitedCall,
         now: Instant,
     ) -> Result<(), Problem> {
-        let key = self.table.hash(LimitKey::Buyer(call, buyer));
+        let key = LimitKey::Buyer(call, buyer);
         for policy in &self.of_buyers {
-            self.table.take(key, policy.rate, now).map_err(|wait| self.too_fast(policy, wait))?;
+            self.table.take(&key, policy.rate, now).map_err(|wait| self.too_fast(policy, wait))?;
         }
         Ok(())
     }
@@ -207,13 +207,13 @@ impl Admission {
 
     /// Counts an answer to a challenge; false if it was answered too often.
     pub fn may_answer(&self, challenge: u64, attempts: Rate, now: Instant) -> bool {
-        self.table.take(self.table.hash(LimitKey::Answer(challenge)), attempts, now).is_ok()
+        self.table.take(LimitKey::Answer(challenge), attempts, now).is_ok()
     }
 
     /// Whether a refused call of an operator may be logged: one a second.
     pub fn may_log_refusal(&self, now: Instant) -> bool {
         let rate = Rate { count: 1, window: Duration::from_secs(1) };
-        self.table.take(self.table.hash(LimitKey::RefusalLog), rate, now).is_ok()
+        self.table.take(LimitKey::RefusalLog, rate, now).is_ok()
     }
 
     /// Counts a purchase that goes to a gate, until the result is dropped.

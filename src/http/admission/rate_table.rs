@@ -31,10 +31,6 @@ const TICKS_PER_MS: u64 = 64;
 #[repr(align(64))]
 struct CellSet([AtomicU64; 8]);
 
-/// The hash of a key.
-#[derive(Debug, Clone, Copy)]
-pub struct HashedKey(u64);
-
 /// The table of one process.
 #[derive(Debug)]
 pub struct RateTable {
@@ -56,21 +52,17 @@ impl RateTable {
         Self { sets, hasher: RandomState::new(), started: now, forgotten }
     }
 
-    pub fn hash(&self, key: impl Hash) -> HashedKey {
-        HashedKey(self.hasher.hash_one(key))
-    }
-
     /// Counts one thing of a key. Each window of a key has a count of its own.
     ///
     /// # Errors
     /// The key did too much: how long until it may do the next thing. Nothing is counted.
-    pub fn take(&self, key: HashedKey, rate: Rate, now: Instant) -> Result<(), Duration> {
+    pub fn take(&self, key: impl Hash, rate: Rate, now: Instant) -> Result<(), Duration> {
         let now = ticks(now.saturating_duration_since(self.started));
         let count = u64::from(rate.count.max(1));
         // Rounded up: a key never gets more than its count.
         let interval = ticks(rate.window).div_ceil(count).max(1);
         let window = interval * count;
-        let HashedKey(hash) = key;
+        let hash = self.hasher.hash_one(key);
         // The number of sets is a power of two.
         let last_set = self.sets.len() - 1;
         let number = usize::try_from(hash & TIME_MASK).unwrap_or_default() & last_set;

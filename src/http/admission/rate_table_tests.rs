@@ -13,21 +13,21 @@ fn a_key_may_do_its_count_at_once_and_then_one_thing_per_interval() {
     let (table, start) = table(2);
     let at = |ms| start + Duration::from_millis(ms);
     for _ in 0..3 {
-        assert_eq!(table.take(table.hash(7), THREE, at(0)), Ok(()));
+        assert_eq!(table.take(7, THREE, at(0)), Ok(()));
     }
-    assert_eq!(table.take(table.hash(7), THREE, at(0)), Err(Duration::from_secs(1)));
-    assert_eq!(table.take(table.hash(7), THREE, at(400)), Err(Duration::from_millis(600)));
-    assert_eq!(table.take(table.hash(8), THREE, at(0)), Ok(()), "another key");
-    assert_eq!(table.take(table.hash(7), THREE, at(1_000)), Ok(()));
-    assert_eq!(table.take(table.hash(7), THREE, at(1_000)), Err(Duration::from_secs(1)));
+    assert_eq!(table.take(7, THREE, at(0)), Err(Duration::from_secs(1)));
+    assert_eq!(table.take(7, THREE, at(400)), Err(Duration::from_millis(600)));
+    assert_eq!(table.take(8, THREE, at(0)), Ok(()), "another key");
+    assert_eq!(table.take(7, THREE, at(1_000)), Ok(()));
+    assert_eq!(table.take(7, THREE, at(1_000)), Err(Duration::from_secs(1)));
     let longer = Rate { count: 1, window: Duration::from_secs(60) };
-    assert_eq!(table.take(table.hash(7), longer, at(1_000)), Ok(()), "another window");
-    assert!(table.take(table.hash(7), longer, at(1_000)).is_err());
+    assert_eq!(table.take(7, longer, at(1_000)), Ok(()), "another window");
+    assert!(table.take(7, longer, at(1_000)).is_err());
     // After a whole window it has all of its count again.
     for _ in 0..3 {
-        assert_eq!(table.take(table.hash(7), THREE, at(60_000)), Ok(()));
+        assert_eq!(table.take(7, THREE, at(60_000)), Ok(()));
     }
-    assert!(table.take(table.hash(7), THREE, at(60_000)).is_err());
+    assert!(table.take(7, THREE, at(60_000)).is_err());
     assert_eq!(table.forgotten.get(), 0);
 }
 
@@ -37,7 +37,7 @@ fn no_rate_lets_more_pass_than_its_count() {
         let rate = Rate { count, window: Duration::from_secs(1) };
         let (table, start) = table(2);
         let passed = |at| {
-            let takes = (0..2 * count).filter(|_| table.take(table.hash(7), rate, at).is_ok());
+            let takes = (0..2 * count).filter(|_| table.take(7, rate, at).is_ok());
             u32::try_from(takes.count()).unwrap()
         };
         assert_eq!(passed(start), count);
@@ -51,21 +51,18 @@ fn a_full_set_forgets_the_key_that_is_free_first() {
     let (table, start) = table(0);
     let one = |seconds| Rate { count: 1, window: Duration::from_secs(seconds) };
     for key in 0..8 {
-        assert_eq!(table.take(table.hash(key), one(10 + key), start), Ok(()));
+        assert_eq!(table.take(key, one(10 + key), start), Ok(()));
     }
-    assert!(table.take(table.hash(0_u64), one(10), start).is_err());
-    assert_eq!(table.take(table.hash(99_u64), one(60), start), Ok(()));
+    assert!(table.take(0_u64, one(10), start).is_err());
+    assert_eq!(table.take(99_u64, one(60), start), Ok(()));
     assert_eq!(table.forgotten.get(), 1);
     for key in 1..8 {
-        assert!(
-            table.take(table.hash(key), one(10 + key), start).is_err(),
-            "key {key} is remembered"
-        );
+        assert!(table.take(key, one(10 + key), start).is_err(), "key {key} is remembered");
     }
     // Cells whose keys are free are taken without forgetting anything.
     let later = start + Duration::from_secs(30);
     for key in 100_u64..107 {
-        assert_eq!(table.take(table.hash(key), one(60), later), Ok(()));
+        assert_eq!(table.take(key, one(60), later), Ok(()));
     }
     assert_eq!(table.forgotten.get(), 1);
 }
@@ -76,9 +73,7 @@ fn threads_together_get_the_count_and_not_more() {
     let rate = Rate { count: 500, window: Duration::from_secs(60) };
     let passed: usize = std::thread::scope(|scope| {
         let threads = [(); 4].map(|()| {
-            scope.spawn(|| {
-                (0..1000).filter(|_| table.take(table.hash("k"), rate, now).is_ok()).count()
-            })
+            scope.spawn(|| (0..1000).filter(|_| table.take("k", rate, now).is_ok()).count())
         });
         threads.into_iter().map(|thread| thread.join().unwrap()).sum()
     });
