@@ -46,21 +46,14 @@ impl Signer {
 
     /// 64 bits that depend on purpose, sale, buyer and number, and that only this key can compute.
     pub fn derive(&self, purpose: &str, sale: &SaleId, buyer: BuyerId, number: u64) -> u64 {
-        let mac = self.begin(purpose, sale).chain_update(buyer.get().to_be_bytes());
-        first_64_bits(mac.chain_update(number.to_be_bytes()))
+        first_64_bits(self.over(purpose, sale, buyer, &number.to_be_bytes()))
     }
 
     /// The token of a payload: payload and signature in base64url.
-    pub fn seal<const N: usize>(
-        &self,
-        purpose: &str,
-        sale: &SaleId,
-        buyer: BuyerId,
-        payload: &[u8; N],
-    ) -> String {
+    pub fn seal(&self, purpose: &str, sale: &SaleId, buyer: BuyerId, payload: &[u8]) -> String {
         let mac = self.over(purpose, sale, buyer, payload).finalize().into_bytes();
         let mac = mac.get(..MAC_BYTES).unwrap_or_default();
-        URL_SAFE_NO_PAD.encode([payload.as_slice(), mac].concat())
+        URL_SAFE_NO_PAD.encode([payload, mac].concat())
     }
 
     /// Whether the token was sealed with this key for this purpose, sale and buyer. Compares in

@@ -65,11 +65,11 @@ struct IdFields {
 }
 
 impl IdFields {
-    fn to_bytes(self) -> [u8; ID_BYTES] {
+    fn to_bytes(self) -> Vec<u8> {
         let mut bytes = [self.kind as u8, self.bits].to_vec();
         bytes.extend(self.expires_s.to_be_bytes());
         bytes.extend(self.nonce.to_be_bytes());
-        bytes.try_into().unwrap_or_default()
+        bytes
     }
 
     fn from_bytes(bytes: [u8; ID_BYTES]) -> Option<Self> {

@@ -46,8 +46,7 @@ impl Ticket {
         let mut bytes = self.sale_no.to_be_bytes().to_vec();
         bytes.extend(self.expires_s.to_be_bytes());
         bytes.extend(self.number.to_be_bytes());
-        let payload: [u8; TICKET_BYTES] = bytes.try_into().unwrap_or_default();
-        format!("{PREFIX}{}", signer.seal(TICKET, sale, buyer, &payload))
+        format!("{PREFIX}{}", signer.seal(TICKET, sale, buyer, &bytes))
     }
 }
 
