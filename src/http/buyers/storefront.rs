@@ -1,6 +1,7 @@
 //! The storefront: its page, its assets and the pages of the problem codes, embedded in the
 //! program.
 
+use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use actix_web::{HttpRequest, HttpResponse, web};
@@ -84,8 +85,7 @@ pub async fn page(request: HttpRequest, state: State) -> HttpResponse {
     ),
 )]
 pub async fn asset(request: HttpRequest, path: web::Path<(String, String)>) -> Handled {
-    let (version, file) = path.into_inner();
-    FOLDER.serve(&request, &version, &file)
+    FOLDER.serve(&request, &path)
 }
 
 /// What a problem code means: the page that `type` of a problem document refers to.
@@ -98,14 +98,14 @@ pub async fn asset(request: HttpRequest, path: web::Path<(String, String)>) -> H
     ),
 )]
 pub async fn problem(request: HttpRequest, code: web::Path<String>) -> Handled {
-    let known = ProblemCode::ALL.iter().position(|known| known.as_str() == code.as_str());
-    let page = known.and_then(|position| PROBLEM_PAGES.get(position));
-    Ok(page.ok_or(ProblemCode::NotFound)?.respond(&request, REVALIDATE))
+    let page = PROBLEM_PAGES.get(code.as_str()).ok_or(ProblemCode::NotFound)?;
+    Ok(page.respond(&request, REVALIDATE))
 }
 
-/// The page of each problem code, in the order of [`ProblemCode::ALL`].
-static PROBLEM_PAGES: LazyLock<Vec<Text>> =
-    LazyLock::new(|| ProblemCode::ALL.iter().map(|code| problem_page(*code)).collect());
+/// The page of each problem code.
+static PROBLEM_PAGES: LazyLock<HashMap<&str, Text>> = LazyLock::new(|| {
+    ProblemCode::ALL.iter().map(|code| (code.as_str(), problem_page(*code))).collect()
+});
 
 fn problem_page(code: ProblemCode) -> Text {
     let page = format!(

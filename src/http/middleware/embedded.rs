@@ -91,12 +91,13 @@ impl WebFolder {
         format!("assets/{}", self.version)
     }
 
-    /// The file, if the version is this one.
+    /// The file of a path of version and name, if the version is this one.
     ///
     /// # Errors
     /// `not-found`.
-    pub fn serve(&self, request: &HttpRequest, version: &str, file: &str) -> Handled {
-        let found = self.texts.iter().find(|(name, _)| *name == file && version == self.version);
+    pub fn serve(&self, request: &HttpRequest, path: &(String, String)) -> Handled {
+        let (version, file) = path;
+        let found = self.texts.iter().find(|(name, _)| name == file && *version == self.version);
         let (_, text) = found.ok_or(ProblemCode::NotFound)?;
         Ok(text.respond(request, FOR_EVER))
     }

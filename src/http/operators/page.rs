@@ -88,8 +88,7 @@ pub async fn page(request: HttpRequest) -> HttpResponse {
     ),
 )]
 pub async fn asset(request: HttpRequest, path: web::Path<(String, String)>) -> Handled {
-    let (version, file) = path.into_inner();
-    FOLDER.serve(&request, &version, &file)
+    FOLDER.serve(&request, &path)
 }
 
 #[cfg(test)]
