@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 
 use super::dead_letter_filter::{DeadLettersQuery, LIMIT_MAX};
 use super::dead_letters::Verb;
-use super::verbs::record_all;
+use super::verbs::record;
 use crate::domain::{ByOperator, DeadLetterNo, DeadLetterState, VerbSubject};
 use crate::http::middleware::body::{JsonObject, UnreadCall};
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
@@ -131,7 +131,7 @@ async fn step(
     let done = dead_letters.iter().filter(|item| item.is_done());
     let done = done.filter_map(|item| item.id.parse().ok()).map(DeadLetterNo);
     let subjects: Vec<VerbSubject> = done.map(VerbSubject::DeadLetter).collect();
-    record_all(state, &subjects, verb.name(), by).await;
+    record(state, &subjects, verb.name(), by).await;
     let num_gone = match stopped {
         None => numbers.len(),
         Some(_) => dead_letters.iter().filter(|item| item.has_left(query.state)).count(),

@@ -6,10 +6,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::db;
 use crate::domain::{
-    DeadLetter, DeadLetterContent, DeadLetterCounts, DeadLetterNo, DeadLetterOrigin,
-    DeadLetterState, OrderIntent, RequestId,
+    DeadLetter, DeadLetterContent, DeadLetterCounts, DeadLetterOrigin, DeadLetterState,
+    OrderIntent, RequestId,
 };
 use crate::http::buyers::views::rfc3339;
 use crate::http::state::HttpState;
@@ -63,15 +62,9 @@ impl From<DeadLetter> for DeadLetterView {
 /// A dead letter whose row in the ledger has a value that this version does not write.
 #[derive(Serialize, ToSchema)]
 pub struct UnreadableDeadLetterView {
-    id: String,
+    pub(super) id: String,
     /// Names column and value.
-    reason: String,
-}
-
-impl UnreadableDeadLetterView {
-    pub(super) fn new(no: DeadLetterNo, error: &db::Error) -> Self {
-        Self { id: no.to_string(), reason: error.to_string() }
-    }
+    pub(super) reason: String,
 }
 
 /// A page of dead letters.

@@ -32,7 +32,10 @@ pub async fn list(state: State, query: web::Query<DeadLettersQuery>) -> Handled 
     for (no, row) in rows {
         match row {
             Ok(dead_letter) => dead_letters.push(DeadLetterView::from(dead_letter)),
-            Err(error) => unreadable.push(UnreadableDeadLetterView::new(no, &error)),
+            Err(error) => {
+                let (id, reason) = (no.to_string(), error.to_string());
+                unreadable.push(UnreadableDeadLetterView { id, reason });
+            }
         }
     }
     let view = DeadLettersView { counts, num_matching, dead_letters, unreadable, next_cursor };
@@ -105,7 +108,7 @@ macro_rules! handlers {
             let (no, verb) = (parse_id(&dead_letter_id)?, Verb::$verb);
             let (done, dead_letter) = verb.run(&state, no, reason.as_deref()).await?;
             if done != DeadLetterOutcome::Already {
-                record(&state, &VerbSubject::DeadLetter(no), verb.name(), by).await;
+                record(&state, &[VerbSubject::DeadLetter(no)], verb.name(), by).await;
             }
             Ok(HttpResponse::Ok().json(DoneView { done, dead_letter: dead_letter.into() }))
         }

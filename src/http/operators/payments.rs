@@ -160,10 +160,7 @@ pub async fn list(state: State, query: web::Query<PaymentsQuery>) -> Handled {
 )]
 pub async fn retry(mut call: UnreadCall, payment: web::Path<String>, state: State) -> Handled {
     let by = call.by_body(state.settings.http.body_max_bytes).await?;
-    let unknown = || {
-        let problem = Problem::from(ProblemCode::NotFound).with_detail("No payment has this id.");
-        problem.with("payment", payment.as_str())
-    };
+    let unknown = || not_found(&payment, "No payment has this id.");
     let (subject, done) = if let Some((provider, event_id)) = report_id(&payment) {
         let recorded = state.deps.orders.match_event(provider.clone(), event_id.clone()).await?;
         let done = match recorded.ok_or_else(unknown)? {
@@ -176,7 +173,7 @@ pub async fn retry(mut call: UnreadCall, payment: web::Path<String>, state: Stat
         (VerbSubject::Payment(key), retry_attempt(&state, key).await?.ok_or_else(unknown)?)
     };
     if done != ALREADY && done != UNMATCHED {
-        record(&state, &subject, "retry", by).await;
+        record(&state, &[subject], "retry", by).await;
     }
     Ok(HttpResponse::Ok().json(RetriedView { done }))
 }
@@ -193,17 +190,18 @@ pub async fn retry(mut call: UnreadCall, payment: web::Path<String>, state: Stat
 pub async fn resolve(mut call: UnreadCall, payment: web::Path<String>, state: State) -> Handled {
     let by =
         call.by_body(state.settings.http.body_max_bytes).await?.ok_or(ProblemCode::Internal)?;
-    if by.reason.as_deref().is_none_or(|reason| reason.trim().is_empty()) {
+    if by.reason.is_none() {
         return Err(Problem::invalid("reason must say how the money was settled"));
     }
-    let unknown = || {
-        let problem = Problem::from(ProblemCode::NotFound);
-        problem.with_detail("No unmatched report has this id.").with("payment", payment.as_str())
-    };
+    let unknown = || not_found(&payment, "No unmatched report has this id.");
     let (provider, event) = report_id(&payment).ok_or_else(unknown)?;
     let resolved = state.deps.ledger.resolve_event(provider, event, by).await?;
     let done = if resolved.ok_or_else(unknown)? { RESOLVED } else { ALREADY };
     Ok(HttpResponse::Ok().json(RetriedView { done }))
+}
+
+fn not_found(payment: &str, detail: &'static str) -> Problem {
+    Problem::from(ProblemCode::NotFound).with_detail(detail).with("payment", payment)
 }
 
 /// `None`: there is no such payment.

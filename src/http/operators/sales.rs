@@ -25,33 +25,28 @@ pub(super) const VERB_BYTES_MAX: usize = 8 * 1024;
 
 impl From<SalesError> for Problem {
     fn from(error: SalesError) -> Self {
+        let detail = error.to_string();
+        let told = |code: ProblemCode| Self::from(code).with_detail(detail);
         match error {
             SalesError::Exists => ProblemCode::SaleExists.into(),
             SalesError::Unknown => ProblemCode::UnknownSku.into(),
-            SalesError::NotAllowed { from, to, .. } => Self::from(ProblemCode::PhaseConflict)
-                .with_detail(error.to_string())
-                .with("from", from.name())
-                .with("to", to.name()),
-            SalesError::NoBuckets => ProblemCode::NoBuckets.into(),
-            SalesError::LedgerBehind { .. } => {
-                Self::from(ProblemCode::LedgerBehind).with_detail(error.to_string())
+            SalesError::NotAllowed { from, to, .. } => {
+                told(ProblemCode::PhaseConflict).with("from", from.name()).with("to", to.name())
             }
+            SalesError::NoBuckets => ProblemCode::NoBuckets.into(),
+            SalesError::LedgerBehind { .. } => told(ProblemCode::LedgerBehind),
             SalesError::IsClosed => ProblemCode::SaleClosed.into(),
             SalesError::ChangeConflict => ProblemCode::ChangeConflict.into(),
             SalesError::NotRebuilt { .. }
             | SalesError::NotWithdrawn
-            | SalesError::NotApplied { .. } => {
-                Self::from(ProblemCode::Busy).with_detail(error.to_string())
-            }
+            | SalesError::NotApplied { .. } => told(ProblemCode::Busy),
             SalesError::Unfinished(open) => {
                 Self::from(ProblemCode::SaleUnfinished).with("open", json!(OpenEndView::all(&open)))
             }
-            SalesError::ArchiveDiffers(_) => {
-                Self::from(ProblemCode::ArchiveDiffers).with_detail(error.to_string())
+            SalesError::ArchiveDiffers(_) => told(ProblemCode::ArchiveDiffers),
+            SalesError::Purged(digest) => {
+                told(ProblemCode::SalePurged).with("archive_digest", digest.to_string())
             }
-            SalesError::Purged(digest) => Self::from(ProblemCode::SalePurged)
-                .with_detail(error.to_string())
-                .with("archive_digest", digest.to_string()),
             SalesError::Faults(faults) => Self::invalid(faults.join("; ")).with("faults", faults),
             SalesError::Ledger(error) => error.into(),
             SalesError::Stock(error) => error.into(),
@@ -93,7 +88,7 @@ pub async fn create(mut call: UnreadCall, state: State) -> Handled {
     let mut body: SaleBody = call.body(SALE_BYTES_MAX).await?;
     let by = call.by(body.reason.take())?;
     let sale = state.deps.sales.create(body.into_draft()?).await?;
-    record(&state, &VerbSubject::Sale(sale.id.clone()), "create", by).await;
+    record(&state, &[VerbSubject::Sale(sale.id.clone())], "create", by).await;
     let location = (LOCATION, format!("/admin/v1/sales/{}", sale.id));
     let view = AdminSaleView::new(&sale, &state);
     Ok(HttpResponse::Created().insert_header(location).json(view))
@@ -176,7 +171,7 @@ pub async fn rebuild(mut call: UnreadCall, sale_id: web::Path<String>, state: St
     let rebuilt = state.deps.sales.rebuild(&id, scope.sku_id.as_ref(), scope.bucket).await;
     // Maintenance processes finish one that ended early.
     if !matches!(rebuilt, Err(SalesError::Unknown | SalesError::NoBuckets)) {
-        record(&state, &VerbSubject::Sale(id), "rebuild", by).await;
+        record(&state, &[VerbSubject::Sale(id)], "rebuild", by).await;
     }
     let skus = rebuilt?.iter().map(|sku| sku.id.to_string()).collect();
     Ok(no_store_json(RebuiltView { sale_id: sale_id.into_inner(), skus }))

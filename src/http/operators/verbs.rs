@@ -55,18 +55,9 @@ pub(super) fn check_length(reason: Option<&str>, max: usize) -> Result<(), Probl
     Ok(())
 }
 
-/// Records a verb after its effect. The effect stands also if the record fails; the log has both.
+/// Records a verb on each subject after its effect. The effect stands also if the record fails; the
+/// log has both.
 pub(super) async fn record(
-    state: &HttpState,
-    subject: &VerbSubject,
-    verb: &str,
-    by: Option<ByOperator>,
-) {
-    record_all(state, std::slice::from_ref(subject), verb, by).await;
-}
-
-/// Records one verb of several subjects.
-pub(super) async fn record_all(
     state: &HttpState,
     subjects: &[VerbSubject],
     verb: &str,
