@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 use utoipa::ToSchema;
 
-use crate::db;
 use crate::http::buyers::views::no_store_json;
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
 use crate::http::state::{HttpDeps, State};
@@ -33,9 +32,7 @@ struct StoresAnswer {
 impl StorePings {
     async fn read(&self, deps: &HttpDeps) -> StoresAnswer {
         self.read_by(&*deps.clock, async || {
-            let stock = tokio::time::timeout(PING_DEADLINE, deps.stock.ping());
-            let (ledger, stock) = tokio::join!(ledger_answers(deps.ledger.ping()), stock);
-            (ledger, matches!(stock, Ok(Ok(()))))
+            tokio::join!(answers(deps.ledger.ping()), answers(deps.stock.ping()))
         })
         .await
     }
@@ -57,9 +54,9 @@ impl StorePings {
     }
 }
 
-/// Whether the ledger answers its ping. Readers do not fill the queue of pings: if it is full, the
-/// pings before had no answer.
-async fn ledger_answers(ping: impl Future<Output = Result<(), db::Error>>) -> bool {
+/// Whether a store answers its ping. Readers do not fill the ledger's queue of pings: if it is
+/// full, the pings before had no answer.
+async fn answers<E>(ping: impl Future<Output = Result<(), E>>) -> bool {
     let answer = tokio::time::timeout(PING_DEADLINE, ping).await;
     matches!(answer, Ok(Ok(())))
 }
@@ -141,6 +138,7 @@ mod tests {
     use std::future::{pending, ready};
 
     use super::*;
+    use crate::db;
     use crate::runtime::clock::ManualClock;
 
     #[tokio::test]
@@ -161,9 +159,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_ledger_that_answers_no_ping_is_away() {
-        assert!(ledger_answers(ready(Ok(()))).await);
-        assert!(!ledger_answers(ready(Err(db::Error::Full))).await);
-        assert!(!ledger_answers(ready(Err(db::Error::TimedOut { operation: "a ping" }))).await);
-        assert!(!ledger_answers(pending()).await);
+        assert!(answers(ready(Ok::<_, db::Error>(()))).await);
+        assert!(!answers(ready(Err(db::Error::Full))).await);
+        assert!(!answers(ready(Err(db::Error::TimedOut { operation: "a ping" }))).await);
+        assert!(!answers::<db::Error>(pending()).await);
     }
 }

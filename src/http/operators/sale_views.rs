@@ -243,10 +243,10 @@ impl SaleBody {
 impl SkuBody {
     fn into_draft(self) -> Result<SkuDraft, Problem> {
         let PolicyBody { kind, limit, max_quantity } = self.policy.0;
-        let policy = Policy::from_parts(&kind, limit, max_quantity)
-            .map_err(|fault| Problem::invalid(format!("sku {}: {fault}", self.sku_id)))?;
-        let slot_returns = slot_returns_of(self.slot_returns.as_deref())
-            .map_err(|fault| Problem::invalid(format!("sku {}: {fault}", self.sku_id)))?;
+        let invalid = |fault: &str| Problem::invalid(format!("sku {}: {fault}", self.sku_id));
+        let policy =
+            Policy::from_parts(&kind, limit, max_quantity).map_err(|fault| invalid(&fault))?;
+        let slot_returns = slot_returns_of(self.slot_returns.as_deref()).map_err(invalid)?;
         Ok(SkuDraft {
             no: (),
             id: self.sku_id,
