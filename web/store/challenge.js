@@ -3,7 +3,7 @@
 // let the device work.
 
 import * as api from "./api.js";
-import { dialog, h, say, set } from "./dom.js";
+import { dialog, h, plain, say, set } from "./dom.js";
 import { count, t } from "./words.js";
 
 const RETRY_MS = 2000;
@@ -42,7 +42,6 @@ function parts() {
     id: "answer", required: true, autocomplete: "off", inputmode: "numeric",
     "aria-describedby": "answer-fault",
   });
-  const plain = (name) => h("button", { type: "button", class: "plain" }, name);
   return {
     picture,
     field,

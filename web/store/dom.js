@@ -10,6 +10,10 @@ export function h(tag, attributes = {}, ...children) {
   return element;
 }
 
+/** A quiet button; `more`: its other attributes. */
+export const plain = (text, onclick, more = {}) =>
+  h("button", { type: "button", class: "plain", onclick, ...more }, text);
+
 function setAll(element, attributes) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value === null || value === undefined || value === false) continue;

@@ -43,7 +43,6 @@ export default {
   "stock.age": "{seconds} s ago",
   "stock.age.one": "now",
   "stock.none": "Sold out",
-  "stock.label": "Units left",
   "price.changed": "The price has changed from {was} to {is}.",
   "policy.one_per_buyer": "One order per buyer",
   "policy.unlimited": "As many orders as you like",

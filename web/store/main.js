@@ -1,7 +1,7 @@
 // The frame of the page: who is buying, in which language, and which view the address asks for.
 
 import * as api from "./api.js";
-import { dialog, h, say, set } from "./dom.js";
+import { dialog, h, plain, say, set } from "./dom.js";
 import { ordersView } from "./orders.js";
 import { isLasting, listen } from "./records.js";
 import { saleView, salesView } from "./sale.js";
@@ -35,7 +35,7 @@ function askBuyer() {
     "aria-describedby": "buyer-fault",
   });
   const fault = h("p", { class: "fault", id: "buyer-fault", role: "alert" });
-  const close = h("button", { type: "button", class: "plain" }, t("close"));
+  const close = plain(t("close"), () => box.close());
   const form = h("form", { method: "dialog" },
     h("p", {}, t(`buyer.${api.auth}`)),
     h("label", { for: "buyer" }, t(api.auth === "jwt" ? "buyer.token" : "buyer.number")),
@@ -52,7 +52,6 @@ function askBuyer() {
     drawBar();
     route();
   });
-  close.addEventListener("click", () => box.close());
   box.addEventListener("close", () => (isAsking = false));
   field.select();
 }
@@ -66,18 +65,15 @@ function drawBar() {
   const isOrders = query.has("orders");
   const mark = h("a", { class: "mark", href: shop.home, "data-link": true },
     h("span", { class: "logo", "aria-hidden": "true" }), "Floodgate");
-  const language = h("button", { type: "button", class: "plain", lang: langTag() },
-    t("lang.other"));
-  language.addEventListener("click", () => {
+  const language = plain(t("lang.other"), () => {
     keepLanguage(otherLanguage);
     if (isLasting) query.delete("lang");
     else query.set("lang", otherLanguage);
     location.search = query;
     if (String(query) === location.search.replace(/^\?/, "")) location.reload();
-  });
-  const who = h("button", { type: "button", class: "plain who" },
-    buyer ? t("buyer", { id: buyer }) : t("buyer.none"));
-  who.addEventListener("click", askBuyer);
+  }, { lang: langTag() });
+  const name = buyer ? t("buyer", { id: buyer }) : t("buyer.none");
+  const who = plain(name, askBuyer, { class: "plain who" });
   document.querySelector(".bar").replaceChildren(mark,
     h("nav", { "aria-label": t("nav") },
       link(shop.home, "nav.sales", !isOrders), link("?orders", "nav.orders", isOrders)),

@@ -1,7 +1,7 @@
 // My orders: pay, cancel, buy again, and how long there is to pay.
 
 import * as api from "./api.js";
-import { dialog, h, say, set } from "./dom.js";
+import { dialog, h, plain, say, set } from "./dom.js";
 import { tick } from "./sale.js";
 import { clock, has, money, t, when } from "./words.js";
 
@@ -14,7 +14,10 @@ const SPOKEN_MS = [300000, 60000];
 export function ordersView(main, shop) {
   const list = h("ul", { class: "orders" });
   const empty = h("p", { class: "quiet" }, t("loading"));
-  const more = h("button", { type: "button", class: "plain", hidden: true }, t("orders.more"));
+  const more = plain(t("orders.more"), () => {
+    pages += 1;
+    read();
+  }, { hidden: true });
   document.title = `${t("orders.title")} · ${t("title")}`;
   main.replaceChildren(h("h1", {}, t("orders.title")), list, empty, more);
   const rows = new Map();
@@ -58,11 +61,6 @@ export function ordersView(main, shop) {
       list.insertBefore(row.element, list.children[position] ?? null);
     });
   }
-
-  more.addEventListener("click", () => {
-    pages += 1;
-    read();
-  });
 
   const stopTicking = tick(() => rows.forEach((row) => row.draw()));
   const wake = () => read();
@@ -120,12 +118,10 @@ function orderParts(order) {
 
 /** Asks before an order is cancelled. */
 function askCancel(what, work) {
-  const keep = h("button", { type: "button", class: "plain", autofocus: true },
-    t("order.cancel.keep"));
+  const keep = plain(t("order.cancel.keep"), () => box.close(), { autofocus: true });
   const sure = h("button", { type: "button", class: "primary" }, t("order.cancel"));
   const box = dialog(t("order.cancel.title"), h("p", {}, t("order.cancel.text", { what })),
     h("div", { class: "dialog-acts" }, keep, sure));
-  keep.addEventListener("click", () => box.close());
   sure.addEventListener("click", () => {
     box.close();
     work();

@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { askChallenge } from "./challenge.js";
-import { h, say, set } from "./dom.js";
+import { h, plain, say, set } from "./dom.js";
 import { Purchase } from "./purchase.js";
 import { isLasting } from "./records.js";
 import { SkuCard } from "./sku.js";
@@ -64,7 +64,10 @@ function repeat(work) {
 export function salesView(main) {
   const list = h("ul", { class: "sales" });
   const empty = h("p", { class: "quiet", role: "note" }, t("loading"));
-  const more = h("button", { type: "button", class: "plain", hidden: true }, t("sales.more"));
+  const more = plain(t("sales.more"), () => {
+    pages += 1;
+    polling.run();
+  }, { hidden: true });
   const rows = new Map();
   let pages = 1;
   document.title = `${t("sales.title")} · ${t("title")}`;
@@ -106,10 +109,6 @@ export function salesView(main) {
     if (focused !== document.activeElement && list.contains(focused)) focused.focus();
   }
 
-  more.addEventListener("click", () => {
-    pages += 1;
-    polling.run();
-  });
   polling.run();
   return polling.stop;
 }

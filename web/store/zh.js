@@ -39,7 +39,6 @@ export default {
   "stock.age": "{seconds} 秒前",
   "stock.age.one": "刚刚",
   "stock.none": "已售罄",
-  "stock.label": "剩余数量",
   "price.changed": "价格已从 {was} 变为 {is}。",
   "policy.one_per_buyer": "每人限一单",
   "policy.unlimited": "不限单数",
