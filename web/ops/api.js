@@ -80,6 +80,13 @@ export const get = (path, signal) =>
 /** A call that changes something is never given up: the server carries it out to its end. */
 export const post = (path, body = {}) => call("POST", path, body);
 
+/** The answer of a call, or null if it failed; a call that was ended stays ended. */
+export const orNull = (called) =>
+  called.catch((error) => {
+    if (error.name === "AbortError") throw error;
+    return null;
+  });
+
 /** The rows `name` of a list, page by page. */
 export async function getAll(path, name, signal) {
   const rows = [];

@@ -5,7 +5,7 @@ import { get, post, serverNow, withQuery } from "./api.js";
 import { Bulk } from "./bulk.js";
 import { History } from "./history.js";
 import { Fault, Link, State, Table, Time, Verbs, count, money, since } from "./parts.js";
-import { go, usePolled } from "./state.js";
+import { go, usePath, usePolled } from "./state.js";
 
 const STATES = ["", "open", "parked", "replayed", "discarded"];
 const ORIGINS = ["", "relay", "consumer", "broker"];
@@ -182,8 +182,7 @@ function Decide({ deadLetter }) {
 }
 
 function One({ id, sales }) {
-  const read = (signal) => get(`dead-letters/${encodeURIComponent(id)}`, signal);
-  const { answer: deadLetter, error } = usePolled(read, `dead letter ${id}`);
+  const { answer: deadLetter, error } = usePath(`dead-letters/${encodeURIComponent(id)}`);
   const back = html`<p><${Link} to=${{ view: "dead-letters" }}>all dead letters<//></p>`;
   if (!deadLetter) return html`${back}<${Fault} error=${error} />`;
   const { preview, body_bytes: length } = deadLetter;

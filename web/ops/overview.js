@@ -2,7 +2,7 @@
 // that age grows, how much comes and goes; and what stands in the way.
 
 import { html, useRef } from "./htm-preact.min.js";
-import { get, probe, serverNow } from "./api.js";
+import { get, orNull, probe, serverNow } from "./api.js";
 import { Charts } from "./charts.js";
 import { obstacles, phaseOf } from "./diagnosis.js";
 import { Fault, Link, age, count } from "./parts.js";
@@ -117,16 +117,11 @@ function Attention({ found }) {
 
 /** Everything about a sale that the overview shows; what does not answer is left out. */
 async function readOverview(sale, signal) {
-  const or = (promise) =>
-    promise.catch((error) => {
-      if (error.name === "AbortError") throw error;
-      return null;
-    });
   const [funnel, actors, deadLetters, ready] = await Promise.all([
     get(`sales/${encodeURIComponent(sale)}/funnel`, signal),
-    or(get("actors", signal)),
-    or(get("dead-letters?limit=1", signal)),
-    or(probe(signal)),
+    orNull(get("actors", signal)),
+    orNull(get("dead-letters?limit=1", signal)),
+    orNull(probe(signal)),
   ]);
   return { ...funnel, actors: actors?.actors, counts: deadLetters?.counts, checks: ready?.checks };
 }

@@ -1,7 +1,7 @@
 // Sales and their verbs.
 
 import { html } from "./htm-preact.min.js";
-import { access, get, getAll, post, serverNow } from "./api.js";
+import { access, get, getAll, orNull, post, serverNow } from "./api.js";
 import { phaseOf } from "./diagnosis.js";
 import { History, Last } from "./history.js";
 import { Fault, Link, State, Table, Time, Verbs, count, money } from "./parts.js";
@@ -171,14 +171,11 @@ function One({ sale, last, isAlone }) {
 /** Every sale, or the one that the address names. */
 export function Sales({ values }) {
   const read = async (signal) => {
-    const [sales, { verbs }] = await Promise.all([
+    const [sales, log] = await Promise.all([
       getAll("sales", "sales", signal),
-      get("verbs?limit=500", signal).catch((error) => {
-        if (error.name === "AbortError") throw error;
-        return { verbs: [] };
-      }),
+      orNull(get("verbs?limit=500", signal)),
     ]);
-    return { sales, verbs };
+    return { sales, verbs: log?.verbs ?? [] };
   };
   const { answer, error } = usePolled(read, "sales");
   const all = answer?.sales ?? [];

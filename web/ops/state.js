@@ -6,7 +6,7 @@ import { get } from "./api.js";
 
 const changed = "floodgate-location";
 
-export const parameters = () => Object.fromEntries(new URLSearchParams(location.search));
+const parameters = () => Object.fromEntries(new URLSearchParams(location.search));
 
 /** Shows other values of this view. Empty values leave the query. */
 export function go(values) {

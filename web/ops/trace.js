@@ -1,9 +1,8 @@
 // Where is this order? Every stage that has a record of a request.
 
 import { html, useEffect, useState } from "./htm-preact.min.js";
-import { get } from "./api.js";
 import { Fault, Link, State, Time, age } from "./parts.js";
-import { usePolled, visit } from "./state.js";
+import { usePath, visit } from "./state.js";
 
 const TONES = {
   queued: "warn",
@@ -46,7 +45,7 @@ function whose({ buyer_id: buyer, sale_id: sale, sku_id: sku, took_ms: took }) {
 
 function Found({ id }) {
   const path = `requests/${encodeURIComponent(id)}/trace`;
-  const { answer: trace, error } = usePolled((signal) => get(path, signal), path);
+  const { answer: trace, error } = usePath(path);
   if (!trace) return html`<${Fault} error=${error} />`;
   return html`<${Fault} error=${error} />
     <article class="card">
