@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use actix_web::http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderValue};
+use actix_web::http::header::{CONTENT_TYPE, HeaderValue};
 use actix_web::{HttpRequest, HttpResponse, web};
 use arc_swap::ArcSwap;
 use serde::Deserialize;
@@ -15,7 +15,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::poll_interval::{PollLoad, interval_ms};
 use super::views::{SalePage, SaleView, SalesPage, page_cursor, page_cut, page_limit, rfc3339};
 use crate::domain::SaleId;
-use crate::http::middleware::embedded::{REVALIDATE, is_known};
+use crate::http::middleware::embedded::{REVALIDATE, tagged};
 use crate::http::middleware::problem::{Handled, Problem};
 use crate::http::state::{HttpState, State};
 use crate::services::catalog::CatalogSale;
@@ -176,9 +176,7 @@ pub async fn show(request: HttpRequest, sale_id: web::Path<String>, state: State
 /// A cache asks each time: the page may have the greatest age of `stock_left` already.
 fn respond(request: &HttpRequest, hash: u64, body: impl FnOnce() -> String) -> HttpResponse {
     let tag = format!("W/\"{hash:016x}\"");
-    let is_known = is_known(request, &tag);
-    let mut answer = if is_known { HttpResponse::NotModified() } else { HttpResponse::Ok() };
-    answer.insert_header((CACHE_CONTROL, REVALIDATE)).insert_header((ETAG, tag));
+    let (mut answer, is_known) = tagged(request, &tag, REVALIDATE);
     if is_known {
         return answer.finish();
     }

@@ -11,7 +11,7 @@ use actix_web::http::header::{
     IF_NONE_MATCH, VARY,
 };
 use actix_web::web::Bytes;
-use actix_web::{HttpRequest, HttpResponse};
+use actix_web::{HttpRequest, HttpResponse, HttpResponseBuilder};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
@@ -134,9 +134,7 @@ impl Text {
 
     /// The text in a form that the client accepts, or 304 if the client has it.
     pub fn respond(&self, request: &HttpRequest, cache: HeaderValue) -> HttpResponse {
-        let is_known = is_known(request, &self.tag);
-        let mut answer = if is_known { HttpResponse::NotModified() } else { HttpResponse::Ok() };
-        answer.insert_header((CACHE_CONTROL, cache)).insert_header((ETAG, self.tag.as_str()));
+        let (mut answer, is_known) = tagged(request, &self.tag, cache);
         answer.insert_header((VARY, "accept-encoding"));
         for header in PAGE_HEADERS {
             answer.insert_header(header);
@@ -165,10 +163,14 @@ fn sent(request: &HttpRequest, name: HeaderName) -> impl Iterator<Item = &str> {
     values.flat_map(|value| value.split(',').map(str::trim))
 }
 
-/// Whether `If-None-Match` has the tag, or is `*`. Weak tags equal strong ones (RFC 9110, 13.1.2).
-pub fn is_known(request: &HttpRequest, tag: &str) -> bool {
+/// 304 if `If-None-Match` has the tag, or is `*`, else 200; and whether it is 304. Weak tags equal
+/// strong ones (RFC 9110, 13.1.2).
+pub fn tagged(request: &HttpRequest, tag: &str, cache: HeaderValue) -> (HttpResponseBuilder, bool) {
     let mut known = sent(request, IF_NONE_MATCH);
-    known.any(|known| known == "*" || opaque(known) == opaque(tag))
+    let is_known = known.any(|known| known == "*" || opaque(known) == opaque(tag));
+    let mut answer = if is_known { HttpResponse::NotModified() } else { HttpResponse::Ok() };
+    answer.insert_header((CACHE_CONTROL, cache)).insert_header((ETAG, tag));
+    (answer, is_known)
 }
 
 fn opaque(tag: &str) -> &str {

@@ -178,8 +178,7 @@ async fn run_each(
             Err(error) if is_of_all(&error) => return Ok((items, Some(error.to_string()))),
             Err(error) => (None, Some(error.to_string())),
         };
-        let after = done.as_ref().map(|(_, dead_letter)| dead_letter.state);
-        let done = done.map(|(outcome, _)| outcome);
+        let (done, after) = done.map(|(outcome, dead_letter)| (outcome, dead_letter.state)).unzip();
         items.push(BulkItemView { id: no.to_string(), done, state: after, refused });
     }
     Ok((items, None))
