@@ -9,6 +9,7 @@ use floodgate::actors::payment_timer::retaker::{Purchase, Repurchase};
 use floodgate::config::Tier;
 use floodgate::db::OrderReader;
 use floodgate::domain::{Order, OrderState, RequestId, RequestStatus, SaleChange, SkuChange};
+use floodgate::messages::BuyAnswer;
 
 use super::gates_failing::{Failing, OFFER, undecided};
 use crate::support::faulty_ledger::Fault;

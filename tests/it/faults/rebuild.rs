@@ -22,7 +22,9 @@ use crate::support::crowd::send_until;
 use crate::support::dead_letter_collectors::DeadLetterFixture;
 use crate::support::defective_ledger::{DefectiveLedger, LedgerDefect};
 use crate::support::faulty_ledger::{Fault, FaultyLedger};
-use crate::support::gate::{GateFixture, PATIENT, metric, purchases, retry_until_answered};
+use crate::support::gate::{
+    GateFixture, LONG_LEASE, PATIENT, metric, purchases, retry_until_answered,
+};
 use crate::support::harness::{
     Harness, ONE_PER_BUYER, Offer, START_MS, UNLIMITED, in_system, is_placed,
 };
@@ -106,7 +108,8 @@ fn a_load_that_the_ledger_did_not_let_finish_is_repeated() {
     in_system(async {
         let ledger =
             Arc::new(FaultyLedger::new(Arc::new(DefectiveLedger::new(LedgerDefect::None))));
-        let harness = Harness::start_on_redis(&fixture.settings(&PATIENT), ledger.clone()).await;
+        let settings = fixture.settings(&[&PATIENT[..], &LONG_LEASE].concat());
+        let harness = Harness::start_on_redis(&settings, ledger.clone()).await;
         harness.create(OFFER, START_MS - 1000).await;
         harness.set_phase(Phase::Open).await;
         let (stock, sku) = (harness.backends.stock.clone(), sku_of(&harness));

@@ -11,7 +11,7 @@ use floodgate::tier::Backends;
 
 use crate::support::defective_ledger::{DefectiveLedger, LedgerDefect};
 use crate::support::faulty_stock::{FaultyStock, StockFault};
-use crate::support::gate::{GateFixture, PATIENT};
+use crate::support::gate::{GateFixture, LONG_LEASE, PATIENT};
 use crate::support::harness::{Harness, ONE_PER_BUYER, START_MS, in_system, is_placed};
 use crate::support::offers;
 use crate::support::wait::until;
@@ -41,7 +41,7 @@ fn sale_draft(id: &str, skus: &[&str]) -> SaleDraft {
 #[test]
 fn one_sku_that_is_loaded_or_damaged_holds_up_no_other() {
     let fixture = GateFixture::new();
-    let settings = fixture.settings(&PATIENT);
+    let settings = fixture.settings(&[&PATIENT[..], &LONG_LEASE].concat());
     in_system(async {
         let ledger = Arc::new(DefectiveLedger::new(LedgerDefect::None));
         let clock: SharedClock = Arc::new(ManualClock::new(START_MS));

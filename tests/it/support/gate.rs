@@ -48,6 +48,9 @@ pub const PATIENT: [(&str, &str); 3] = [
     ("redis.command_timeout_ms", "10000"),
 ];
 
+/// A lease that a busy machine renews in time, for tests of one process that loads buckets.
+pub const LONG_LEASE: [(&str, &str); 1] = [("maintenance.lease_ttl_ms", "20000")];
+
 /// The stores of one installation. They outlive its Floodgate processes.
 pub struct GateFixture {
     folder: TempDir,
