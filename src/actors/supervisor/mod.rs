@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use actix::{ActorFutureExt, Addr, AsyncContext, Context, fut};
 use actix_rt::ArbiterHandle;
 use async_trait::async_trait;
+use futures_util::FutureExt;
 use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 use tokio_util::task::TaskTracker;
@@ -82,10 +83,7 @@ trait Publication: Send + Sync {
     /// Withdraws the address of an actor that has ended.
     fn withdraw(&self);
 
-    /// Whether the child is to end, because the last clone of its address is dropped.
-    fn is_abandoned(&self) -> bool;
-
-    /// Returns when [`Self::is_abandoned`] is true.
+    /// Returns once the child is to end, because the last clone of its address is dropped.
     async fn abandoned(&self);
 }
 
@@ -98,10 +96,6 @@ impl<A: Supervised> Publication for (ChildSpec<A>, watch::Sender<Option<Addr<A>>
 
     fn withdraw(&self) {
         self.1.send_replace(None);
-    }
-
-    fn is_abandoned(&self) -> bool {
-        self.0.ends_with_last_address && self.1.is_closed()
     }
 
     async fn abandoned(&self) {
@@ -199,7 +193,7 @@ impl Supervisor {
     ) {
         let mut spent = VecDeque::new();
         let mut backoff = self.new_backoff();
-        while !publication.is_abandoned() {
+        while publication.abandoned().now_or_never().is_none() {
             let (progress, running) = (Arc::clone(&child.progress), self.running.token());
             let (incarnation, exit) = Incarnation::new(progress, fault_injector, running);
             let (watched, unwatched) = oneshot::channel::<()>();

@@ -127,16 +127,12 @@ pub fn step_later<A: Supervised>(
 
 /// Runs `work` concurrently with the mailbox, then `then` as a step of the actor; a panic in either
 /// terminates this actor only. Work that neither ends nor has a call answered is a stall.
-pub fn spawn_step<A, F, T>(
+pub fn spawn_step<A: Supervised, T: 'static>(
     actor: &mut A,
     ctx: &mut Context<A>,
-    work: F,
+    work: impl Future<Output = T> + 'static,
     then: impl FnOnce(&mut A, &mut Context<A>, T) + 'static,
-) where
-    A: Supervised,
-    F: Future<Output = T> + 'static,
-    T: 'static,
-{
+) {
     let guard = actor.incarnation().progress.begin();
     spawn_wait(actor, ctx, guard.observe(work), move |actor, ctx, done| {
         drop(guard);
@@ -145,16 +141,12 @@ pub fn spawn_step<A, F, T>(
 }
 
 /// Like [`spawn_step`], for waiting on another actor: the wait is never a stall of this actor.
-pub fn spawn_wait<A, F, T>(
+pub fn spawn_wait<A: Supervised, T: 'static>(
     actor: &mut A,
     ctx: &mut Context<A>,
-    work: F,
+    work: impl Future<Output = T> + 'static,
     then: impl FnOnce(&mut A, &mut Context<A>, T) + 'static,
-) where
-    A: Supervised,
-    F: Future<Output = T> + 'static,
-    T: 'static,
-{
+) {
     // Boxed: panic guard and mailbox are compiled for each actor, and not for each step.
     let work: LocalBoxFuture<'static, Step<A>> = Box::pin(async move {
         let value = work.await;
@@ -209,10 +201,7 @@ impl LastError {
 }
 
 /// Sends [`Quiet`] to one actor and waits until the actor is quiet or has exited.
-pub(in crate::actors) async fn quiet_one<A>(address: &Address<A>)
-where
-    A: Supervised + Handler<Quiet>,
-{
+pub(in crate::actors) async fn quiet_one<A: Supervised + Handler<Quiet>>(address: &Address<A>) {
     let Some(actor) = address.get() else { return };
     let (done, idle) = oneshot::channel();
     if actor.try_send(Quiet { done }).is_ok() {
