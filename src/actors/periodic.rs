@@ -10,11 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::{Actor, AsyncContext, Context, Handler};
-use tokio::sync::oneshot;
 
 use crate::actors::supervisor::supervised::{Incarnation, LastError, Supervised, spawn_step, step};
 use crate::domain::BucketKey;
-use crate::messages::{Quiet, RunNow, reply};
+use crate::messages::{Quiet, RunNow};
 use crate::services::catalog::Catalog;
 
 /// Passes per pass that includes the sales closed for long.
@@ -55,8 +54,6 @@ pub struct Periodic<T: Task> {
     /// Asked to run while it could not begin.
     runs_again: bool,
     last_error: LastError,
-    quiet: Vec<oneshot::Sender<()>>,
-    is_quiet: bool,
 }
 
 impl<T: Task> Periodic<T> {
@@ -70,13 +67,11 @@ impl<T: Task> Periodic<T> {
             num_runs: 0,
             runs_again: false,
             last_error: LastError::default(),
-            quiet: Vec::new(),
-            is_quiet: false,
         }
     }
 
     fn begin_run(&mut self, ctx: &mut Context<Self>) {
-        if self.is_quiet || !T::can_begin(&self.state, self.num_runs) {
+        if self.incarnation.is_quiet() || !T::can_begin(&self.state, self.num_runs) {
             return;
         }
         let is_alone = self.num_runs == 0;
@@ -98,12 +93,12 @@ impl<T: Task> Periodic<T> {
     }
 
     fn release_if_quiet(&mut self, ctx: &mut Context<Self>) {
-        if !self.is_quiet || self.num_runs > 0 {
+        if !self.incarnation.is_quiet() || self.num_runs > 0 {
             return;
         }
         let task = Arc::clone(&self.task);
         spawn_step(self, ctx, async move { task.release().await }, |actor, _, ()| {
-            actor.quiet.drain(..).for_each(|done| reply(done, ()));
+            actor.incarnation.report_quiet();
         });
     }
 }
@@ -127,11 +122,8 @@ impl<T: Task> Handler<RunNow> for Periodic<T> {
 
     fn handle(&mut self, _: RunNow, ctx: &mut Self::Context) {
         step(self, ctx, |actor, ctx| {
-            if T::can_begin(&actor.state, actor.num_runs) {
-                actor.begin_run(ctx);
-            } else {
-                actor.runs_again = true;
-            }
+            actor.runs_again |= !T::can_begin(&actor.state, actor.num_runs);
+            actor.begin_run(ctx);
         });
     }
 }
@@ -141,8 +133,7 @@ impl<T: Task> Handler<Quiet> for Periodic<T> {
 
     fn handle(&mut self, quiet: Quiet, ctx: &mut Self::Context) {
         step(self, ctx, |actor, ctx| {
-            actor.is_quiet = true;
-            actor.quiet.push(quiet.done);
+            actor.incarnation.quiet(quiet);
             actor.release_if_quiet(ctx);
         });
     }

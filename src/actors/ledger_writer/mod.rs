@@ -92,19 +92,11 @@ pub struct LedgerWriter {
     is_writing: bool,
     /// Batches whose results are being written to the stock.
     num_results: usize,
-    quiet: Vec<oneshot::Sender<()>>,
 }
 
 impl LedgerWriter {
     pub fn new(incarnation: Incarnation, deps: Arc<WriterDeps>) -> Self {
-        Self {
-            incarnation,
-            deps,
-            queue: VecDeque::new(),
-            is_writing: false,
-            num_results: 0,
-            quiet: Vec::new(),
-        }
+        Self { incarnation, deps, queue: VecDeque::new(), is_writing: false, num_results: 0 }
     }
 
     /// Starts to write the next batch, unless one is being written.
@@ -183,7 +175,7 @@ impl LedgerWriter {
 
     fn report_if_idle(&mut self) {
         if !self.is_writing && self.queue.is_empty() && self.num_results == 0 {
-            self.quiet.drain(..).for_each(|done| reply(done, ()));
+            self.incarnation.report_quiet();
         }
     }
 
@@ -234,7 +226,7 @@ impl Handler<Quiet> for LedgerWriter {
 
     fn handle(&mut self, quiet: Quiet, ctx: &mut Self::Context) {
         step(self, ctx, |writer, ctx| {
-            writer.quiet.push(quiet.done);
+            writer.incarnation.quiet(quiet);
             writer.write(ctx);
         });
     }

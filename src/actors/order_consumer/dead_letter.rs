@@ -55,7 +55,7 @@ impl OrderConsumer {
                 consumer.publish_channel = Some(channel);
                 consumer.subscription.publish_backoff = consumer.deps.reconnect;
                 consumer.publish_dead_letters(ctx);
-            } else if !consumer.is_quiet {
+            } else if !consumer.incarnation.is_quiet() {
                 let wait = consumer.subscription.publish_backoff.next_wait(fastrand::f64());
                 consumer.retry_later(ctx, Operation::Publish, wait, Self::publish_dead_letters);
             }

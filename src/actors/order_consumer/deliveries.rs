@@ -27,7 +27,7 @@ const SUSPECT_AFTER: u32 = 3;
 impl OrderConsumer {
     /// Subscribes, with backoff until it succeeds.
     pub(super) fn subscribe(&mut self, ctx: &mut Context<Self>) {
-        if self.is_quiet {
+        if self.incarnation.is_quiet() {
             return;
         }
         self.is_reading = true;
@@ -74,7 +74,7 @@ impl OrderConsumer {
             (inbox, deliveries)
         };
         spawn_step(self, ctx, work, |consumer, ctx, (inbox, deliveries)| match deliveries {
-            _ if consumer.is_quiet => {
+            _ if consumer.incarnation.is_quiet() => {
                 // The deliveries just read return to the queue when the subscription is closed.
                 consumer.is_reading = false;
                 consumer.closing_subscription = Some(inbox);
@@ -160,7 +160,7 @@ impl OrderConsumer {
     /// Refreshes the catalog for the deliveries that wait for it, one refresh at a time.
     fn refresh_catalog(&mut self, ctx: &mut Context<Self>) {
         let subscription = &mut self.subscription;
-        let is_needed = !subscription.awaiting_catalog.is_empty() && !self.is_quiet;
+        let is_needed = !subscription.awaiting_catalog.is_empty() && !self.incarnation.is_quiet();
         if subscription.is_running(Operation::Refresh) || !is_needed {
             return;
         }

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use actix::{Actor, AsyncContext, Context, Handler};
 use futures_util::future::BoxFuture;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 
 use crate::actors::ledger_writer::LedgerWriterHandle;
 use crate::actors::supervisor::supervised::{
@@ -33,8 +33,8 @@ use crate::broker::{
 use crate::config::ConsumerSettings;
 use crate::db::Ledger;
 use crate::domain::OrderIntent;
+use crate::messages::Quiet;
 use crate::messages::envelope::EnvelopeReader;
-use crate::messages::{Quiet, reply};
 use crate::observe::metrics::Metrics;
 use crate::runtime::backoff::Backoff;
 use crate::runtime::breaker::Breaker;
@@ -111,8 +111,6 @@ pub struct OrderConsumer {
     committed_intent: Option<OrderIntent>,
     /// Whether the last watermark could not be written.
     watermark_failed: bool,
-    quiet: Vec<oneshot::Sender<()>>,
-    is_quiet: bool,
 }
 
 /// An asynchronous operation of a subscription, or the wait before its retry. At most one of each
@@ -189,8 +187,6 @@ impl OrderConsumer {
             publish_channel: None,
             committed_intent: None,
             watermark_failed: false,
-            quiet: Vec::new(),
-            is_quiet: false,
         }
     }
 
@@ -235,7 +231,7 @@ impl OrderConsumer {
         self.subscription.running.insert(operation);
         let then = self.scoped(move |consumer, ctx, ()| {
             consumer.subscription.running.remove(&operation);
-            if !consumer.is_quiet {
+            if !consumer.incarnation.is_quiet() {
                 retry(consumer, ctx);
             }
         });
@@ -249,9 +245,9 @@ impl OrderConsumer {
         let has_work = subscription.num_submissions > 0
             || subscription.is_running(Operation::Acknowledge)
             || subscription.is_running(Operation::Publish);
-        if self.is_quiet && !self.is_reading && !has_work {
+        if self.incarnation.is_quiet() && !self.is_reading && !has_work {
             self.closing_subscription = None;
-            self.quiet.drain(..).for_each(|done| reply(done, ()));
+            self.incarnation.report_quiet();
         }
     }
 }
@@ -274,8 +270,7 @@ impl Handler<Quiet> for OrderConsumer {
 
     fn handle(&mut self, quiet: Quiet, ctx: &mut Self::Context) {
         step(self, ctx, |consumer, _| {
-            consumer.is_quiet = true;
-            consumer.quiet.push(quiet.done);
+            consumer.incarnation.quiet(quiet);
             consumer.report_if_idle();
         });
     }

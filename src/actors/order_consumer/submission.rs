@@ -261,7 +261,7 @@ impl OrderConsumer {
 
     /// Schedules the next round of retries, unless one is scheduled or in flight.
     fn schedule_retry(&mut self, ctx: &mut Context<Self>) {
-        if self.subscription.is_running(Operation::Retry) || self.is_quiet {
+        if self.subscription.is_running(Operation::Retry) || self.incarnation.is_quiet() {
             return;
         }
         let Some(wait) = self.subscription.retries.next_wait(fastrand::f64()) else { return };

@@ -20,7 +20,7 @@ use std::time::Duration;
 use actix::{Actor, Context, Handler};
 use actix_rt::ArbiterHandle;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 
 use crate::actors::supervisor::supervised::{
     Address, Incarnation, spawn_step, spawn_wait, step, step_later, supervised,
@@ -29,7 +29,7 @@ use crate::actors::supervisor::{ChildSpec, Supervisor};
 use crate::broker::Publisher;
 use crate::config::RelaySettings;
 use crate::domain::BucketKey;
-use crate::messages::{Quiet, reply};
+use crate::messages::Quiet;
 use crate::observe::metrics::Metrics;
 use crate::outbox::Outbox;
 use crate::runtime::backoff::Backoff;
@@ -130,8 +130,6 @@ impl RelayDeps {
                     deps: deps.clone(),
                     names: names.clone(),
                     quieted: Arc::default(),
-                    quiet: Vec::new(),
-                    is_quiet: false,
                     has_given_back: false,
                 }),
             })
@@ -147,8 +145,6 @@ pub struct OutboxRelay {
     names: WorkerNames,
     /// Ends the wait between two rounds.
     quieted: Arc<Notify>,
-    quiet: Vec<oneshot::Sender<()>>,
-    is_quiet: bool,
     /// Whether the claimed entries were given back; final.
     has_given_back: bool,
 }
@@ -156,7 +152,7 @@ pub struct OutboxRelay {
 impl OutboxRelay {
     /// Starts the next round, or gives the entries back when the worker is quiet.
     fn start_round(&mut self, ctx: &mut Context<Self>, mut worker: Box<RelayWorker>) {
-        if self.is_quiet {
+        if self.incarnation.is_quiet() {
             let work = async move { worker.give_back().await };
             spawn_step(self, ctx, work, |actor, _, ()| {
                 actor.has_given_back = true;
@@ -182,13 +178,13 @@ impl OutboxRelay {
 
     fn report_if_given_back(&mut self) {
         if self.has_given_back {
-            self.quiet.drain(..).for_each(|done| reply(done, ()));
+            self.incarnation.report_quiet();
         }
     }
 
     /// Renews the heartbeat independently of the rounds: a round may wait long for the broker.
     fn renew_heartbeat(&mut self, ctx: &mut Context<Self>) {
-        if self.is_quiet {
+        if self.incarnation.is_quiet() {
             return;
         }
         let (outbox, ttl) = (Arc::clone(&self.deps.outbox), self.deps.heartbeat_ttl());
@@ -224,8 +220,7 @@ impl Handler<Quiet> for OutboxRelay {
     /// Finishes the round, gives the claimed entries back, and replies.
     fn handle(&mut self, quiet: Quiet, ctx: &mut Self::Context) {
         step(self, ctx, |actor, _| {
-            actor.quiet.push(quiet.done);
-            actor.is_quiet = true;
+            actor.incarnation.quiet(quiet);
             actor.quieted.notify_one();
             actor.report_if_given_back();
         });

@@ -18,7 +18,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use actix::{Actor, AsyncContext, Context, Handler};
-use tokio::sync::oneshot;
 
 use crate::actors::ledger_writer::LedgerWriterHandle;
 use crate::actors::outbox_relay::RelayHandle;
@@ -106,8 +105,6 @@ pub struct StockGate {
     last_error: LastError,
     /// When it last logged that the outbox is full.
     full_logged_at: Option<Instant>,
-    quiet: Vec<oneshot::Sender<()>>,
-    is_quiet: bool,
 }
 
 impl StockGate {
@@ -121,8 +118,6 @@ impl StockGate {
             in_progress: InProgress::default(),
             last_error: LastError::default(),
             full_logged_at: None,
-            quiet: Vec::new(),
-            is_quiet: false,
         }
     }
 
@@ -287,8 +282,8 @@ impl StockGate {
             && !self.in_progress.deciding
             && !self.in_progress.transferring
             && self.submitting.is_empty();
-        if self.is_quiet && is_idle {
-            self.quiet.drain(..).for_each(|done| reply(done, ()));
+        if self.incarnation.is_quiet() && is_idle {
+            self.incarnation.report_quiet();
         }
     }
 }
@@ -343,7 +338,7 @@ impl Handler<Reserve> for StockGate {
         step(self, ctx, |gate, ctx| {
             // While the stock fails, one batch retries it; new requests are rejected at once.
             let is_retrying = gate.in_progress.deciding && gate.last_error.is_some();
-            if gate.is_quiet || is_retrying {
+            if gate.incarnation.is_quiet() || is_retrying {
                 answer(purchase, BuyAnswer::Busy);
                 return;
             }
@@ -361,8 +356,7 @@ impl Handler<Quiet> for StockGate {
 
     fn handle(&mut self, quiet: Quiet, ctx: &mut Self::Context) {
         step(self, ctx, |gate, _| {
-            gate.is_quiet = true;
-            gate.quiet.push(quiet.done);
+            gate.incarnation.quiet(quiet);
             gate.report_if_idle();
         });
     }

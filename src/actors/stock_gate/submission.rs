@@ -142,7 +142,7 @@ impl StockGate {
     ///
     /// `i64::MAX` is the first pass of a gate, which also finishes transfers to its bucket.
     pub(super) fn resubmit_unsettled(&mut self, ctx: &mut Context<Self>, placed_before_ms: i64) {
-        if self.in_progress.resubmitting || self.is_quiet || self.is_dormant() {
+        if self.in_progress.resubmitting || self.incarnation.is_quiet() || self.is_dormant() {
             return;
         }
         // A gate that is submitting leaves the intents of others to an idle gate of the bucket; for

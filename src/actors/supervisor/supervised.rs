@@ -18,7 +18,7 @@ use futures_util::future::LocalBoxFuture;
 use tokio::sync::{oneshot, watch};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use crate::messages::Quiet;
+use crate::messages::{Quiet, reply};
 use crate::runtime::fault_injection::{FaultInjector, FaultPoint, panic_if_chosen};
 use crate::runtime::progress::Progress;
 
@@ -44,6 +44,9 @@ pub struct Incarnation {
     progress: Arc<Progress>,
     fault_injector: FaultInjector,
     exit: Option<oneshot::Sender<ExitReason>>,
+    is_quiet: bool,
+    /// Told once the actor is quiet and idle.
+    quiet_waiters: Vec<oneshot::Sender<()>>,
     /// Dropped with the actor.
     _running: TaskTrackerToken,
 }
@@ -56,7 +59,31 @@ impl Incarnation {
         running: TaskTrackerToken,
     ) -> (Self, oneshot::Receiver<ExitReason>) {
         let (exit, receiver) = oneshot::channel();
-        (Self { progress, fault_injector, exit: Some(exit), _running: running }, receiver)
+        let incarnation = Self {
+            progress,
+            fault_injector,
+            exit: Some(exit),
+            is_quiet: false,
+            quiet_waiters: Vec::new(),
+            _running: running,
+        };
+        (incarnation, receiver)
+    }
+
+    /// Begins to be quiet: from now on the actor accepts no new work. The sender of the message is
+    /// answered by [`Self::report_quiet`].
+    pub(in crate::actors) fn quiet(&mut self, quiet: Quiet) {
+        self.is_quiet = true;
+        self.quiet_waiters.push(quiet.done);
+    }
+
+    pub(in crate::actors) fn is_quiet(&self) -> bool {
+        self.is_quiet
+    }
+
+    /// Answers those who have sent [`Quiet`]: no work is in flight.
+    pub(in crate::actors) fn report_quiet(&mut self) {
+        self.quiet_waiters.drain(..).for_each(|done| reply(done, ()));
     }
 
     /// Reports the exit reason; calls after the first one have no effect.
