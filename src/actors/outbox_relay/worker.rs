@@ -48,7 +48,7 @@ impl RelayWorker {
         Self {
             plan: RelayPlan::new(
                 deps.settings.clone(),
-                names.index(),
+                names.index,
                 (Arc::clone(&deps.installation), deps.queues),
                 deps.backoff,
                 !names.predecessors().is_empty(),

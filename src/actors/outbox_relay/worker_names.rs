@@ -13,7 +13,8 @@ const PREDECESSORS_MAX: u64 = 16;
 pub struct WorkerNames {
     /// `process/index`.
     prefix: Arc<str>,
-    index: usize,
+    /// The index of the worker among those of its process.
+    pub(super) index: usize,
     /// Numbers of the first name whose entries were not taken over yet, and of the current one.
     numbers: Arc<Mutex<(u64, u64)>>,
 }
@@ -22,11 +23,6 @@ impl WorkerNames {
     pub fn new(process: &str, index: usize) -> Self {
         let prefix = format!("{process}/{index}").into();
         Self { prefix, index, numbers: Arc::new(Mutex::new((1, 0))) }
-    }
-
-    /// The index of the worker among those of its process.
-    pub(super) fn index(&self) -> usize {
-        self.index
     }
 
     fn name(&self, number: u64) -> String {

@@ -40,18 +40,13 @@ pub struct GateDirectory {
 }
 
 impl GateDirectory {
-    fn gate(&self, sku: SkuNo, bucket: BucketNo) -> Option<GateAddress> {
+    pub(super) fn gate(&self, sku: SkuNo, bucket: BucketNo) -> Option<GateAddress> {
         self.gates.load().get(&sku)?.get(usize::from(bucket.0)).cloned()
     }
 
     /// Whether the SKU has gates in this process.
     pub(crate) fn has(&self, sku: SkuNo) -> bool {
         self.gates.load().contains_key(&sku)
-    }
-
-    /// The gates of one SKU, in bucket order.
-    pub(super) fn of_sku(&self, sku: SkuNo) -> Option<Arc<[GateAddress]>> {
-        self.gates.load().get(&sku).cloned()
     }
 
     pub(crate) fn all(&self) -> Vec<GateAddress> {

@@ -7,7 +7,6 @@ use std::time::Duration;
 use actix::Context;
 
 use super::{Dispatch, StockGate, answer};
-use crate::actors::ledger_writer::LedgerWriterHandle;
 use crate::actors::supervisor::supervised::{spawn_step, spawn_wait, step_later};
 use crate::domain::{Counting, OrderIntent, PlaceOutcome, RequestId, RequestStatus};
 use crate::messages::{BuyAnswer, Reserve, WriteResult};
@@ -28,15 +27,13 @@ pub(super) struct Waiter {
 
 impl StockGate {
     /// Submits accepted intents to the ledger writer, in chunks that fit one transaction, so that
-    /// an unknown outcome delays its own chunk only. Does nothing with an outbox.
+    /// an unknown outcome delays its own chunk only.
     pub(super) fn submit(&mut self, ctx: &mut Context<Self>, intents: Vec<OrderIntent>) {
-        let Dispatch::LedgerWriter(ledger_writer) = self.deps.dispatch.clone() else { return };
         for intent in &intents {
             self.submitting.entry(intent.request).or_default();
         }
         for chunk in intents.chunks(self.deps.settings.batch_max) {
-            let backoff = self.deps.backoff();
-            self.place(ctx, ledger_writer.clone(), chunk.to_vec(), backoff);
+            self.place(ctx, chunk.to_vec(), self.deps.backoff());
         }
     }
 
@@ -52,19 +49,19 @@ impl StockGate {
     }
 
     /// Submits, and resubmits while an outcome is unknown: to release the units of an unknown
-    /// outcome could sell them twice.
+    /// outcome could sell them twice. With an outbox there is nothing to submit.
     fn place(
         &mut self,
         ctx: &mut Context<Self>,
-        ledger_writer: LedgerWriterHandle,
         intents: Vec<OrderIntent>,
         mut backoff: Backoff,
     ) {
+        let Dispatch::LedgerWriter(ledger_writer) = self.deps.dispatch.clone() else { return };
         let work = async move {
             let written = ledger_writer.place_and_settle(intents.clone()).await;
-            (ledger_writer, intents, written)
+            (intents, written)
         };
-        spawn_wait(self, ctx, work, move |gate, ctx, (ledger_writer, intents, written)| {
+        spawn_wait(self, ctx, work, move |gate, ctx, (intents, written)| {
             let mut unknown = Vec::new();
             for (intent, written) in intents.into_iter().zip(written) {
                 if written.as_ref().is_err_and(|error| !error.is_unwritten()) {
@@ -83,9 +80,7 @@ impl StockGate {
                 attempt = backoff.failures(),
                 "order outcome unknown, resubmitting with the same request ids"
             );
-            step_later(ctx, wait, move |gate: &mut Self, ctx| {
-                gate.place(ctx, ledger_writer, unknown, backoff);
-            });
+            step_later(ctx, wait, move |gate: &mut Self, ctx| gate.place(ctx, unknown, backoff));
         });
     }
 

@@ -161,12 +161,11 @@ async fn transfer(
 /// Borrows from each sibling once, the next higher bucket first, until there is enough. Returns the
 /// units received.
 async fn borrow_round(deps: &GateDeps, needed: u32) -> Result<u32, stock::Error> {
-    let Some(gates) = deps.directory.of_sku(deps.sku.no) else { return Ok(0) };
     let buckets = deps.sku.buckets;
     let mut total: u32 = 0;
     for distance in 1..buckets {
         let from = BucketNo((deps.bucket.0 + distance) % buckets);
-        let gate = gates.get(usize::from(from.0)).and_then(|gate| gate.address.get());
+        let gate = deps.directory.gate(deps.sku.no, from).and_then(|gate| gate.address.get());
         let Some(gate) = gate else { continue };
         let (reply, loan) = oneshot::channel();
         if gate.try_send(LendStock { to: deps.bucket, want: needed - total, reply }).is_err() {
