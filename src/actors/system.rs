@@ -30,7 +30,6 @@ use crate::lease::TaskLease;
 use crate::messages::RunNow;
 use crate::observe::metrics::Metrics;
 use crate::observe::series::{self, SampleHistory};
-use crate::runtime::backoff::Backoff;
 use crate::runtime::breaker::Breaker;
 use crate::runtime::clock::SharedClock;
 use crate::runtime::fault_injection::FaultInjector;
@@ -100,14 +99,11 @@ impl ActorSystem {
         );
         let engine = Arbiter::new().handle();
         let breaker = Breaker::new(Arc::clone(clock));
-        let consumer = &settings.consumer;
         let deps = Arc::new(WriterDeps {
             ledger: Arc::clone(&backends.ledger),
             stock: Arc::clone(&backends.stock),
             counting: backends.counting,
-            batch_max: consumer.batch_max,
-            attempts_max: consumer.attempts_max,
-            backoff: Backoff::new(consumer.retry_backoff_min_ms, consumer.retry_backoff_max_ms),
+            settings: settings.consumer.clone(),
             breaker: breaker.clone(),
             clock: Arc::clone(clock),
             metrics: Arc::clone(metrics),

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
+use crate::config::ConsumerSettings;
 use crate::db::conflict_resolution::place_each;
 use crate::db::{self, ErrorClass, Ledger};
 use crate::domain::{
@@ -38,26 +39,11 @@ pub struct WriterDeps {
     /// Where units are counted. Counted by the gates: a refusal of the ledger is recorded as the
     /// failure of an accepted request. Counted by the ledger: the refusal is the answer.
     pub counting: Counting,
-    /// Intents in one transaction.
-    pub batch_max: usize,
-    /// Attempts at one batch.
-    pub attempts_max: u32,
-    /// Waits between attempts.
-    pub backoff: Backoff,
+    pub settings: ConsumerSettings,
     /// Opened when the ledger fails.
     pub breaker: Breaker,
     pub clock: SharedClock,
     pub metrics: Arc<Metrics>,
-}
-
-/// Why the ledger writer must exit.
-#[derive(Debug, thiserror::Error)]
-pub enum WriterFailure {
-    #[error("results cannot be entered in the stock")]
-    Stock(#[from] stock::Error),
-    /// Another process writes the ledger now.
-    #[error(transparent)]
-    Fenced(db::Error),
 }
 
 /// Writes a batch, and returns one result per intent, in order. A refusal of an intent that a gate
@@ -65,14 +51,15 @@ pub enum WriterFailure {
 /// being retried, because the sender resubmits.
 ///
 /// # Errors
-/// The ledger writer must exit; every intent may have been written.
+/// Another process writes the ledger now: the ledger writer must exit. Every intent may have been
+/// written.
 pub async fn write_batch(
     deps: &WriterDeps,
     intents: &[OrderIntent],
     is_exclusive: bool,
-) -> Result<Vec<WriteResult>, WriterFailure> {
+) -> Result<Vec<WriteResult>, db::Error> {
     let mut written = Vec::with_capacity(intents.len());
-    for chunk in intents.chunks(deps.batch_max.max(1)) {
+    for chunk in intents.chunks(deps.settings.batch_max.max(1)) {
         written.extend(place_in_parts(deps, chunk, is_exclusive).await?);
     }
     let is_placed = |written: &&WriteResult| matches!(written, Ok(PlaceOutcome::Placed(_)));
@@ -89,14 +76,14 @@ pub async fn write_results(
     deps: &WriterDeps,
     intents: &[OrderIntent],
     written: &[WriteResult],
-) -> Result<(), WriterFailure> {
+) -> Result<(), stock::Error> {
     // Crash here [committed_not_settled]: the orders and refusals are in the ledger, and unsettled
     // in the stock; the next submission of the intents, or the reconciler, settles them.
     let settled = settle_orders(deps, intents, written).await;
     let refused = refusals(deps, intents, written);
     for result in [settled, release(deps, &refused).await] {
         match result {
-            Err(error @ stock::Error::HalfWritten { .. }) => return Err(error.into()),
+            Err(error @ stock::Error::HalfWritten { .. }) => return Err(error),
             Err(error) => {
                 deps.metrics.stock_error(&error);
                 tracing::warn!(
@@ -120,7 +107,7 @@ async fn place_in_parts(
     deps: &WriterDeps,
     intents: &[OrderIntent],
     is_exclusive: bool,
-) -> Result<Vec<WriteResult>, WriterFailure> {
+) -> Result<Vec<WriteResult>, db::Error> {
     let mut written = place_with_retries(deps, intents, is_exclusive).await?;
     let rejected = NoOutcome::Ledger(ErrorClass::Bug);
     let is_rejected =
@@ -150,12 +137,13 @@ async fn place_with_retries(
     deps: &WriterDeps,
     intents: &[OrderIntent],
     is_exclusive: bool,
-) -> Result<Vec<WriteResult>, WriterFailure> {
+) -> Result<Vec<WriteResult>, db::Error> {
     let mut outcomes = vec![None; intents.len()];
-    let mut backoff = deps.backoff;
+    let settings = &deps.settings;
+    let mut backoff = Backoff::new(settings.retry_backoff_min_ms, settings.retry_backoff_max_ms);
     let mut last_error: Option<WriteError> = None;
     let mut num_placed = 0;
-    for attempt in 1..=deps.attempts_max.max(1) {
+    for attempt in 1..=settings.attempts_max.max(1) {
         let placed = place_watched(deps, intents, &mut outcomes).await;
         let before = num_placed;
         num_placed =
@@ -180,7 +168,7 @@ async fn place_with_retries(
             tracing::error!(attempt, intents, error = %text, ?class, "orders not written");
         }
         if matches!(error, db::Error::Fenced { .. }) {
-            return Err(WriterFailure::Fenced(error));
+            return Err(error);
         }
         // An unknown outcome stays unknown, whatever later attempts return.
         let unknown = NoOutcome::Ledger(ErrorClass::Unknown);

@@ -33,7 +33,7 @@ use crate::runtime::permits::Permits;
 const RESULTS_MAX: usize = 8;
 
 /// Submits intents to the ledger writer, and awaits their outcomes. Cheap to clone.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct LedgerWriterHandle {
     /// Bound the intents inside the ledger writer.
     pub permits: Permits,
@@ -165,10 +165,11 @@ impl LedgerWriter {
         let work = async move { write_results(&deps, &intents, &written).await };
         spawn_step(self, ctx, work, move |writer, ctx, result| {
             writer.num_results -= 1;
-            match result {
-                Ok(()) => answer(),
-                Err(error) => return end(writer, ctx, ExitReason::Failed(error.to_string())),
+            if result.is_err() {
+                let reason = "results cannot be entered in the stock".to_owned();
+                return end(writer, ctx, ExitReason::Failed(reason));
             }
+            answer();
             writer.report_if_idle();
         });
     }
@@ -192,7 +193,7 @@ impl LedgerWriter {
             }
             size += next.intents.len();
             let is_exclusive = next.is_exclusive;
-            if !batch.is_empty() && (is_exclusive || size > self.deps.batch_max) {
+            if !batch.is_empty() && (is_exclusive || size > self.deps.settings.batch_max) {
                 break;
             }
             batch.extend(self.queue.pop_front());
