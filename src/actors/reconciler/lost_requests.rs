@@ -5,8 +5,7 @@ use super::copies::RecentCopies;
 use crate::broker::{Message, PublishOutcome, Route};
 use crate::db;
 use crate::domain::{AuditVerdict, BucketKey, OrderIntent, Repair, RepairAction, RepairOutcome};
-use crate::messages::envelope;
-use crate::messages::envelope::MalformedEnvelope;
+use crate::messages::envelope::{self, MalformedEnvelope};
 use crate::redis::scripts::intent;
 
 /// Most requests that one pass looks up for this.
@@ -80,13 +79,10 @@ fn message(
 
 /// Records the ends of requests that were published again, each once. The next pass looks up again
 /// what has no end yet, or could not be recorded.
-pub(super) async fn record_ends(deps: &Reconciler, copies: &mut RecentCopies) {
-    if let Err(error) = try_record_ends(deps, copies).await {
-        tracing::warn!(%error, "ends of lost requests not recorded, retrying");
-    }
-}
-
-async fn try_record_ends(deps: &Reconciler, copies: &mut RecentCopies) -> Result<(), db::Error> {
+pub(super) async fn record_ends(
+    deps: &Reconciler,
+    copies: &mut RecentCopies,
+) -> Result<(), db::Error> {
     let now_ms = deps.clock.wall_ms();
     let intents = copies.unrecorded(LOOKUPS_MAX, now_ms);
     if intents.is_empty() {

@@ -41,8 +41,8 @@ pub(super) struct Pass {
 #[derive(Debug, Default)]
 struct BucketProgress {
     walk: BucketWalk,
-    /// The first obstacle of the present walk.
-    walk_blocked: Option<Blocked>,
+    /// Whether the present walk has met an obstacle.
+    is_walk_blocked: bool,
     /// The reported obstacle: the last one, until a conclusive walk has none.
     blocked: Option<Blocked>,
 }
@@ -125,7 +125,9 @@ impl Pass {
         if budget.republished > 0 {
             tracing::warn!(num = budget.republished, "lost requests published again");
         }
-        record_ends(deps, &mut self.copies).await;
+        if let Err(error) = record_ends(deps, &mut self.copies).await {
+            tracing::warn!(%error, "ends of lost requests not recorded, retrying");
+        }
         self.copies.prune(deps.clock.wall_ms());
     }
 }
@@ -150,7 +152,7 @@ impl BucketPass<'_> {
     async fn run(mut self, progress: &mut BucketProgress) {
         let (deps, before) = (self.deps, progress.blocked);
         if progress.walk.page() == 0 {
-            progress.walk_blocked = None;
+            progress.is_walk_blocked = false;
             self.begin(&mut progress.walk).await;
         }
         while !self.budget.is_spent() {
@@ -185,7 +187,7 @@ impl BucketPass<'_> {
             }
             let is_conclusive = page.next.is_none() && progress.walk.is_conclusive();
             progress.walk.advance(page.next, deps.clock.wall_ms(), deps.after_ms());
-            if is_conclusive && progress.walk_blocked.is_none() && self.obstacle.is_none() {
+            if is_conclusive && !progress.is_walk_blocked && self.obstacle.is_none() {
                 progress.blocked = None;
             }
             if page.next.is_none() {
@@ -193,7 +195,7 @@ impl BucketPass<'_> {
             }
         }
         let Some((reason, error)) = self.obstacle else { return };
-        progress.walk_blocked.get_or_insert(reason);
+        progress.is_walk_blocked = true;
         progress.blocked = Some(reason);
         if before != Some(reason) {
             let (sku, bucket, reason) = (self.bucket.sku, self.bucket.bucket, reason.name());

@@ -209,12 +209,6 @@ impl StockGate {
         self.decide_next(ctx);
     }
 
-    /// Admits a new request if it can be dispatched: always with an outbox, else while the breaker
-    /// is closed or as its probe.
-    fn try_admit(&self) -> bool {
-        matches!(self.deps.dispatch, Dispatch::Outbox(_)) || self.deps.breaker.try_admit()
-    }
-
     /// Retries a batch after an error of the stock, a few times, with the same request ids. A
     /// request that the stock accepted without an answer is in the outbox, where a relay finds it,
     /// or is found by [`Self::resubmit_unsettled`].
@@ -342,7 +336,10 @@ impl Handler<Reserve> for StockGate {
                 answer(purchase, BuyAnswer::Busy);
                 return;
             }
-            if !gate.try_admit() {
+            // A new request is admitted if it can be dispatched: always with an outbox, else while
+            // the breaker is closed or as its probe.
+            let has_outbox = matches!(gate.deps.dispatch, Dispatch::Outbox(_));
+            if !has_outbox && !gate.deps.breaker.try_admit() {
                 purchase.reservation.epoch = NO_OPENING;
             }
             gate.pending.push_back(purchase);

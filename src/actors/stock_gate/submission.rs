@@ -8,7 +8,7 @@ use actix::Context;
 
 use super::{Dispatch, StockGate, answer};
 use crate::actors::supervisor::supervised::{spawn_step, spawn_wait, step_later};
-use crate::domain::{Counting, OrderIntent, PlaceOutcome, RequestId, RequestStatus};
+use crate::domain::{Counting, OrderIntent, PlaceOutcome, RequestStatus};
 use crate::messages::{BuyAnswer, Reserve, WriteResult};
 use crate::runtime::backoff::Backoff;
 use crate::stock;
@@ -50,12 +50,7 @@ impl StockGate {
 
     /// Submits, and resubmits while an outcome is unknown: to release the units of an unknown
     /// outcome could sell them twice. With an outbox there is nothing to submit.
-    fn place(
-        &mut self,
-        ctx: &mut Context<Self>,
-        intents: Vec<OrderIntent>,
-        mut backoff: Backoff,
-    ) {
+    fn place(&mut self, ctx: &mut Context<Self>, intents: Vec<OrderIntent>, mut backoff: Backoff) {
         let Dispatch::LedgerWriter(ledger_writer) = self.deps.dispatch.clone() else { return };
         let work = async move {
             let written = ledger_writer.place_and_settle(intents.clone()).await;
@@ -67,7 +62,10 @@ impl StockGate {
                 if written.as_ref().is_err_and(|error| !error.is_unwritten()) {
                     unknown.push(intent);
                 } else {
-                    gate.answer_waiters(intent.request, &written);
+                    for waiter in gate.submitting.remove(&intent.request).unwrap_or_default() {
+                        let Waiter { purchase, replayed } = waiter;
+                        answer(purchase, answer_of(&written, gate.deps.counting, replayed));
+                    }
                 }
             }
             if unknown.is_empty() {
@@ -114,12 +112,6 @@ impl StockGate {
                 }
                 answer(purchase, BuyAnswer::Known { status: RequestStatus::Queued, replayed });
             }
-        }
-    }
-
-    fn answer_waiters(&mut self, request: RequestId, written: &WriteResult) {
-        for waiter in self.submitting.remove(&request).unwrap_or_default() {
-            answer(waiter.purchase, answer_of(written, self.deps.counting, waiter.replayed));
         }
     }
 

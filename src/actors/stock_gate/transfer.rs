@@ -52,8 +52,7 @@ impl StockGate {
         self.in_progress.transferring = true;
         let quantities = self.starved.iter().map(|purchase| purchase.reservation.quantity);
         let largest = quantities.clone().max().unwrap_or(1);
-        let sum = quantities.map(u64::from).sum::<u64>();
-        let needed = u32::try_from(sum).unwrap_or(u32::MAX);
+        let needed = quantities.fold(0, u32::saturating_add);
         let deps = self.deps.clone();
         let num_fruitless = self.in_progress.fruitless;
         let work = async move {
