@@ -60,24 +60,11 @@ pub struct ComponentDown {
     pub last_exit: String,
 }
 
-impl<A: Supervised> ChildSpec<A> {
-    /// Starts an actor, which ends when `unwatched` does.
-    fn start(&self, incarnation: Incarnation, unwatched: oneshot::Receiver<()>) -> Addr<A> {
-        let (factory, mailbox) = (Arc::clone(&self.factory), self.mailbox);
-        A::start_in_arbiter(&self.arbiter, move |ctx: &mut Context<A>| {
-            ctx.set_mailbox_capacity(mailbox);
-            let unwatched = fut::wrap_future::<_, A>(unwatched);
-            ctx.spawn(unwatched.map(|_, actor, ctx| end(actor, ctx, ExitReason::Stopped)));
-            factory(incarnation)
-        })
-    }
-}
-
 /// Where the address of a child is published, whatever the type of its actor: monitor tasks are
 /// compiled once.
 #[async_trait]
 trait Publication: Send + Sync {
-    /// Starts an actor and publishes its address.
+    /// Starts an actor, which ends when `unwatched` does, and publishes its address.
     fn start(&self, incarnation: Incarnation, unwatched: oneshot::Receiver<()>);
 
     /// Withdraws the address of an actor that has ended.
@@ -91,7 +78,14 @@ trait Publication: Send + Sync {
 impl<A: Supervised> Publication for (ChildSpec<A>, watch::Sender<Option<Addr<A>>>) {
     fn start(&self, incarnation: Incarnation, unwatched: oneshot::Receiver<()>) {
         let (spec, address) = self;
-        address.send_replace(Some(spec.start(incarnation, unwatched)));
+        let (factory, mailbox) = (Arc::clone(&spec.factory), spec.mailbox);
+        let actor = A::start_in_arbiter(&spec.arbiter, move |ctx: &mut Context<A>| {
+            ctx.set_mailbox_capacity(mailbox);
+            let unwatched = fut::wrap_future::<_, A>(unwatched);
+            ctx.spawn(unwatched.map(|_, actor, ctx| end(actor, ctx, ExitReason::Stopped)));
+            factory(incarnation)
+        });
+        address.send_replace(Some(actor));
     }
 
     fn withdraw(&self) {
