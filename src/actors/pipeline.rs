@@ -1,86 +1,82 @@
 //! The actors between gates and ledger in tier `pipeline`: the actors of each role, and the order
-//! of their shutdown.
+//! in which they are quieted.
 
 use std::sync::Arc;
 
+use actix::Handler;
 use actix_rt::{Arbiter, ArbiterHandle};
-use futures_util::future::{BoxFuture, join_all};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 
 use super::event_publisher::{self, EventPublisher};
 use super::orphan_rescuer::OrphanRescuer;
 use super::outbox_relay::{OutboxRelay, RelayDeps};
-use super::periodic::{Periodic, Task};
+use super::periodic::Task;
 use super::reconciler::{self, Reconciler};
 use super::system::{ActorSystem, fault_injector};
 use crate::actors::dead_letter_collector::{CollectorDeps, DeadLetterCollector};
 use crate::actors::order_consumer::{CatalogSync, ConsumerDeps, OrderConsumer};
-use crate::actors::supervisor::supervised::{Address, quiet_one};
+use crate::actors::supervisor::supervised::{Address, Supervised, quiet_one};
+use crate::messages::Quiet;
 use crate::runtime::backoff::Backoff;
 use crate::runtime::unique_name;
 use crate::services::order_feed::OrderFeed;
 use crate::tier::Pipeline;
 
-/// Quiets one actor.
-pub(super) type QuietOne = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
+/// Quiets one actor, once it is polled.
+pub(super) type Quieting = BoxFuture<'static, ()>;
 
-/// The running pipeline actors.
-pub(super) struct PipelineActors {
-    relays: Vec<Address<OutboxRelay>>,
-    consumers: Vec<Address<OrderConsumer>>,
-    rescuer: Option<Address<Periodic<OrphanRescuer>>>,
+/// Starts the actors of the configured role. Returns what quiets them, stage by stage: the rescuer
+/// stops; then the relays finish their round and give their entries back; then the consumers finish
+/// the deliveries in flight, and the broker delivers the others elsewhere.
+pub(super) fn start(
+    system: &ActorSystem,
+    pipeline: &Pipeline,
+    refresh: &CatalogSync,
+) -> [Vec<Quieting>; 3] {
+    let role = system.settings.role;
+    // A thread of their own: publishing must not delay the gates.
+    let needs_thread = role.relays() || role.maintains();
+    let arbiter = if needs_thread { Arbiter::new().handle() } else { Arbiter::current() };
+    let relays = if role.relays() { start_relays(system, pipeline, &arbiter) } else { Vec::new() };
+    let queues = if role.consumes() { 0..system.settings.amqp.queues } else { 0..0 };
+    let start = |queue| start_consumer(system, pipeline, refresh, queue);
+    let consumers = quieting(queues.map(start));
+    let every_ms = system.settings.maintenance.rescue_every_ms;
+    let rescuer = role.maintains().then(|| {
+        start_dead_letter_collector(system, pipeline, &arbiter);
+        let rescuer = OrphanRescuer {
+            outbox: Arc::clone(&pipeline.outbox),
+            catalog: Arc::clone(&system.catalog),
+            clock: Arc::clone(&system.clock),
+            metrics: Arc::clone(&system.metrics),
+        };
+        system.start_periodic("orphan_rescuer", &arbiter, every_ms, rescuer)
+    });
+    if role.maintains() {
+        let reconciler = Reconciler {
+            backends: system.backends.clone(),
+            pipeline: pipeline.clone(),
+            catalog: Arc::clone(&system.catalog),
+            requests: system.requests.clone(),
+            lease: system.lease(reconciler::LEASE),
+            settings: Arc::clone(&system.settings),
+            clock: Arc::clone(&system.clock),
+            metrics: Arc::clone(&system.metrics),
+        };
+        system.start_leased("reconciler", &arbiter, every_ms, reconciler);
+        if system.settings.events.exchange {
+            start_event_publisher(system, pipeline, &arbiter);
+        }
+    }
+    // A rescuer reclaims the entries of a relay that crashes while it is quieted.
+    [quieting(rescuer), quieting(relays), consumers]
 }
 
-impl PipelineActors {
-    /// Starts the actors of the configured role.
-    pub(super) fn start(system: &ActorSystem, pipeline: &Pipeline, refresh: &CatalogSync) -> Self {
-        let role = system.settings.role;
-        // A thread of their own: publishing must not delay the gates.
-        let needs_thread = role.relays() || role.maintains();
-        let arbiter = if needs_thread { Arbiter::new().handle() } else { Arbiter::current() };
-        let relays =
-            if role.relays() { start_relays(system, pipeline, &arbiter) } else { Vec::new() };
-        let queues = if role.consumes() { 0..system.settings.amqp.queues } else { 0..0 };
-        let start = |queue| start_consumer(system, pipeline, refresh, queue);
-        let consumers = queues.map(start).collect();
-        let every_ms = system.settings.maintenance.rescue_every_ms;
-        let rescuer = role.maintains().then(|| {
-            start_dead_letter_collector(system, pipeline, &arbiter);
-            let rescuer = OrphanRescuer {
-                outbox: Arc::clone(&pipeline.outbox),
-                catalog: Arc::clone(&system.catalog),
-                clock: Arc::clone(&system.clock),
-                metrics: Arc::clone(&system.metrics),
-            };
-            system.start_periodic("orphan_rescuer", &arbiter, every_ms, rescuer)
-        });
-        if role.maintains() {
-            let reconciler = Reconciler {
-                backends: system.backends.clone(),
-                pipeline: pipeline.clone(),
-                catalog: Arc::clone(&system.catalog),
-                requests: system.requests.clone(),
-                lease: system.lease(reconciler::LEASE),
-                settings: Arc::clone(&system.settings),
-                clock: Arc::clone(&system.clock),
-                metrics: Arc::clone(&system.metrics),
-            };
-            system.start_leased("reconciler", &arbiter, every_ms, reconciler);
-            if system.settings.events.exchange {
-                start_event_publisher(system, pipeline, &arbiter);
-            }
-        }
-        Self { relays, consumers, rescuer }
-    }
-
-    /// Waits until the rescuer has stopped, then until the relays have finished their round and
-    /// given their entries back, then until the consumers have finished the deliveries in flight;
-    /// the broker delivers the others elsewhere.
-    pub(super) async fn quiet(&self) {
-        join_all(self.rescuer.iter().map(quiet_one)).await;
-        // A rescuer reclaims the entries of a relay that crashes now.
-        join_all(self.relays.iter().map(quiet_one)).await;
-        join_all(self.consumers.iter().map(quiet_one)).await;
-    }
+fn quieting<A: Supervised + Handler<Quiet>>(
+    addresses: impl IntoIterator<Item = Address<A>>,
+) -> Vec<Quieting> {
+    addresses.into_iter().map(|address| quiet_one(address).boxed()).collect()
 }
 
 impl ActorSystem {
@@ -94,10 +90,7 @@ impl ActorSystem {
         task: T,
     ) {
         let address = self.start_periodic(name, arbiter, every_ms, task);
-        self.leased.lock().push(Box::new(move || {
-            let address = address.clone();
-            Box::pin(async move { quiet_one(&address).await })
-        }));
+        self.leased.lock().push(quiet_one(address).boxed());
     }
 }
 

@@ -4,14 +4,16 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use actix_rt::{Arbiter, ArbiterHandle};
+use futures_util::FutureExt;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 
 use super::outbox_relay::RelayHandle;
 use super::periodic::{Periodic, Task};
-use super::pipeline::{PipelineActors, QuietOne};
+use super::pipeline::{self, Quieting};
 use super::stock_gate::{Dispatch, GateDeps, GateDirectory, GateHandle, StockGate};
 use super::supervisor::{ChildSpec, Supervisor};
+use crate::actors::dead_letter_collector::{DeadLetterCounter, ROUNDS_PER_COUNT};
 use crate::actors::ledger_writer::batch::WriterDeps;
 use crate::actors::ledger_writer::{LedgerWriter, LedgerWriterHandle};
 use crate::actors::order_consumer::CatalogSync;
@@ -71,10 +73,11 @@ pub struct ActorSystem {
     pub history: Arc<SampleHistory>,
     /// The event streams of this process.
     pub streams: Arc<StreamRegistry>,
-    pipeline: OnceLock<PipelineActors>,
     stock_returner: OnceLock<Address<Periodic<StockReturner>>>,
-    /// One for each actor with a lease.
-    pub(super) leased: Mutex<Vec<QuietOne>>,
+    /// What quiets the actors with a lease.
+    pub(super) leased: Mutex<Vec<Quieting>>,
+    /// What quiets the relays and order consumers, stage by stage.
+    pipeline: Mutex<[Vec<Quieting>; 3]>,
     /// One thread for gates and ledger writer: a submission is then a push to a local queue.
     pub(super) engine: ArbiterHandle,
 }
@@ -118,7 +121,12 @@ impl ActorSystem {
             fault_injector: fault_injector(settings, "ledger_writer"),
             factory: Arc::new(move |incarnation| LedgerWriter::new(incarnation, Arc::clone(&deps))),
         });
-        let time = trusted_time(settings, backends, metrics, clock);
+        let time = TrustedTime::new(
+            Arc::clone(clock),
+            Arc::clone(&backends.ledger),
+            Arc::clone(metrics),
+            settings.payment.clock_skew_max_ms,
+        );
         let system = Self {
             settings: Arc::new(settings.clone()),
             backends: backends.clone(),
@@ -137,9 +145,9 @@ impl ActorSystem {
                 settings.http.connections_max,
                 Arc::clone(metrics),
             )),
-            pipeline: OnceLock::new(),
             stock_returner: OnceLock::new(),
             leased: Mutex::default(),
+            pipeline: Mutex::default(),
             engine,
         };
         system.start_readers();
@@ -170,22 +178,26 @@ impl ActorSystem {
             clock: Arc::clone(&self.clock),
         };
         self.start_periodic("series_sampler", &self.engine, series::EVERY_MS, sampler);
-        self.start_dead_letter_counter();
-        if self.settings.role.sells() {
-            self.start_stream_readers();
+        if self.settings.role.maintains() {
+            let counter = DeadLetterCounter {
+                ledger: Arc::clone(&backends.ledger),
+                metrics: Arc::clone(&self.metrics),
+            };
+            let round_ms = self.settings.maintenance.rescue_every_ms;
+            let every_ms = round_ms.saturating_mul(ROUNDS_PER_COUNT);
+            self.start_periodic("dead_letter_counter", &self.engine, every_ms, counter);
         }
-    }
-
-    /// Starts the actors that follow requests for event streams.
-    fn start_stream_readers(&self) {
-        let (registry, stock) = (&self.streams, &self.backends.stock);
+        if !self.settings.role.sells() {
+            return;
+        }
+        let (registry, stock) = (&self.streams, &backends.stock);
         let watcher = StatusWatcher {
             registry: Arc::clone(registry),
             stock: Arc::clone(stock),
             clock: Arc::clone(&self.clock),
         };
         self.start_periodic("status_watcher", &self.engine, POLL_EVERY_MS, watcher);
-        if self.backends.is_shared {
+        if backends.is_shared {
             let listener =
                 ResultListener { registry: Arc::clone(registry), stock: Arc::clone(stock) };
             self.start_periodic("result_listener", &self.engine, LISTEN_EVERY_MS, listener);
@@ -306,11 +318,11 @@ impl ActorSystem {
         }
     }
 
-    /// Starts the pipeline actors of the role; idempotent, and without effect in a tier without a
-    /// broker. `refresh` reads the catalog again.
+    /// Starts the pipeline actors of the role, once; without effect in a tier without a broker.
+    /// `refresh` reads the catalog again.
     pub fn start_pipeline(&self, refresh: &CatalogSync) {
         if let Some(pipeline) = &self.backends.pipeline {
-            self.pipeline.get_or_init(|| PipelineActors::start(self, pipeline, refresh));
+            *self.pipeline.lock() = pipeline::start(self, pipeline, refresh);
         }
     }
 
@@ -321,23 +333,21 @@ impl ActorSystem {
         let groups = [GATES, LEASED, PIPELINE, WRITER];
         let late = Mutex::new(groups.to_vec());
         let finished = |group: &str| late.lock().retain(|name| *name != group);
-        let leased = async {
-            let leased: Vec<_> = self.leased.lock().iter().map(|quiet| quiet()).collect();
-            join_all(leased).await;
-            finished(LEASED);
-        };
+        let leased = std::mem::take(&mut *self.leased.lock());
+        let leased = join_all(leased).map(|_| finished(LEASED));
+        let pipeline = std::mem::take(&mut *self.pipeline.lock());
         let rest = async {
-            if let Some(pipeline) = self.pipeline.get() {
-                pipeline.quiet().await;
+            for stage in pipeline {
+                join_all(stage).await;
             }
             finished(PIPELINE);
-            quiet_one(&self.ledger_writer.address).await;
+            quiet_one(self.ledger_writer.address.clone()).await;
             finished(WRITER);
         };
         let all = async {
             for gate in self.directory.all() {
                 // The requests of a gate that crashes now stay in the stock, for the next start.
-                quiet_one(&gate.address).await;
+                quiet_one(gate.address).await;
             }
             finished(GATES);
             tokio::join!(leased, rest);
@@ -366,16 +376,6 @@ impl Gates for ActorSystem {
 pub(super) fn fault_injector(settings: &Settings, kind: &str) -> FaultInjector {
     let chosen = settings.faults.panic_in.iter().any(|name| name == kind);
     FaultInjector::new(if chosen { settings.faults.panic_percent } else { 0.0 })
-}
-
-fn trusted_time(
-    settings: &Settings,
-    backends: &Backends,
-    metrics: &Arc<Metrics>,
-    clock: &SharedClock,
-) -> Arc<TrustedTime> {
-    let (ledger, skew_max_ms) = (Arc::clone(&backends.ledger), settings.payment.clock_skew_max_ms);
-    TrustedTime::new(Arc::clone(clock), ledger, Arc::clone(metrics), skew_max_ms)
 }
 
 fn requests(

@@ -19,7 +19,6 @@ use self::queue_source::QueueSource;
 use self::source_collector::{DeadLetterSource, SourceCollector};
 use crate::actors::periodic::{RunResult, Task};
 use crate::actors::supervisor::supervised::{Incarnation, spawn_step, step_later, supervised};
-use crate::actors::system::ActorSystem;
 use crate::config::Settings;
 use crate::db::Ledger;
 use crate::observe::metrics::Metrics;
@@ -33,7 +32,7 @@ mod queue_source;
 mod source_collector;
 
 /// Rounds of the collector per count: the query reads all rows.
-const ROUNDS_PER_COUNT: u64 = 10;
+pub(super) const ROUNDS_PER_COUNT: u64 = 10;
 
 /// Dependencies of the collector; shared by all its incarnations.
 pub struct CollectorDeps {
@@ -128,17 +127,5 @@ impl Task for DeadLetterCounter {
     async fn run(&self, (): &()) -> RunResult {
         self.metrics.dead_letters(self.ledger.count_dead_letters().await?);
         Ok(())
-    }
-}
-
-impl ActorSystem {
-    /// Starts the actor that counts dead letters, in processes that maintain.
-    pub(super) fn start_dead_letter_counter(&self) {
-        let every_ms = self.settings.maintenance.rescue_every_ms.saturating_mul(ROUNDS_PER_COUNT);
-        let (ledger, metrics) = (Arc::clone(&self.backends.ledger), Arc::clone(&self.metrics));
-        if self.settings.role.maintains() {
-            let counter = DeadLetterCounter { ledger, metrics };
-            self.start_periodic("dead_letter_counter", &self.engine, every_ms, counter);
-        }
     }
 }

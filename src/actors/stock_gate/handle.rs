@@ -24,7 +24,7 @@ use crate::services::catalog::{Catalog, CatalogSale};
 use crate::stock::{self, Stock};
 
 /// Address of one gate, and the permits to send it requests.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct GateAddress {
     /// Bound the requests inside the gate.
     pub permits: Permits,
@@ -32,7 +32,7 @@ pub struct GateAddress {
 }
 
 /// All gates of this process; read without a lock.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct GateDirectory {
     gates: ArcSwap<HashMap<SkuNo, Arc<[GateAddress]>>>,
     /// Held while the gates of a SKU are started, so that they are started once.

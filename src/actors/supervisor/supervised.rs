@@ -228,7 +228,7 @@ impl LastError {
 }
 
 /// Sends [`Quiet`] to one actor and waits until the actor is quiet or has exited.
-pub(in crate::actors) async fn quiet_one<A: Supervised + Handler<Quiet>>(address: &Address<A>) {
+pub(in crate::actors) async fn quiet_one<A: Supervised + Handler<Quiet>>(address: Address<A>) {
     let Some(actor) = address.get() else { return };
     let (done, idle) = oneshot::channel();
     if actor.try_send(Quiet { done }).is_ok() {
@@ -246,12 +246,6 @@ fn text_of(panic: &(dyn Any + Send)) -> String {
 /// actor that exits.
 pub struct Address<A: Actor> {
     pub(super) current: watch::Receiver<Option<Addr<A>>>,
-}
-
-impl<A: Actor> fmt::Debug for Address<A> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Address").field("is_up", &self.get().is_some()).finish()
-    }
 }
 
 impl<A: Actor> Clone for Address<A> {
