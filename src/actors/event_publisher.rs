@@ -17,9 +17,6 @@ use crate::lease::TaskLease;
 use crate::observe::metrics::Metrics;
 use crate::services::order_feed::{BROKER_READER, CloudEvent, OrderFeed};
 
-/// The name of the lease.
-pub(super) const LEASE: &str = "event_publisher";
-
 /// Most events between two moves of the cursor.
 const EVENTS_PER_PAGE: u32 = 500;
 

@@ -6,7 +6,7 @@ use super::payment_consumer::PaymentConsumer;
 use super::payment_timer::repurchase::{GateRepurchase, NextRequest};
 use super::payment_timer::{
     ClockWatcher, HintConsumer, HintPublisher, PaymentInquirer, PaymentTimer, RefundWorker,
-    Retaker, TimerDeps, hint_publisher,
+    Retaker, TimerDeps,
 };
 use super::system::ActorSystem;
 use crate::config::PaymentBackend;
@@ -53,10 +53,10 @@ impl ActorSystem {
         if windows_s.is_empty() {
             return;
         }
-        let publisher = HintPublisher {
+        let publisher = |lease| HintPublisher {
             ledger: Arc::clone(&self.backends.ledger),
             publisher: Arc::clone(&pipeline.publisher),
-            lease: self.lease(hint_publisher::LEASE),
+            lease,
             installation: Arc::clone(&pipeline.reader.installation),
             windows_s,
             window: self.settings.relay.confirm_window,

@@ -8,15 +8,16 @@ use actix_rt::{Arbiter, ArbiterHandle};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
-use super::event_publisher::{self, EventPublisher};
+use super::event_publisher::EventPublisher;
 use super::orphan_rescuer::OrphanRescuer;
 use super::outbox_relay::{OutboxRelay, RelayDeps};
 use super::periodic::Task;
-use super::reconciler::{self, Reconciler};
+use super::reconciler::Reconciler;
 use super::system::{ActorSystem, fault_injector};
 use crate::actors::dead_letter_collector::{CollectorDeps, DeadLetterCollector};
 use crate::actors::order_consumer::{CatalogSync, ConsumerDeps, OrderConsumer};
 use crate::actors::supervisor::supervised::{Address, Supervised, quiet_one};
+use crate::lease::TaskLease;
 use crate::messages::Quiet;
 use crate::runtime::backoff::Backoff;
 use crate::runtime::unique_name;
@@ -54,12 +55,12 @@ pub(super) fn start(
         system.start_periodic("orphan_rescuer", &arbiter, every_ms, rescuer)
     });
     if role.maintains() {
-        let reconciler = Reconciler {
+        let reconciler = |lease| Reconciler {
             backends: system.backends.clone(),
             pipeline: pipeline.clone(),
             catalog: Arc::clone(&system.catalog),
             requests: system.requests.clone(),
-            lease: system.lease(reconciler::LEASE),
+            lease,
             settings: Arc::clone(&system.settings),
             clock: Arc::clone(&system.clock),
             metrics: Arc::clone(&system.metrics),
@@ -80,16 +81,18 @@ fn quieting<A: Supervised + Handler<Quiet>>(
 }
 
 impl ActorSystem {
-    /// As [`Self::start_periodic`], for a task that holds a lease: at the shutdown it finishes its
-    /// run and releases the lease, so that another process takes it at once.
+    /// As [`Self::start_periodic`], for a task that holds a lease of its name: at the shutdown it
+    /// finishes its run and releases the lease, so that another process takes it at once.
     pub(super) fn start_leased<T: Task>(
         &self,
         name: &'static str,
         arbiter: &ArbiterHandle,
         every_ms: u64,
-        task: T,
+        task: impl FnOnce(TaskLease) -> T,
     ) {
-        let address = self.start_periodic(name, arbiter, every_ms, task);
+        let ttl_ms = self.settings.maintenance.lease_ttl_ms;
+        let lease = TaskLease::new(&self.backends.lease, name, ttl_ms, &self.clock);
+        let address = self.start_periodic(name, arbiter, every_ms, task(lease));
         self.leased.lock().push(quiet_one(address).boxed());
     }
 }
@@ -148,7 +151,7 @@ fn start_consumer(
 
 fn start_event_publisher(system: &ActorSystem, pipeline: &Pipeline, arbiter: &ArbiterHandle) {
     let (ledger, clock) = (&system.backends.ledger, &system.clock);
-    let publisher = EventPublisher {
+    let publisher = |lease| EventPublisher {
         feed: OrderFeed::new(
             Arc::clone(ledger),
             Arc::clone(&system.catalog),
@@ -157,7 +160,7 @@ fn start_event_publisher(system: &ActorSystem, pipeline: &Pipeline, arbiter: &Ar
         ),
         ledger: Arc::clone(ledger),
         publisher: Arc::clone(&pipeline.publisher),
-        lease: system.lease(event_publisher::LEASE),
+        lease,
         window: system.settings.relay.confirm_window,
         metrics: Arc::clone(&system.metrics),
     };

@@ -28,7 +28,6 @@ use crate::actors::stock_returner::StockReturner;
 use crate::actors::supervisor::supervised::{Address, Incarnation, Supervised, quiet_one};
 use crate::config::Settings;
 use crate::domain::{BucketNo, Counting, Sku, SkuNo};
-use crate::lease::TaskLease;
 use crate::messages::RunNow;
 use crate::observe::metrics::Metrics;
 use crate::observe::series::{self, SampleHistory};
@@ -202,12 +201,6 @@ impl ActorSystem {
                 ResultListener { registry: Arc::clone(registry), stock: Arc::clone(stock) };
             self.start_periodic("result_listener", &self.engine, LISTEN_EVERY_MS, listener);
         }
-    }
-
-    /// A lease for a task of this process.
-    pub(super) fn lease(&self, name: &'static str) -> TaskLease {
-        let ttl_ms = self.settings.maintenance.lease_ttl_ms;
-        TaskLease::new(&self.backends.lease, name, ttl_ms, &self.clock)
     }
 
     /// Starts an actor that ends with the process.

@@ -21,9 +21,6 @@ use crate::runtime::clock::SharedClock;
 /// The name of the cursor in the ledger.
 const CURSOR: &str = "due_hints";
 
-/// The name of the lease.
-pub const LEASE: &str = "hint_publisher";
-
 /// Events per read of the ledger.
 const EVENTS_PER_PAGE: u32 = 1_000;
 

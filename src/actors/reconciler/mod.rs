@@ -31,9 +31,6 @@ mod pass;
 
 use pass::Pass;
 
-/// The name of the lease.
-pub(super) const LEASE: &str = "reconciler";
-
 /// Repairs differences between Redis, broker and ledger.
 pub struct Reconciler {
     pub backends: Backends,
