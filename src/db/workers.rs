@@ -178,15 +178,11 @@ impl<C: Send + 'static> Workers<C> {
     /// # Errors
     /// The job's own; `Full`, `Closed` and `NotBegun`: the job did not run and will not; `TimedOut`
     /// and `WorkerCrashed`: the outcome is unknown.
-    pub fn run<T, F>(
+    pub fn run<T: Send + 'static>(
         &self,
         operation: &'static str,
-        job: F,
-    ) -> impl Future<Output = Result<T, Error>> + Send
-    where
-        T: Send + 'static,
-        F: FnOnce(&mut C) -> Result<T, Error> + Send + 'static,
-    {
+        job: impl FnOnce(&mut C) -> Result<T, Error> + Send + 'static,
+    ) -> impl Future<Output = Result<T, Error>> + Send {
         self.result_of(operation, job, |queues| &queues.jobs, self.deadline)
     }
 
@@ -194,43 +190,31 @@ impl<C: Send + 'static> Workers<C> {
     ///
     /// # Errors
     /// As [`Self::run`].
-    pub fn probe<T, F>(
+    pub fn probe<T: Send + 'static>(
         &self,
         operation: &'static str,
-        job: F,
-    ) -> impl Future<Output = Result<T, Error>> + Send
-    where
-        T: Send + 'static,
-        F: FnOnce(&mut C) -> Result<T, Error> + Send + 'static,
-    {
+        job: impl FnOnce(&mut C) -> Result<T, Error> + Send + 'static,
+    ) -> impl Future<Output = Result<T, Error>> + Send {
         self.result_of(operation, job, |queues| &queues.probes, self.deadline)
     }
 
     /// Runs a job without a time limit, such as a scan that its visitor ends.
-    pub fn run_long<T, F>(
+    pub fn run_long<T: Send + 'static>(
         &self,
         operation: &'static str,
-        job: F,
-    ) -> impl Future<Output = Result<T, Error>> + Send
-    where
-        T: Send + 'static,
-        F: FnOnce(&mut C) -> Result<T, Error> + Send + 'static,
-    {
+        job: impl FnOnce(&mut C) -> Result<T, Error> + Send + 'static,
+    ) -> impl Future<Output = Result<T, Error>> + Send {
         self.result_of(operation, job, |queues| &queues.jobs, Duration::MAX)
     }
 
     /// Only what names the type of the result is compiled for each job; queues and threads are not.
-    fn result_of<T, F>(
+    fn result_of<T: Send + 'static>(
         &self,
         operation: &'static str,
-        job: F,
+        job: impl FnOnce(&mut C) -> Result<T, Error> + Send + 'static,
         queue: ChosenQueue<C>,
         limit: Duration,
-    ) -> impl Future<Output = Result<T, Error>> + Send
-    where
-        T: Send + 'static,
-        F: FnOnce(&mut C) -> Result<T, Error> + Send + 'static,
-    {
+    ) -> impl Future<Output = Result<T, Error>> + Send {
         let slot = Arc::new(Mutex::new(None));
         let result = Arc::clone(&slot);
         let work: Work<C> = Box::new(move |connection| {

@@ -76,15 +76,11 @@ impl<D: Database> SqlLedger<D> {
         Self { readers, scans, writers, clock: Arc::clone(clock) }
     }
 
-    fn read<T, F>(
+    fn read<T: Send + 'static>(
         &self,
         operation: &'static str,
-        job: F,
-    ) -> impl Future<Output = Result<T, Error>> + Send
-    where
-        T: Send + 'static,
-        F: FnOnce(&mut D) -> Result<T, Error> + Send + 'static,
-    {
+        job: impl FnOnce(&mut D) -> Result<T, Error> + Send + 'static,
+    ) -> impl Future<Output = Result<T, Error>> + Send {
         let job = move |conn: &mut D| {
             conn.limit_job();
             job(conn)
@@ -94,11 +90,11 @@ impl<D: Database> SqlLedger<D> {
 
     /// Reads all rows of a SKU, without a limit for the whole job; the visitor may end it early.
     /// One reader is left for all other reads, unless there is only one.
-    async fn read_all<T, F>(&self, operation: &'static str, job: F) -> Result<T, Error>
-    where
-        T: Send + 'static,
-        F: FnOnce(&mut D) -> Result<T, Error> + Send + 'static,
-    {
+    async fn read_all<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        job: impl FnOnce(&mut D) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
         // Never closed.
         let permit = Arc::clone(&self.scans).acquire_owned().await;
         let job = move |conn: &mut D| {
@@ -110,11 +106,11 @@ impl<D: Database> SqlLedger<D> {
         self.readers.run_long(operation, job).await
     }
 
-    async fn write<T, F>(&self, operation: &'static str, job: F) -> Result<T, Error>
-    where
-        T: Send + 'static,
-        F: FnOnce(&mut D, WriterFence) -> Result<T, Error> + Send + 'static,
-    {
+    async fn write<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        job: impl FnOnce(&mut D, WriterFence) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
         let Some((writers, fence)) = &self.writers else {
             return Err(Error::ReadOnly { operation });
         };
@@ -127,11 +123,11 @@ impl<D: Database> SqlLedger<D> {
     }
 
     /// Runs a write transaction with the time at its beginning.
-    async fn write_at<T, F>(&self, operation: &'static str, job: F) -> Result<T, Error>
-    where
-        T: Send + 'static,
-        F: FnOnce(&mut D, i64) -> Result<TransactionEnd<T>, Error> + Send + 'static,
-    {
+    async fn write_at<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        job: impl FnOnce(&mut D, i64) -> Result<TransactionEnd<T>, Error> + Send + 'static,
+    ) -> Result<T, Error> {
         let clock = Arc::clone(&self.clock);
         // The time is read in the job, because the job may have waited in the queue.
         self.write(operation, move |conn, fence| {

@@ -33,7 +33,7 @@ async fn a_commit_is_flushed_on_the_first_connection_and_on_later_ones() {
 
     // A failed job closes the connection; the next job opens another.
     let workers = &ledger.writers.as_ref().unwrap().0;
-    let failed = workers.run::<(), _>("failing", |conn| {
+    let failed = workers.run::<()>("failing", |conn| {
         conn.batch_execute("PRAGMA synchronous = OFF")?;
         Err(Error::Full)
     });
