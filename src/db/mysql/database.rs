@@ -23,7 +23,7 @@ use super::session::{SessionAccess, statement_limit};
 use crate::db::error::{cannot_open, is_rolled_back_commit};
 use crate::db::rows::{NEW_ORDER_COLUMNS, NewOrder};
 use crate::db::sql::statements::{IN_LIST_MAX, SkuAndBuyer, TakeStock, list, of_buyers, statement};
-use crate::db::sql::{Database, QuotaClaim};
+use crate::db::sql::{Database, Queries, QuotaClaim};
 use crate::db::{Error, migrate};
 use crate::domain::{Actor, Failure};
 
@@ -43,16 +43,11 @@ pub(super) fn is_valid(conn: &mut MysqlConnection) -> bool {
     conn.batch_execute("DO 1").is_ok()
 }
 
-/// Reads one number.
-pub(super) fn number(conn: &mut MysqlConnection, query: &str) -> QueryResult<i64> {
-    sql::<BigInt>(query).get_result(conn)
-}
-
 /// Rejects a read-only server, in the transaction that reads from it: a proxy that sends reads to a
 /// replica would return outdated rows.
 fn reject_replica(conn: &mut MysqlConnection) -> Result<(), Error> {
     let sql = "SELECT CAST(@@global.read_only OR @@global.innodb_read_only AS SIGNED)";
-    if number(conn, sql)? == 0 {
+    if conn.number(sql)? == 0 {
         return Ok(());
     }
     let reason = "the server that answers reads is read-only: point ledger.url at the primary, \
@@ -91,7 +86,7 @@ impl Database for MysqlConnection {
         self.limit_each(MIGRATION_TIMEOUT);
         self.batch_execute(&statement_limit(0))?;
         let lock = format!("SELECT GET_LOCK({NAME}, {wait_s})");
-        if number(self, &lock)? != 1 {
+        if self.number(&lock)? != 1 {
             return cannot_open(format!(
                 "another process has been migrating this ledger for {wait_s} s: wait for it, or \
                  find out what blocks it (SHOW PROCESSLIST)"
@@ -99,8 +94,7 @@ impl Database for MysqlConnection {
         }
         let result = job(self)?;
         // After an error the end of the connection releases the lock.
-        let release = format!("SELECT RELEASE_LOCK({NAME})");
-        number(self, &release)?;
+        self.number(&format!("SELECT RELEASE_LOCK({NAME})"))?;
         let usual = statement_limit(self.session().statement_timeout_ms);
         self.batch_execute(&usual)?;
         Ok(result)
@@ -130,7 +124,7 @@ impl Database for MysqlConnection {
     }
 
     fn server_time_ms(&mut self) -> QueryResult<Option<i64>> {
-        number(self, SERVER_TIME).map(Some)
+        self.number(SERVER_TIME).map(Some)
     }
 
     fn snapshot<T>(&mut self, job: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error> {

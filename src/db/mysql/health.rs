@@ -12,12 +12,11 @@ use diesel::prelude::*;
 use diesel::sql_types::Text;
 
 use super::client::{MysqlConnection, connect};
-use super::database::number;
 use super::session::{Session, SessionAccess};
 use super::{MysqlOptions, on_own_thread};
 use crate::db::Error;
 use crate::db::migrate::{self, SchemaStatus};
-use crate::db::sql::Database;
+use crate::db::sql::{Database, Queries};
 use crate::runtime::clock::{now_monotonic, wall_ms};
 
 /// How often the time of the server is read; the fastest response is the most precise.
@@ -103,7 +102,7 @@ fn measure_clock(conn: &mut MysqlConnection) -> QueryResult<(Duration, i64)> {
     let mut fastest: Option<(Duration, i64)> = None;
     for _ in 0..TIME_READS {
         let (sent, sent_ms) = (now_monotonic(), wall_ms());
-        let server_ms = number(conn, SERVER_TIME)?;
+        let server_ms = conn.number(SERVER_TIME)?;
         let took = now_monotonic().duration_since(sent);
         let half_ms = i64::try_from(took.as_millis() / 2).unwrap_or(i64::MAX);
         if fastest.is_none_or(|(shortest, _)| took < shortest) {

@@ -42,7 +42,7 @@ macro_rules! queries {
 pub(super) use queries;
 
 queries! {
-/// The queries about the schema, the tokens and the secrets.
+/// The queries about the schema, the tokens and the secrets, and those of one value.
 trait Queries {
     /// The versions of the applied migrations, oldest first.
     fn applied_versions(&mut self) -> QueryResult<Vec<String>> {
@@ -57,6 +57,16 @@ trait Queries {
     fn has_table(&mut self, name: &str) -> QueryResult<bool> {
         let named = sql::<BigInt>(Self::TABLES_NAMED).bind::<Text, _>(name);
         named.get_result::<i64>(self).map(|tables| tables > 0)
+    }
+
+    /// Reads one number.
+    fn number(&mut self, query: &str) -> QueryResult<i64> {
+        sql::<BigInt>(query).get_result(self)
+    }
+
+    /// Reads one text.
+    fn text(&mut self, query: &str) -> QueryResult<String> {
+        sql::<Text>(query).get_result(self)
     }
 
     /// Reads at most one row.

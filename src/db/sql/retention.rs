@@ -66,7 +66,7 @@ impl<D: Database> RetentionStore for SqlLedger<D> {
                 let mut num = 0;
                 for sku in &skus {
                     let query = format!("SELECT COUNT(*) FROM {from} AND o.sku_no = {sku}");
-                    num += conn.with_audit_limit(|conn| conn.count(&query))?.unsigned_abs();
+                    num += conn.with_audit_limit(|conn| conn.number(&query))?.unsigned_abs();
                 }
                 match ends.last_mut() {
                     Some((last, sum)) if *last == end => *sum += num,

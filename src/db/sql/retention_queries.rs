@@ -51,10 +51,6 @@ trait RetentionQueries {
         sql::<Text>(query).load(self)
     }
 
-    fn count(&mut self, query: &str) -> QueryResult<i64> {
-        sql::<BigInt>(query).get_result(self)
-    }
-
     /// The orders of a SKU after a buyer and slot, by their key.
     fn order_ids(&mut self, sku: i32, after: (i64, i64), limit: u32) -> QueryResult<Vec<OrderId>> {
         let (buyer, slot) = after;

@@ -3,13 +3,12 @@
 use std::path::Path;
 
 use diesel::connection::SimpleConnection;
-use diesel::dsl::sql;
 use diesel::prelude::*;
-use diesel::sql_types::{BigInt, Text};
 
 use super::OpenOptions;
 use super::file::explain;
 use crate::db::Error;
+use crate::db::sql::Queries;
 
 /// The access mode of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,9 +51,9 @@ pub(super) fn connect(
     access: ConnectionAccess,
     options: &OpenOptions,
 ) -> Result<SqliteConnection, Error> {
-    let mut conn = SqliteConnection::establish(&uri(path, access)?)
-        .map_err(|error| explain(path, &error.to_string()))?;
-    set_up(&mut conn, access, options).map_err(|error| explain(path, &error.to_string()))?;
+    let mut conn =
+        SqliteConnection::establish(&uri(path, access)?).map_err(|error| explain(path, error))?;
+    set_up(&mut conn, access, options).map_err(|error| explain(path, error))?;
     Ok(conn)
 }
 
@@ -95,17 +94,7 @@ fn set_up(
     }
 }
 
-/// Reads one text.
-pub(super) fn text_cell(conn: &mut SqliteConnection, query: &str) -> QueryResult<String> {
-    sql::<Text>(query).get_result(conn)
-}
-
-/// Reads one number.
-pub(super) fn number_cell(conn: &mut SqliteConnection, query: &str) -> QueryResult<i64> {
-    sql::<BigInt>(query).get_result(conn)
-}
-
 /// Checkpoints the write-ahead log into the file and truncates it, unless a reader prevents this.
 pub(super) fn checkpoint(conn: &mut SqliteConnection) -> QueryResult<()> {
-    number_cell(conn, "PRAGMA wal_checkpoint(TRUNCATE)").map(drop)
+    conn.number("PRAGMA wal_checkpoint(TRUNCATE)").map(drop)
 }

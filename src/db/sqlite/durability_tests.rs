@@ -2,10 +2,11 @@
 //! operating system keeps written data, flushed or not.
 
 use diesel::connection::SimpleConnection;
+use diesel::sqlite::SqliteConnection;
 
-use super::connection::{number_cell, text_cell};
 use super::{OpenOptions, SqliteLedger};
 use crate::db::Error;
+use crate::db::sql::Queries;
 
 /// `PRAGMA synchronous = FULL`: every COMMIT flushes the log before it returns.
 const FULL: i64 = 2;
@@ -13,13 +14,10 @@ const FULL: i64 = 2;
 /// Reads the settings of the connection that writes orders.
 async fn writer_settings(ledger: &SqliteLedger) -> (i64, String, i64) {
     let workers = &ledger.writers.as_ref().unwrap().0;
-    let read = |conn: &mut _| {
-        let number = |conn: &mut _, name: &str| {
-            let sql = format!("SELECT {name} FROM pragma_{name}");
-            number_cell(conn, &sql)
-        };
-        let mode = text_cell(conn, "SELECT journal_mode FROM pragma_journal_mode");
-        Ok((number(conn, "synchronous")?, mode?, number(conn, "foreign_keys")?))
+    let read = |conn: &mut SqliteConnection| {
+        let mode = conn.text("SELECT journal_mode FROM pragma_journal_mode")?;
+        let mut number = |name: &str| conn.number(&format!("SELECT {name} FROM pragma_{name}"));
+        Ok((number("synchronous")?, mode, number("foreign_keys")?))
     };
     workers.run("reading settings", read).await.unwrap()
 }

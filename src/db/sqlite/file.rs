@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 use diesel::sqlite::SqliteConnection;
 
 use super::OpenOptions;
-use super::connection::{ConnectionAccess, connect, number_cell};
+use super::connection::{ConnectionAccess, connect};
 use crate::db::error::{cannot_open, explained};
+use crate::db::sql::Queries;
 use crate::db::{Error, migrate};
 
 /// The ledger holds the orders of all buyers, and the key that signs request ids: no other user may
@@ -44,8 +45,8 @@ const REMEDIES: &[(&[&str], &str)] = &[
 ];
 
 /// Adds the path and the remedy to an error of the database while opening.
-pub(super) fn explain(path: &Path, message: &str) -> Error {
-    explained(path.display(), message, REMEDIES)
+pub(super) fn explain(path: &Path, error: impl Display) -> Error {
+    explained(path.display(), &error.to_string(), REMEDIES)
 }
 
 /// `CannotOpen` of the ledger at `path`; `what` is the rest of the sentence, with the remedy.
@@ -229,8 +230,7 @@ pub(super) fn check_not_empty(path: &Path) -> Result<(), Error> {
 /// Rejects a file that is shorter than the database says, unless its log may have the rest.
 pub(super) fn check_whole(path: &Path, conn: &mut SqliteConnection) -> Result<(), Error> {
     let expected = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size";
-    let expected =
-        number_cell(conn, expected).map_err(|error| explain(path, &error.to_string()))?;
+    let expected = conn.number(expected)?;
     // After the count: without a log now, the file has all pages that were counted.
     if has_log(path) {
         return Ok(());

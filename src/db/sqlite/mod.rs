@@ -15,7 +15,7 @@ use std::time::Duration;
 use diesel::connection::SimpleConnection;
 use diesel::prelude::*;
 
-use self::connection::{ConnectionAccess, checkpoint, connect, number_cell, text_cell};
+use self::connection::{ConnectionAccess, checkpoint, connect};
 use self::file::InstanceLock;
 use super::Error;
 use super::error::cannot_open;
@@ -100,23 +100,26 @@ fn lock_and_migrate(options: &OpenOptions) -> Result<LockedFile, Error> {
         ));
     }
     let mut conn = connect(path, ConnectionAccess::Write, options)?;
-    let explain = |error| explain_refusal(path, error);
-    check_is_ledger(path, &mut conn)?;
-    migrate::schema_status(&mut conn).map_err(explain)?.check_not_newer()?;
-    check_readable(path, &mut conn)?;
-    migrated.extend(migrate::run(&mut conn).map_err(explain)?);
+    let checked = check_and_migrate(path, &mut conn);
+    migrated.extend(checked.map_err(|error| explain_refusal(path, error))?);
     Ok(LockedFile { migrated, conn, lock })
+}
+
+fn check_and_migrate(path: &Path, conn: &mut SqliteConnection) -> Result<Vec<String>, Error> {
+    check_is_ledger(path, conn)?;
+    migrate::schema_status(conn)?.check_not_newer()?;
+    check_readable(path, conn)?;
+    migrate::run(conn)
 }
 
 /// Rejects the database of another program by the tables in it.
 fn check_is_ledger(path: &Path, conn: &mut SqliteConnection) -> Result<(), Error> {
-    let explain = |error: diesel::result::Error| file::explain(path, &error.to_string());
-    if conn.has_table(migrate::MIGRATIONS).map_err(explain)? {
+    if conn.has_table(migrate::MIGRATIONS)? {
         return Ok(());
     }
     let tables = "SELECT coalesce(group_concat(name, ', '), 'none') FROM (SELECT name FROM \
                   sqlite_master WHERE type = 'table' ORDER BY name LIMIT 5)";
-    let tables = text_cell(conn, tables).map_err(explain)?;
+    let tables = conn.text(tables)?;
     cannot_open(format!(
         "{} is no ledger but a SQLite database of another program (tables: {tables}): set \
          ledger.url to the path of the ledger; nothing in that database was changed",
@@ -177,9 +180,10 @@ impl SqlLedger<SqliteConnection> {
         }
         file::check_not_empty(path)?;
         let mut conn = connect(path, ConnectionAccess::ReadOnly, options)?;
-        file::check_whole(path, &mut conn)?;
-        check_is_ledger(path, &mut conn)?;
-        migrate::schema_status(&mut conn).map_err(|error| explain_refusal(path, error))
+        let status = file::check_whole(path, &mut conn)
+            .and_then(|()| check_is_ledger(path, &mut conn))
+            .and_then(|()| migrate::schema_status(&mut conn));
+        status.map_err(|error| explain_refusal(path, error))
     }
 
     /// Checks every page of the file for damage, also while a server has it open; opening reads
@@ -193,12 +197,12 @@ impl SqlLedger<SqliteConnection> {
         let path = &options.path;
         let mut conn = connect(path, ConnectionAccess::ReadOnly, options)?;
         // `ok`, or the first damage found.
-        let found = text_cell(&mut conn, "PRAGMA quick_check(1)")
-            .map_err(|error| file::explain(path, &error.to_string()))?;
+        let found = conn.text("PRAGMA quick_check(1)");
+        let found = found.map_err(|error| file::explain(path, error))?;
         if found == "ok" {
             Ok(())
         } else {
-            Err(file::explain(path, &format!("malformed: {found}")))
+            Err(file::explain(path, format_args!("malformed: {found}")))
         }
     }
 }
@@ -237,21 +241,19 @@ fn start(
 /// Enables the write-ahead log, checkpoints the log of the previous run, and reads the first row of
 /// every table.
 fn check_readable(path: &Path, conn: &mut SqliteConnection) -> Result<(), Error> {
-    let explain = |error: diesel::result::Error| file::explain(path, &error.to_string());
-    conn.batch_execute("PRAGMA journal_mode = WAL").map_err(explain)?;
-    let mode = text_cell(conn, "PRAGMA journal_mode");
-    if mode.map_err(explain)? != "wal" {
+    conn.batch_execute("PRAGMA journal_mode = WAL")?;
+    if conn.text("PRAGMA journal_mode")? != "wal" {
         return cannot_open(format!(
             "the ledger {} cannot keep a write-ahead log: it needs a local file system",
             path.display()
         ));
     }
-    checkpoint(conn).map_err(explain)?;
+    checkpoint(conn)?;
     file::check_whole(path, conn)?;
     for table in migrate::TABLES {
-        if conn.has_table(table).map_err(explain)? {
+        if conn.has_table(table)? {
             let sql = format!("SELECT COUNT(*) FROM (SELECT 1 FROM {table} LIMIT 1)");
-            number_cell(conn, &sql).map_err(explain)?;
+            conn.number(&sql)?;
         }
     }
     Ok(())
@@ -260,7 +262,7 @@ fn check_readable(path: &Path, conn: &mut SqliteConnection) -> Result<(), Error>
 /// Adds the remedy to an error of the database; other errors contain theirs.
 fn explain_refusal(path: &Path, error: Error) -> Error {
     match error {
-        Error::Refused { source, .. } => file::explain(path, &source.to_string()),
+        Error::Refused { source, .. } => file::explain(path, source),
         other => other,
     }
 }
