@@ -31,8 +31,7 @@ mod life_rows;
 pub mod migrate;
 pub mod mysql;
 mod payment_rows;
-mod repair_rows;
-mod repair_store;
+mod repairs;
 mod retention;
 mod rows;
 mod sale_rows;
@@ -47,7 +46,7 @@ pub use dead_letter_store::DeadLetterStore;
 pub use error::{Error, ErrorClass, with_timeout};
 pub use feed_event::{FeedEvent, FeedPage};
 pub use follow_ups::{EventCursor, FollowUps};
-pub use repair_store::RepairStore;
+pub use repairs::RepairStore;
 pub use retention::{PurgeStep, RetentionStore};
 pub use verbs::VerbStore;
 

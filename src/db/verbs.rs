@@ -5,6 +5,7 @@ use diesel::prelude::*;
 
 use super::Error;
 use super::schema::operator_verbs;
+use crate::domain::dead_letter::clip;
 use crate::domain::operator_verb::REASON_CHARS_MAX;
 use crate::domain::{ByOperator, OperatorVerb};
 
@@ -39,19 +40,15 @@ pub struct VerbRow {
     at_ms: i64,
 }
 
-/// The first characters of a text; longer names and reasons are refused or cut before.
-fn cut(text: &str, max: usize) -> String {
-    text.chars().take(max).collect()
-}
-
 impl From<&OperatorVerb> for VerbRow {
+    /// Longer names and reasons are refused or cut before.
     fn from(verb: &OperatorVerb) -> Self {
         Self {
             verb_no: 0,
-            subject: cut(&verb.subject, 320),
-            verb: cut(&verb.verb, 32),
-            operator: cut(&verb.by.name, 64),
-            reason: verb.by.reason.as_deref().map(|reason| cut(reason, REASON_CHARS_MAX)),
+            subject: clip(&verb.subject, 320),
+            verb: clip(&verb.verb, 32),
+            operator: clip(&verb.by.name, 64),
+            reason: verb.by.reason.as_deref().map(|reason| clip(reason, REASON_CHARS_MAX)),
             at_ms: verb.at_ms,
         }
     }

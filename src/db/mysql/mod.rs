@@ -14,12 +14,11 @@ use std::time::Duration;
 
 use self::client::connect;
 use self::database::is_valid;
-use self::migration::check_and_migrate;
 use self::session::{Session, SessionAccess};
 use super::Error;
 use super::error::{cannot_open, explained};
 use super::migrate::{self, SchemaStatus};
-use super::sql::{Database, SqlLedger, WriteMode, WriterFence};
+use super::sql::{Database, Queries, SqlLedger, WriteMode, WriterFence};
 use super::workers::{Connector, Workers};
 use crate::net::{self, Trust};
 use crate::runtime::clock::{SharedClock, SystemClock};
@@ -27,7 +26,6 @@ use crate::runtime::clock::{SharedClock, SystemClock};
 mod client;
 mod database;
 pub mod health;
-mod migration;
 mod session;
 
 pub use self::client::MysqlConnection;
@@ -156,6 +154,29 @@ impl SqlLedger<MysqlConnection> {
             migrate::schema_status(&mut conn)
         })
     }
+}
+
+/// Connects, and brings the schema up to date; returns the applied migrations by full name.
+fn check_and_migrate(session: &Arc<Session>) -> Result<(MysqlConnection, Vec<String>), Error> {
+    let mut conn = connect(session)?;
+    conn.limit_statements();
+    reject_foreign_tables(&mut conn)?;
+    let migrated = migrate::run(&mut conn)?;
+    Ok((conn, migrated))
+}
+
+/// Rejects a database in which another program created tables with our names.
+fn reject_foreign_tables(conn: &mut MysqlConnection) -> Result<(), Error> {
+    for table in migrate::TABLES {
+        // In this order, because another process may be migrating.
+        if conn.has_table(table)? && !conn.has_table(migrate::MIGRATIONS)? {
+            return cannot_open(format!(
+                "the database has a table `{table}` of another program: give floodgate a database \
+                 of its own"
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn start(

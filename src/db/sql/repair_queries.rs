@@ -4,7 +4,7 @@ use diesel::dsl::{insert_into, sum, update};
 use diesel::prelude::*;
 
 use super::queries::queries;
-use crate::db::repair_rows::RepairRow;
+use crate::db::repairs::RepairRow;
 use crate::db::schema::{orders, quotas, repairs, skus};
 use crate::domain::OrderState;
 

@@ -2,8 +2,8 @@
 
 use async_trait::async_trait;
 
-use super::{Database, SqlLedger, TransactionEnd, convert_rows};
-use crate::db::repair_rows::RepairRow;
+use super::{Database, SqlLedger, TransactionEnd};
+use crate::db::repairs::RepairRow;
 use crate::db::rows::narrow;
 use crate::db::{Error, RepairStore};
 use crate::domain::RetentionState::Purging;
@@ -59,8 +59,7 @@ impl<D: Database> RepairStore for SqlLedger<D> {
     async fn repairs(&self, before: Option<i32>, limit: u32) -> Result<Vec<(i32, Repair)>, Error> {
         self.read("reading repairs", move |conn| {
             let rows = conn.repair_rows(before.unwrap_or(i32::MAX), i64::from(limit))?;
-            let numbers: Vec<i32> = rows.iter().map(|row| row.repair_no).collect();
-            Ok(numbers.into_iter().zip(convert_rows::<_, Repair>(rows)?).collect())
+            rows.into_iter().map(|row| Ok((row.repair_no, row.try_into()?))).collect()
         })
         .await
     }

@@ -1,12 +1,33 @@
-//! Rows of repairs; see `rows`.
+//! The repairs of audits: their port and their rows; see `rows`.
 
+use async_trait::async_trait;
 use diesel::prelude::*;
 
 use super::Error;
 use super::rows::readable;
 use super::schema::repairs;
+use crate::domain::dead_letter::clip;
 use crate::domain::repair::DETAIL_CHARS_MAX;
-use crate::domain::{AuditVerdict, Repair, RepairAction, RepairOutcome, RequestId, SkuNo};
+use crate::domain::{AuditVerdict, BuyerId, Repair, RepairAction, RepairOutcome, RequestId, SkuNo};
+
+/// The repairs of counts, and the record of every repair.
+#[async_trait]
+pub trait RepairStore: Send + Sync {
+    /// Sets a count to what the orders say, and records that: the units left of a SKU, or the units
+    /// of a buyer's quota.
+    async fn recount(
+        &self,
+        sku: SkuNo,
+        buyer: Option<BuyerId>,
+        now_ms: i64,
+    ) -> Result<Repair, Error>;
+
+    /// Records repairs. A failure that is recorded already is not recorded again.
+    async fn record_repairs(&self, repairs: Vec<Repair>) -> Result<(), Error>;
+
+    /// Repairs with their numbers, newest first: those before a number, at most `limit`.
+    async fn repairs(&self, before: Option<i32>, limit: u32) -> Result<Vec<(i32, Repair)>, Error>;
+}
 
 /// A row of `repairs`.
 #[derive(Debug, Clone, Queryable, Selectable, Insertable)]
@@ -33,7 +54,7 @@ impl From<&Repair> for RepairRow {
             verdict: repair.verdict.to_db(),
             action: repair.action.name().to_owned(),
             outcome: repair.outcome.to_db(),
-            detail: repair.detail.chars().take(DETAIL_CHARS_MAX).collect(),
+            detail: clip(&repair.detail, DETAIL_CHARS_MAX),
             at_ms: repair.at_ms,
         }
     }
