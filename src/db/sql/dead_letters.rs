@@ -26,7 +26,7 @@ impl<D: Database> DeadLetterStore for SqlLedger<D> {
         dead_letters: Vec<NewDeadLetter>,
         now_ms: i64,
     ) -> Result<Vec<StoreDeadLetterOutcome>, Error> {
-        self.write("storing dead letters", move |conn, fence| {
+        self.write("storing dead letters", move |conn, fence, _| {
             if dead_letters.is_empty() {
                 return Ok(Vec::new());
             }

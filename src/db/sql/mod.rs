@@ -106,18 +106,19 @@ impl<D: Database> SqlLedger<D> {
         self.readers.run_long(operation, job).await
     }
 
+    /// The job reads the time itself, because it may have waited in the queue.
     async fn write<T: Send + 'static>(
         &self,
         operation: &'static str,
-        job: impl FnOnce(&mut D, WriterFence) -> Result<T, Error> + Send + 'static,
+        job: impl FnOnce(&mut D, WriterFence, &SharedClock) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         let Some((writers, fence)) = &self.writers else {
             return Err(Error::ReadOnly { operation });
         };
-        let fence = *fence;
+        let (fence, clock) = (*fence, Arc::clone(&self.clock));
         let job = move |conn: &mut D| {
             conn.limit_job();
-            job(conn, fence)
+            job(conn, fence, &clock)
         };
         writers.run(operation, job).await
     }
@@ -128,9 +129,7 @@ impl<D: Database> SqlLedger<D> {
         operation: &'static str,
         job: impl FnOnce(&mut D, i64) -> Result<TransactionEnd<T>, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        let clock = Arc::clone(&self.clock);
-        // The time is read in the job, because the job may have waited in the queue.
-        self.write(operation, move |conn, fence| {
+        self.write(operation, move |conn, fence, clock| {
             in_transaction(conn, fence, |conn| job(conn, clock.wall_ms()))
         })
         .await

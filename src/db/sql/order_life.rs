@@ -4,7 +4,6 @@
 //! drew before the commit would become visible late, and a reader would have passed it.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 
 use async_trait::async_trait;
 
@@ -64,11 +63,11 @@ impl<D: Database> OrderChanges for SqlLedger<D> {
         orders.sort_unstable();
         let mut ended = Vec::new();
         for chunk in orders.chunks(ENDED_PER_TRANSACTION) {
-            let (chunk, clock) = (chunk.to_vec(), Arc::clone(&self.clock));
-            let job = move |conn: &mut D, fence| {
+            let chunk = chunk.to_vec();
+            let of_chunk = self.write("ending due orders", move |conn, fence, clock| {
                 end_due(conn, fence, &chunk, extension_max_ms, clock.wall_ms())
-            };
-            ended.extend(self.write("ending due orders", job).await?);
+            });
+            ended.extend(of_chunk.await?);
         }
         Ok(ended)
     }

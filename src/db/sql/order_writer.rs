@@ -1,7 +1,6 @@
 //! Writes batches of orders and recorded failures, and reads what conflicts with a batch.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::sync::Arc;
 
 use async_trait::async_trait;
 
@@ -30,10 +29,10 @@ pub struct QuotaClaim {
 #[async_trait]
 impl<D: Database> OrderWriter for SqlLedger<D> {
     async fn place(&self, batch: Vec<OrderIntent>) -> Result<Option<i64>, Error> {
-        let clock = Arc::clone(&self.clock);
-        // The time is read in the job, because the job may have waited in the queue.
-        let job = move |conn: &mut D, fence| place(conn, fence, batch, clock.wall_ms());
-        self.write("placing orders", job).await
+        self.write("placing orders", move |conn, fence, clock| {
+            place(conn, fence, batch, clock.wall_ms())
+        })
+        .await
     }
 
     async fn examine(&self, batch: Vec<OrderIntent>) -> Result<Examination, Error> {
@@ -44,7 +43,7 @@ impl<D: Database> OrderWriter for SqlLedger<D> {
         &self,
         failures: Vec<Failure>,
     ) -> Result<HashMap<RequestId, Refusal>, Error> {
-        self.write("recording failures", move |conn, fence| {
+        self.write("recording failures", move |conn, fence, _| {
             if failures.is_empty() {
                 return Ok(HashMap::new());
             }

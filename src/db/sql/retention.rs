@@ -5,7 +5,6 @@
 //! crash leaves fewer rows, and the next purge deletes the rest.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
 
 use async_trait::async_trait;
 
@@ -104,8 +103,7 @@ impl<D: Database> RetentionStore for SqlLedger<D> {
     }
 
     async fn purge_step(&self, sku: SkuNo, limit: u32) -> Result<PurgeStep, Error> {
-        let clock = Arc::clone(&self.clock);
-        self.write("deleting rows of a purged sale", move |conn, fence| {
+        self.write("deleting rows of a purged sale", move |conn, fence, clock| {
             let began = clock.now();
             let num_rows = in_transaction(conn, fence, |conn| purge(conn, sku.0, limit))?;
             Ok(PurgeStep { num_rows, took: clock.now().duration_since(began) })

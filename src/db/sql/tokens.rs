@@ -24,7 +24,7 @@ impl<D: Database> Ledger for SqlLedger<D> {
             let stored = self.read("reading a secret", |conn| Ok(conn.secret_value(name)?)).await?;
             return stored.ok_or(Error::ReadOnly { operation: "creating a secret" });
         }
-        self.write("creating a secret", move |conn, fence| secret(conn, fence, name)).await
+        self.write("creating a secret", move |conn, fence, _| secret(conn, fence, name)).await
     }
 
     async fn next_token(&self, name: &'static str) -> Result<i64, Error> {
