@@ -4,7 +4,7 @@
 //! round trips. A prepared statement would have a fixed number of rows, and the server would
 //! describe each of its parameters. The texts contain no values but numbers.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,9 @@ use super::health::SERVER_TIME;
 use super::session::{SessionAccess, statement_limit};
 use crate::db::error::{cannot_open, is_rolled_back_commit};
 use crate::db::rows::{NEW_ORDER_COLUMNS, NewOrder};
-use crate::db::sql::statements::{IN_LIST_MAX, SkuAndBuyer, TakeStock, list, of_buyers, statement};
+use crate::db::sql::statements::{
+    IN_LIST_MAX, SkuAndBuyer, TakeStock, case, list, of_buyers, sorted, statement,
+};
 use crate::db::sql::{Database, Queries, QuotaClaim};
 use crate::db::{Error, migrate};
 use crate::domain::{Actor, Failure};
@@ -184,7 +186,7 @@ impl Database for MysqlConnection {
             before = "),(";
         }
         text.push_str("); ");
-        let skus: BTreeSet<i64> = orders.iter().map(|order| order.key().0.into()).collect();
+        let skus = sorted(orders.iter().map(|order| i64::from(order.key().0)));
         let requests: Vec<i64> = orders.iter().map(|order| order.key().2).collect();
         let _written = write!(
             text,
@@ -242,11 +244,8 @@ impl Database for MysqlConnection {
             return TakeStock { sku_no, units }.execute(self).map(|taken| taken == 1);
         }
         for chunk in units.chunks(IN_LIST_MAX) {
-            let mut each = "CASE sku_no".to_owned();
-            for (sku, units) in chunk {
-                let _written = write!(each, " WHEN {sku} THEN {units}");
-            }
-            each.push_str(" END");
+            let each =
+                case("sku_no", chunk.iter().map(|(sku, units)| ((*sku).into(), (*units).into())));
             let skus = list(chunk.iter().map(|(sku, _)| i64::from(*sku)));
             let taken = sql_query(format!(
                 "UPDATE skus SET available = available - {each} \

@@ -107,8 +107,8 @@ pub trait Database:
     /// Whether any of these requests has a recorded failure of any process.
     fn any_failed(&mut self, requests: &[i64]) -> QueryResult<bool>;
 
-    /// The requests of these failures that have orders of any process. The result stays valid until
-    /// the transaction ends.
+    /// The requests of these failures, of at least one, that have orders of any process. The result
+    /// stays valid until the transaction ends.
     fn ordered_among(&mut self, failures: &[Failure]) -> QueryResult<Vec<i64>>;
 
     /// Adds units to the buyers' quotas, sorted by their key; `false`: a quota is exceeded, and the

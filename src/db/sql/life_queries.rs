@@ -1,7 +1,5 @@
 //! The queries about the life of orders: changes, events, bars and cursors.
 
-use std::fmt::Write;
-
 use diesel::dsl::{insert_into, insert_or_ignore_into, min, sql, update};
 use diesel::prelude::*;
 use diesel::sql_query;
@@ -9,7 +7,7 @@ use diesel::sql_types::{BigInt, Bool, Integer, Text};
 
 use super::Database;
 use super::queries::queries;
-use super::statements::{IN_LIST_MAX, SkuAndBuyer, condition, list, of_buyers};
+use super::statements::{SkuAndBuyer, case, in_lists, list, of_buyers, of_orders};
 use crate::db::failure_rows::FailureRow;
 use crate::db::life_rows::{BarRow, OrderEventRow};
 use crate::db::rows::{ORDER_COLUMNS, OrderColumns, OrderRow};
@@ -20,43 +18,32 @@ use crate::domain::OrderKey;
 queries! {
 /// The queries about the life of orders.
 trait LifeQueries {
-    /// The orders of these buyers with these request ids, locked until the transaction ends, in the
-    /// order of the primary key: concurrent writers do not deadlock.
-    fn lock_orders(
-        &mut self, buyers: &[SkuAndBuyer], requests: &[i64]
-    ) -> QueryResult<Vec<OrderRow>> {
+    /// The orders with these keys, locked until the transaction ends, in the order of the primary
+    /// key: concurrent writers do not deadlock.
+    fn lock_orders(&mut self, keys: &[OrderKey]) -> QueryResult<Vec<OrderRow>> {
         let text = format!(
-            "SELECT {ORDER_COLUMNS} FROM orders {} WHERE ({}) AND request_id IN ({}) \
-             ORDER BY sku_no, buyer_id, slot {}",
-            Self::BY_PRIMARY_KEY, of_buyers(buyers), list(requests.iter().copied()),
-            Self::FOR_UPDATE
+            "SELECT {ORDER_COLUMNS} FROM orders {} WHERE {} ORDER BY sku_no, buyer_id, slot {}",
+            Self::BY_PRIMARY_KEY, of_orders(keys), Self::FOR_UPDATE
         );
         sql::<OrderColumns>(&text).load(self)
     }
 
     /// The orders with these keys.
     fn orders_by_key(&mut self, keys: &[OrderKey]) -> QueryResult<Vec<OrderRow>> {
-        let mut rows = Vec::new();
-        for chunk in keys.chunks(IN_LIST_MAX) {
-            let (buyers, requests) = condition(chunk.iter().copied());
-            let of_chunk = orders::table
-                .filter(sql::<Bool>(&format!("({})", of_buyers(&buyers))))
-                .filter(orders::request_id.eq_any(requests))
-                .select(OrderRow::as_select());
-            rows.extend(of_chunk.load(self)?);
-        }
-        Ok(rows)
+        in_lists(keys, |keys| {
+            let rows = orders::table.filter(sql::<Bool>(&of_orders(keys)));
+            rows.select(OrderRow::as_select()).load(self)
+        })
     }
 
     /// Sets columns of locked orders of one version, and increments the version. Returns the number
     /// of changed orders.
     fn update_orders(
-        &mut self, buyers: &[SkuAndBuyer], requests: &[i64], version: u16, columns: &str
+        &mut self, keys: &[OrderKey], version: u16, columns: &str
     ) -> QueryResult<usize> {
         sql_query(format!(
-            "UPDATE orders {} SET version = version + 1, {columns} \
-             WHERE ({}) AND request_id IN ({}) AND version = {version}",
-            Self::BY_PRIMARY_KEY, of_buyers(buyers), list(requests.iter().copied())
+            "UPDATE orders {} SET version = version + 1, {columns} WHERE {} AND version = {version}",
+            Self::BY_PRIMARY_KEY, of_orders(keys)
         )).execute(self)
     }
 
@@ -121,13 +108,9 @@ trait LifeQueries {
     fn set_feed_numbers(
         &mut self, version: i32, numbers: &[(i64, i64)]
     ) -> QueryResult<usize> {
-        let mut each = "CASE request_id".to_owned();
-        for (request, feed_no) in numbers {
-            // Writing to a string does not fail.
-            let _written = write!(each, " WHEN {request} THEN {feed_no}");
-        }
+        let each = case("request_id", numbers.iter().copied());
         sql_query(format!(
-            "UPDATE order_events {} SET feed_no = {each} END \
+            "UPDATE order_events {} SET feed_no = {each} \
              WHERE request_id IN ({}) AND version = {version}",
             Self::BY_PRIMARY_KEY, list(numbers.iter().map(|(request, _)| *request))
         )).execute(self)

@@ -2,11 +2,11 @@
 //! [`lifecycle`], write with the version compared, one event per order, and last the sums of quotas
 //! and stock, whose rows every writer waits for.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::order_writer::QuotaClaim;
-use super::statements::{IN_LIST_MAX, SkuAndBuyer, condition};
-use super::{Database, TransactionEnd, WriterFence, in_transaction};
+use super::statements::{IN_LIST_MAX, SkuAndBuyer, buyer_of, sorted};
+use super::{Database, TransactionEnd, WriterFence, convert_rows, in_transaction, readable_rows};
 use crate::db::life_rows::{BarRow, Cause, OrderEventRow};
 use crate::db::rows::{narrow, readable};
 use crate::db::sale_rows::{SkuHistories, SkuRow, currency};
@@ -22,17 +22,24 @@ pub(super) fn lock<D: Database>(conn: &mut D, keys: &[OrderKey]) -> Result<Vec<O
     if keys.is_empty() {
         return Ok(Vec::new());
     }
-    let (buyers, requests) = condition(keys.iter().copied());
-    let mut orders: Vec<Order> = super::convert_rows(conn.lock_orders(&buyers, &requests)?)?;
-    let skus: BTreeSet<i32> = orders.iter().map(|order| order.sku.0).collect();
-    let sealed = conn.skus_from(RetentionState::Sealed, &Vec::from_iter(skus))?;
+    let mut orders: Vec<Order> = convert_rows(conn.lock_orders(keys)?)?;
+    let sealed = conn.skus_from(RetentionState::Sealed, &skus(&orders))?;
     orders.retain(|order| !sealed.contains(&order.sku.0));
     Ok(orders)
 }
 
-/// The orders with these keys.
-pub(super) fn read<D: Database>(conn: &mut D, keys: &[OrderKey]) -> Result<Vec<Order>, Error> {
-    super::convert_rows(conn.orders_by_key(keys)?)
+/// The SKUs of these orders.
+fn skus(orders: &[Order]) -> Vec<i32> {
+    sorted(orders.iter().map(|order| order.sku.0))
+}
+
+/// The orders with these keys that can be read.
+pub(super) fn readable_orders<D: Database>(
+    conn: &mut D,
+    keys: &[OrderKey],
+) -> Result<HashMap<OrderKey, Order>, Error> {
+    let orders = readable_rows(conn.orders_by_key(keys)?, Order::try_from);
+    Ok(orders.into_iter().map(|order| (order.key(), order)).collect())
 }
 
 /// The SKUs of these orders, each with the currency of its sale.
@@ -40,8 +47,7 @@ pub(super) fn skus_of<D: Database>(
     conn: &mut D,
     orders: &[Order],
 ) -> Result<BTreeMap<i32, (Sku, Currency)>, Error> {
-    let numbers: BTreeSet<i32> = orders.iter().map(|order| order.sku.0).collect();
-    let rows = conn.skus_with_currency(&Vec::from_iter(numbers))?;
+    let rows = conn.skus_with_currency(&skus(orders))?;
     let sku_of = |(row, code): (SkuRow, String)| -> Result<_, Error> {
         let sku = row.with_history(&SkuHistories::default())?;
         let currency = currency(&code, || format!("sale of sku {}", sku.no))?;
@@ -61,7 +67,7 @@ pub(super) fn change<D: Database>(
         return Ok(Vec::new());
     }
     let skus = skus_of(conn, orders)?;
-    let (buyers, _) = condition(orders.iter().map(Order::key));
+    let buyers = sorted(orders.iter().map(|order| buyer_of(&order.key())));
     let ended = conn.num_ended(&buyers)?;
     let mut num_ended: BTreeMap<SkuAndBuyer, u32> = ended
         .into_iter()
@@ -71,7 +77,7 @@ pub(super) fn change<D: Database>(
     for order in orders {
         // A SKU without a row was never on offer: an audit reports its orders.
         let Some((sku, _)) = skus.get(&order.sku.0) else { continue };
-        let ended = num_ended.entry((order.sku.0, order.buyer.to_db())).or_default();
+        let ended = num_ended.entry(buyer_of(&order.key())).or_default();
         let Some(change) = lifecycle::change(order, trigger, sku, *ended, cause.at_ms) else {
             continue;
         };
@@ -130,24 +136,24 @@ fn update_orders<D: Database>(conn: &mut D, changes: &[OrderChange]) -> Result<(
         groups.entry((before.version, columns)).or_default().push(before.key());
     }
     for ((version, columns), keys) in groups {
-        let (buyers, requests) = condition(keys.into_iter());
-        let changed = conn.update_orders(&buyers, &requests, version, &columns)?;
-        let is_complete = (changed == requests.len()).then_some(());
-        let what = || format!("{} locked orders of version {version}", requests.len());
+        let keys = sorted(keys);
+        let changed = conn.update_orders(&keys, version, &columns)?;
+        let is_complete = (changed == keys.len()).then_some(());
+        let what = || format!("{} locked orders of version {version}", keys.len());
         readable(is_complete, what, "changed", changed)?;
     }
     Ok(())
 }
 
 fn bar_buyers<D: Database>(conn: &mut D, changes: &[OrderChange], at_ms: i64) -> Result<(), Error> {
-    let barring = || changes.iter().filter(|change| change.bars_buyer).map(|change| change.after);
-    let skus: BTreeSet<i32> = barring().map(|order| order.sku.0).collect();
-    if skus.is_empty() {
+    let barring = changes.iter().filter(|change| change.bars_buyer).map(|change| change.after);
+    let barring: Vec<Order> = barring.collect();
+    if barring.is_empty() {
         return Ok(());
     }
-    let of_sales = conn.skus_of_same_sales(&Vec::from_iter(skus))?;
+    let of_sales = conn.skus_of_same_sales(&skus(&barring))?;
     let mut rows = BTreeSet::new();
-    for order in barring() {
+    for order in barring {
         let (buyer_id, request_id) = (order.buyer.to_db(), order.request.to_db());
         for (_, sku_no) in of_sales.iter().filter(|(one, _)| *one == order.sku.0) {
             let exempt_id = None;
@@ -174,8 +180,7 @@ pub(super) fn end_due<D: Database>(
         let orders = lock(conn, keys)?;
         let changes = change(conn, &orders, OrderTrigger::Due { extension_max_ms }, cause)?;
         let after: Vec<Order> = changes.iter().map(|change| change.after).collect();
-        let is_unchanged = after.is_empty();
-        Ok(if is_unchanged {
+        Ok(if after.is_empty() {
             TransactionEnd::RollBack(after)
         } else {
             TransactionEnd::Commit(after)

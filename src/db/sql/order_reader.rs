@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 use async_trait::async_trait;
 use diesel::QueryResult;
 
-use super::order_changes::read;
 use super::{Database, SqlLedger, convert_rows};
 use crate::db::failure_rows::{FailureRow, refusal_without_details};
 use crate::db::rows::{OrderRow, number};
@@ -75,7 +74,10 @@ impl<D: Database> OrderReader for SqlLedger<D> {
     }
 
     async fn order(&self, key: OrderKey) -> Result<Option<Order>, Error> {
-        self.read("reading an order", move |conn| Ok(read(conn, &[key])?.pop())).await
+        self.read("reading an order", move |conn| {
+            Ok(convert_rows(conn.orders_by_key(&[key])?)?.pop())
+        })
+        .await
     }
 
     async fn failure(&self, request: RequestId) -> Result<Option<Failure>, Error> {

@@ -1,10 +1,10 @@
 //! Writes batches of orders and recorded failures, and reads what conflicts with a batch.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use async_trait::async_trait;
 
-use super::statements::{IN_LIST_MAX, SkuAndBuyer};
+use super::statements::{IN_LIST_MAX, buyer_of, in_lists, sorted};
 use super::{
     Database, SqlLedger, TransactionEnd, WriterFence, in_transaction, inserted, retry_concurrent,
 };
@@ -93,22 +93,15 @@ fn place<D: Database>(
 /// Whether any of these orders is refused. `insert_orders` has found a failure of a request, or a
 /// bar in a SKU: the bar may be of another buyer, or one that does not apply.
 fn any_refused<D: Database>(conn: &mut D, keys: &[OrderKey]) -> Result<bool, Error> {
-    let buyers = sorted(keys.iter().map(|key| (key.sku.0, key.buyer.to_db())));
-    for chunk in buyers.chunks(IN_LIST_MAX) {
-        for (sku, buyer, exempt) in conn.barred(chunk)? {
-            let mut of_bar =
-                keys.iter().filter(|key| (key.sku.0, key.buyer.to_db()) == (sku, buyer));
-            if of_bar.any(|key| Some(key.request.to_db()) != exempt) {
-                return Ok(true);
-            }
+    let buyers = sorted(keys.iter().map(buyer_of));
+    for (sku, buyer, exempt) in in_lists(&buyers, |chunk| conn.barred(chunk))? {
+        let mut of_bar = keys.iter().filter(|key| buyer_of(key) == (sku, buyer));
+        if of_bar.any(|key| Some(key.request.to_db()) != exempt) {
+            return Ok(true);
         }
     }
     let requests: Vec<i64> = keys.iter().map(|key| key.request.to_db()).collect();
     Ok(conn.any_failed(&requests)?)
-}
-
-fn of_buyer(intent: &OrderIntent) -> SkuAndBuyer {
-    (intent.sku.0, intent.buyer.to_db())
 }
 
 /// One claim for each buyer of a SKU with a quota; `None`: a sum exceeds its column.
@@ -150,13 +143,14 @@ fn record<D: Database>(
     failures: &[Failure],
 ) -> Result<TransactionEnd<Option<HashMap<RequestId, Refusal>>>, Error> {
     let mut recorded = failures.to_vec();
-    let ordered = ordered_among(conn, failures)?;
+    let ordered: HashSet<i64> =
+        in_lists(failures, |chunk| conn.ordered_among(chunk))?.into_iter().collect();
     recorded.retain(|failure| !ordered.contains(&failure.request.to_db()));
     let rows = recorded.iter().map(FailureRow::try_from).collect::<Result<Vec<_>, _>>()?;
     for chunk in rows.chunks(IN_LIST_MAX) {
         conn.insert_failures(chunk)?;
     }
-    if !ordered_among(conn, &recorded)?.is_empty() {
+    if !in_lists(&recorded, |chunk| conn.ordered_among(chunk))?.is_empty() {
         return Ok(TransactionEnd::RollBack(None));
     }
     // After that read: a placement that committed has none of these requests. One that is about to
@@ -164,86 +158,56 @@ fn record<D: Database>(
     for chunk in rows.chunks(IN_LIST_MAX) {
         conn.insert_refusals(chunk)?;
     }
-    let mut found = HashMap::new();
-    for chunk in failures.chunks(IN_LIST_MAX) {
-        let ids: Vec<i64> = chunk.iter().map(|failure| failure.request.to_db()).collect();
-        add_failures(conn, &ids, &mut found)?;
-    }
-    Ok(TransactionEnd::Commit(Some(found)))
+    let requests: Vec<i64> = failures.iter().map(|failure| failure.request.to_db()).collect();
+    Ok(TransactionEnd::Commit(Some(recorded_failures(conn, &requests)?)))
 }
 
-/// Adds the recorded failures of these requests.
-fn add_failures<D: Database>(
+/// The recorded failures of these requests.
+fn recorded_failures<D: Database>(
     conn: &mut D,
     requests: &[i64],
-    found: &mut HashMap<RequestId, Refusal>,
-) -> Result<(), Error> {
-    for row in conn.failures_by_request(requests)? {
-        let failure = Failure::try_from(row)?;
-        found.insert(failure.request, failure.reason);
-    }
-    Ok(())
-}
-
-/// The requests of these failures that have orders.
-fn ordered_among<D: Database>(conn: &mut D, failures: &[Failure]) -> Result<HashSet<i64>, Error> {
-    let mut ordered = HashSet::new();
-    for chunk in failures.chunks(IN_LIST_MAX) {
-        ordered.extend(conn.ordered_among(chunk)?);
-    }
-    Ok(ordered)
+) -> Result<HashMap<RequestId, Refusal>, Error> {
+    let rows = in_lists(requests, |chunk| conn.failures_by_request(chunk))?;
+    let reason_of = |row| Failure::try_from(row).map(|failure| (failure.request, failure.reason));
+    rows.into_iter().map(reason_of).collect()
 }
 
 /// All reads see one snapshot.
 fn examine<D: Database>(conn: &mut D, batch: &[OrderIntent]) -> Result<Examination, Error> {
+    let requests: Vec<i64> = batch.iter().map(|intent| intent.request.to_db()).collect();
+    let of_buyer = |intent: &OrderIntent| buyer_of(&intent.key());
     let buyers = sorted(batch.iter().map(of_buyer));
     let slots = sorted(batch.iter().filter(|intent| intent.slot == 0).map(of_buyer));
     let quotas = sorted(batch.iter().filter(|intent| intent.quota.is_some()).map(of_buyer));
     let skus = sorted(batch.iter().map(|intent| intent.sku.0));
     conn.snapshot(|conn| {
         let mut examination = Examination::default();
-        for chunk in batch.chunks(IN_LIST_MAX) {
-            let ids: Vec<i64> = chunk.iter().map(|intent| intent.request.to_db()).collect();
-            for row in conn.orders_by_request(&ids)? {
-                let order = Order::try_from(row)?;
-                examination.orders.insert(order.request, order);
-            }
-            add_failures(conn, &ids, &mut examination.failures)?;
+        for row in in_lists(&requests, |chunk| conn.orders_by_request(chunk))? {
+            let order = Order::try_from(row)?;
+            examination.orders.insert(order.request, order);
         }
-        for chunk in slots.chunks(IN_LIST_MAX) {
-            for row in conn.first_orders(chunk)? {
-                let order = Order::try_from(row)?;
-                examination.first_requests.insert((order.sku, order.buyer), order.request);
-                // `orders_by_request` may omit slot 0.
-                examination.orders.insert(order.request, order);
-            }
+        examination.failures = recorded_failures(conn, &requests)?;
+        for row in in_lists(&slots, |chunk| conn.first_orders(chunk))? {
+            let order = Order::try_from(row)?;
+            examination.first_requests.insert((order.sku, order.buyer), order.request);
+            // `orders_by_request` may omit slot 0.
+            examination.orders.insert(order.request, order);
         }
-        for chunk in buyers.chunks(IN_LIST_MAX) {
-            for (sku, buyer, exempt) in conn.barred(chunk)? {
-                let name = || format!("bar of sku {sku}");
-                let id = readable(BuyerId::from_db(buyer), name, "buyer_id", buyer)?;
-                let exempt = exempt.and_then(RequestId::from_db);
-                examination.barred.insert((SkuNo(sku), id), exempt);
-            }
+        for (sku, buyer, exempt) in in_lists(&buyers, |chunk| conn.barred(chunk))? {
+            let name = || format!("bar of sku {sku}");
+            let id = readable(BuyerId::from_db(buyer), name, "buyer_id", buyer)?;
+            let exempt = exempt.and_then(RequestId::from_db);
+            examination.barred.insert((SkuNo(sku), id), exempt);
         }
-        for chunk in quotas.chunks(IN_LIST_MAX) {
-            for (sku, buyer, owned) in conn.owned_units(chunk)? {
-                let name = || format!("quota of sku {sku} buyer {buyer}");
-                let id = readable(BuyerId::from_db(buyer), name, "buyer_id", buyer)?;
-                examination.owned.insert((SkuNo(sku), id), number(name, "owned", owned)?);
-            }
+        for (sku, buyer, owned) in in_lists(&quotas, |chunk| conn.owned_units(chunk))? {
+            let name = || format!("quota of sku {sku} buyer {buyer}");
+            let id = readable(BuyerId::from_db(buyer), name, "buyer_id", buyer)?;
+            examination.owned.insert((SkuNo(sku), id), number(name, "owned", owned)?);
         }
-        for chunk in skus.chunks(IN_LIST_MAX) {
-            for (sku, available) in conn.units_left(chunk)? {
-                let available = number(|| format!("sku {sku}"), "available", available)?;
-                examination.available.insert(SkuNo(sku), available);
-            }
+        for (sku, available) in in_lists(&skus, |chunk| conn.units_left(chunk))? {
+            let available = number(|| format!("sku {sku}"), "available", available)?;
+            examination.available.insert(SkuNo(sku), available);
         }
         Ok(examination)
     })
-}
-
-/// Sorted and without duplicates.
-fn sorted<T: Ord>(items: impl Iterator<Item = T>) -> Vec<T> {
-    items.collect::<BTreeSet<T>>().into_iter().collect()
 }

@@ -1,11 +1,11 @@
 //! The queries about payments and the reports of providers; see `queries`.
 
-use diesel::dsl::{count_star, exists, insert_into, select, sql, update};
+use diesel::dsl::{count_star, insert_into, sql, update};
 use diesel::prelude::*;
 use diesel::sql_types::Bool;
 
 use super::queries::queries;
-use super::statements::{IN_LIST_MAX, condition, of_buyers};
+use super::statements::{in_lists, of_orders};
 use crate::db::EventCursor;
 use crate::db::payment_rows::{PaymentEventRow, PaymentRow};
 use crate::db::schema::{payment_events, payments};
@@ -27,17 +27,10 @@ queries! {
 trait PaymentQueries {
     /// The attempts of these orders; those of one order oldest first.
     fn payments_of(&mut self, keys: &[OrderKey]) -> QueryResult<Vec<PaymentRow>> {
-        let mut rows = Vec::new();
-        for chunk in keys.chunks(IN_LIST_MAX) {
-            let (buyers, requests) = condition(chunk.iter().copied());
-            let of_chunk = payments::table
-                .filter(sql::<Bool>(&format!("({})", of_buyers(&buyers))))
-                .filter(payments::request_id.eq_any(requests))
-                .order(payments::attempt_no)
-                .select(PaymentRow::as_select());
-            rows.extend(of_chunk.load(self)?);
-        }
-        Ok(rows)
+        in_lists(keys, |keys| {
+            let rows = payments::table.filter(sql::<Bool>(&of_orders(keys)));
+            rows.order(payments::attempt_no).select(PaymentRow::as_select()).load(self)
+        })
     }
 
     fn payment_by_id(
@@ -74,10 +67,6 @@ trait PaymentQueries {
             .limit(i64::from(limit))
             .select(PaymentRow::as_select())
             .load(self)
-    }
-
-    fn has_payment_event(&mut self, provider: &str, event: &str) -> QueryResult<bool> {
-        select(exists(payment_events::table.find((provider, event)))).get_result(self)
     }
 
     fn insert_payment_event(&mut self, row: &PaymentEventRow) -> QueryResult<()> {

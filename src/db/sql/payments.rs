@@ -8,6 +8,7 @@ use crate::db::Error;
 use crate::db::life_rows::Cause;
 use crate::db::payment_rows::{PaymentEventRow, PaymentRow};
 use crate::db::rows::{readable, unstorable};
+use crate::domain::dead_letter::clip;
 use crate::domain::{
     Actor, AttemptKey, ByOperator, Money, OpenPayment, Order, OrderKey, OrderState, OrderTrigger,
     Payment, PaymentEvent, PaymentOutcome, PaymentRecorded, PaymentReport, PaymentState,
@@ -91,14 +92,7 @@ pub(super) fn locked_attempt<D: Database>(
     conn: &mut D,
     key: AttemptKey,
 ) -> Result<Option<(Order, PaymentRow, Payment)>, Error> {
-    let Some(order) = lock(conn, &[key.order])?.pop() else { return Ok(None) };
-    for row in conn.payments_of(&[key.order])? {
-        let payment = Payment::try_from(&row)?;
-        if payment.key == key {
-            return Ok(Some((order, row, payment)));
-        }
-    }
-    Ok(None)
+    locked_payment(conn, key, None)
 }
 
 pub(super) fn record<D: Database>(
@@ -106,7 +100,7 @@ pub(super) fn record<D: Database>(
     event: &PaymentEvent,
     now_ms: i64,
 ) -> Result<TransactionEnd<PaymentRecorded>, Error> {
-    if conn.has_payment_event(&event.provider, &event.event_id)? {
+    if conn.payment_event(&event.provider, &event.event_id)?.is_some() {
         return Ok(TransactionEnd::RollBack(PaymentRecorded::Known));
     }
     let (recorded, order) = apply(conn, event, now_ms)?;
@@ -203,7 +197,7 @@ fn reported<D: Database>(
     let by_id = by_id.as_ref().map(Payment::try_from).transpose()?;
     let is_known = by_id.is_some();
     let found = match by_id.map(|payment| payment.key).or(event.attempt) {
-        Some(key) => locked_payment(conn, key, &event.payment_id)?,
+        Some(key) => locked_payment(conn, key, Some(&event.payment_id))?,
         None => None,
     };
     // A known payment that moved after it was read has left its attempt without an id.
@@ -217,15 +211,14 @@ fn reported<D: Database>(
 fn locked_payment<D: Database>(
     conn: &mut D,
     key: AttemptKey,
-    payment_id: &str,
+    payment_id: Option<&str>,
 ) -> Result<Option<(Order, PaymentRow, Payment)>, Error> {
     let Some(order) = lock(conn, &[key.order])?.pop() else { return Ok(None) };
     let rows = conn.payments_of(&[key.order])?;
-    let has_id = rows.iter().position(|row| row.has_id(payment_id));
-    let number = usize::from(key.no);
-    let is_named = |row: &PaymentRow| usize::try_from(row.id().3) == Ok(number);
-    let Some(at) = has_id.or_else(|| rows.iter().position(is_named)) else { return Ok(None) };
-    let Some(row) = rows.into_iter().nth(at) else { return Ok(None) };
+    let has_id = rows.iter().position(|row| payment_id.is_some_and(|id| row.has_id(id)));
+    let is_named = |row: &PaymentRow| row.id().3 == i32::from(key.no);
+    let found = has_id.or_else(|| rows.iter().position(is_named));
+    let Some(row) = found.and_then(|at| rows.into_iter().nth(at)) else { return Ok(None) };
     let payment = Payment::try_from(&row)?;
     Ok(Some((order, row, payment)))
 }
@@ -280,7 +273,7 @@ pub(super) fn refund_result<D: Database>(
             let payment = Payment { state: PaymentState::RefundFailed, ..payment };
             row.set(&payment, now_ms)?;
             row.refund_attempts += 1;
-            row.reason = Some(reason.chars().take(255).collect());
+            row.reason = Some(clip(reason, 255));
             conn.update_payment(&row)?;
         }
     }

@@ -6,7 +6,6 @@ use super::{Database, SqlLedger, TransactionEnd};
 use crate::db::repairs::RepairRow;
 use crate::db::rows::narrow;
 use crate::db::{Error, RepairStore};
-use crate::domain::RetentionState::Purging;
 use crate::domain::{AuditVerdict, BuyerId, Repair, RepairAction, RepairOutcome, SkuNo};
 
 #[async_trait]
@@ -18,7 +17,7 @@ impl<D: Database> RepairStore for SqlLedger<D> {
         now_ms: i64,
     ) -> Result<Repair, Error> {
         self.write_at("recounting", move |conn, _| {
-            let is_purged = is_purged(conn, sku)?;
+            let is_purged = conn.is_purged(sku.0)?;
             let (what, counts) = match buyer {
                 _ if is_purged => ("recount".to_owned(), None),
                 Some(buyer) => (format!("buyer {buyer}: quota"), recount_quota(conn, sku, buyer)?),
@@ -65,16 +64,11 @@ impl<D: Database> RepairStore for SqlLedger<D> {
     }
 }
 
-/// Whether rows of the SKU may be missing.
-fn is_purged<D: Database>(conn: &mut D, sku: SkuNo) -> Result<bool, Error> {
-    Ok(!conn.skus_from(Purging, &[sku.0])?.is_empty())
-}
-
 /// Writes the row of a repair, unless the sale is purged or the failure is recorded already.
 fn record<D: Database>(conn: &mut D, repair: &Repair) -> Result<(), Error> {
     let row = RepairRow::from(repair);
     let is_failure = repair.outcome == RepairOutcome::FailedFinal;
-    if !(is_purged(conn, repair.sku)? || (is_failure && conn.is_repair_recorded(&row)?)) {
+    if !(conn.is_purged(repair.sku.0)? || (is_failure && conn.is_repair_recorded(&row)?)) {
         conn.insert_repair(&row)?;
     }
     Ok(())

@@ -1,12 +1,11 @@
 //! Purchases with late money. Each transaction first locks the order that timed out, as every
 //! change of its payments does, and its successor with it.
 
-use std::collections::HashMap;
-
 use async_trait::async_trait;
 
-use super::order_changes::{change, lock};
+use super::order_changes::{change, lock, readable_orders};
 use super::payments::{locked_attempt, next_no};
+use super::statements::buyer_of;
 use super::{Database, SqlLedger, TransactionEnd, readable_rows};
 use crate::db::life_rows::Cause;
 use crate::db::payment_rows::PaymentRow;
@@ -25,8 +24,7 @@ impl<D: Database> Retakes for SqlLedger<D> {
 
     async fn exempt_retake(&self, retake: OrderKey, successor: RequestId) -> Result<(), Error> {
         self.write_at("exempting a purchase", move |conn, _| {
-            let buyer = (retake.sku.0, retake.buyer.to_db());
-            conn.exempt(buyer, retake.request.to_db(), successor.to_db())?;
+            conn.exempt(buyer_of(&retake), retake.request.to_db(), successor.to_db())?;
             Ok(TransactionEnd::Commit(()))
         })
         .await
@@ -43,9 +41,7 @@ fn due<D: Database>(conn: &mut D, limit: u32) -> Result<Vec<DueRetake>, Error> {
     let rows = conn.due_payments(PaymentState::Retaking, i64::MAX, limit)?;
     let waiting = readable_rows(&rows, |row| Ok((Payment::try_from(row)?.key, row.refund_due_ms)));
     let keys: Vec<OrderKey> = waiting.iter().map(|(key, _)| key.order).collect();
-    let orders = readable_rows(conn.orders_by_key(&keys)?, Order::try_from);
-    let orders: HashMap<OrderKey, Order> =
-        orders.into_iter().map(|order| (order.key(), order)).collect();
+    let orders = readable_orders(conn, &keys)?;
     let with_order = |(key, received_ms): (AttemptKey, Option<i64>)| {
         let order = *orders.get(&key.order)?;
         Some(DueRetake { key, order, received_ms: received_ms? })

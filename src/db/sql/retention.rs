@@ -4,11 +4,12 @@
 //! stays complete while rows are deleted. A purge deletes by key range, in short transactions: a
 //! crash leaves fewer rows, and the next purge deletes the rest.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
 use async_trait::async_trait;
 
 use super::sales::commit_change;
+use super::statements::{after, list, sorted};
 use super::verbs::record_by;
 use super::{Database, SqlLedger, TransactionEnd, WRITER, in_transaction};
 use crate::db::archive_tables::{ArchiveScope, TableSpec, array, elements, spec};
@@ -114,8 +115,7 @@ impl<D: Database> RetentionStore for SqlLedger<D> {
 
 /// The numbers of a sale and of its SKUs.
 fn numbers(sale: &Sale) -> (i32, Vec<i32>) {
-    let skus: BTreeSet<i32> = sale.skus.iter().map(|sku| sku.no.0).collect();
-    (sale.no, skus.into_iter().collect())
+    (sale.no, sorted(sale.skus.iter().map(|sku| sku.no.0)))
 }
 
 /// `None`: unknown sale, not closed, or not allowed.
@@ -167,7 +167,7 @@ fn is_unchanged_since<D: Database>(
     sale: i32,
     archived: &[TableContents],
 ) -> Result<bool, Error> {
-    let skus = conn.skus_of(sale)?;
+    let skus: Vec<i32> = conn.sku_rows_of(sale)?.iter().map(|row| row.sku_no).collect();
     for table in [ArchiveTable::Skus, ArchiveTable::FailedRequests] {
         if !archived.contains(&contents(conn, table, sale, &skus)?) {
             return Ok(false);
@@ -251,7 +251,7 @@ fn page<D: Database>(
         "SELECT {} FROM {} WHERE {column} = {scope_no} AND ({}) ORDER BY {} LIMIT {limit}",
         spec.row(),
         table.name(),
-        spec.after(key),
+        after(spec.key, key),
         spec.key.join(", "),
     ))?;
     let rows = texts.iter().map(|text| spec.object(text)).collect::<Result<Vec<_>, _>>()?;
@@ -302,7 +302,7 @@ fn page_of_requests<D: Database>(
         "SELECT {} FROM {} WHERE request_id IN ({}) ORDER BY {}",
         spec.row(),
         table.name(),
-        super::statements::list(requests.iter().map(|(_, request)| *request)),
+        list(requests.iter().map(|(_, request)| *request)),
         spec.key.join(", "),
     ))?;
     let mut rows = texts.iter().map(|text| spec.object(text)).collect::<Result<Vec<_>, _>>()?;
@@ -311,7 +311,7 @@ fn page_of_requests<D: Database>(
 }
 
 fn purge<D: Database>(conn: &mut D, sku: i32, limit: u32) -> Result<TransactionEnd<u64>, Error> {
-    if conn.skus_from(RetentionState::Purging, &[sku])?.is_empty() {
+    if !conn.is_purged(sku)? {
         return Ok(TransactionEnd::RollBack(0));
     }
     let orders = conn.order_ids(sku, (i64::MIN, i64::MIN), limit)?;

@@ -7,7 +7,7 @@ use diesel::sql_types::{BigInt, Integer, Text};
 
 use super::Database;
 use super::queries::queries;
-use super::statements::{SkuAndBuyer, list, of_buyers};
+use super::statements::{SkuAndBuyer, list, of_requests};
 use crate::db::schema::{sales, skus};
 use crate::domain::{Retention, RetentionState};
 
@@ -32,10 +32,6 @@ trait RetentionQueries {
         update(rows).set(skus::available.eq(0)).execute(self).map(drop)
     }
 
-    fn skus_of(&mut self, sale: i32) -> QueryResult<Vec<i32>> {
-        skus::table.filter(skus::sale_no.eq(sale)).select(skus::sku_no).load(self)
-    }
-
     /// Those of these SKUs whose sale is in this state or a later one.
     fn skus_from(&mut self, state: RetentionState, among: &[i32]) -> QueryResult<Vec<i32>> {
         skus::table
@@ -44,6 +40,11 @@ trait RetentionQueries {
             .filter(sales::retention.ge(state.to_db()))
             .select(skus::sku_no)
             .load(self)
+    }
+
+    /// Whether the sale of the SKU is being or was purged: rows may be missing.
+    fn is_purged(&mut self, sku: i32) -> QueryResult<bool> {
+        Ok(!self.skus_from(RetentionState::Purging, &[sku])?.is_empty())
     }
 
     /// One text of each row of a query.
@@ -83,10 +84,8 @@ trait RetentionQueries {
     fn delete_by_buyer(
         &mut self, table: &str, buyers: &[SkuAndBuyer], requests: &[i64]
     ) -> QueryResult<()> {
-        sql_query(format!(
-            "DELETE FROM {table} WHERE ({}) AND request_id IN ({})",
-            of_buyers(buyers), list(requests.iter().copied())
-        )).execute(self).map(drop)
+        let rows = of_requests(buyers, requests.iter().copied());
+        sql_query(format!("DELETE FROM {table} WHERE {rows}")).execute(self).map(drop)
     }
 
     /// Deletes rows of a SKU in the order of a column; returns the values of the column.

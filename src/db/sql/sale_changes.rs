@@ -8,7 +8,7 @@ use crate::db::Error;
 use crate::db::rows::unstorable;
 use crate::db::sale_rows::{StockChangeRow, TermsRow};
 use crate::domain::{
-    ByOperator, LoaderToken, RetentionState, SaleChange, SaleChanged, SaleId, SkuNo, StockChange,
+    ByOperator, LoaderToken, SaleChange, SaleChanged, SaleId, SkuNo, StockChange,
     StockChangeOutcome, StockChangeRequest, TermsSince, VerbSubject,
 };
 
@@ -62,7 +62,7 @@ pub(super) fn begin_load<D: Database>(
 ) -> Result<TransactionEnd<LoaderToken>, Error> {
     let token = conn.raise_token(LOADER, INCREMENT)?;
     conn.lock_sku(sku.0)?;
-    if !conn.skus_from(RetentionState::Purging, &[sku.0])?.is_empty() {
+    if conn.is_purged(sku.0)? {
         return unstorable("a load of the purged sku", sku);
     }
     conn.raise_token(&latest_load(sku), &token.to_string())?;

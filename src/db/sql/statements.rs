@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
+use diesel::QueryResult;
 use diesel::sql_types::Integer;
 
 use crate::domain::OrderKey;
@@ -23,14 +24,65 @@ pub(in crate::db) fn list(numbers: impl IntoIterator<Item = i64>) -> String {
     text
 }
 
-/// The sorted buyers of orders and their requests, for a condition on the primary key.
-pub(in crate::db) fn condition(
-    keys: impl Iterator<Item = OrderKey>,
-) -> (Vec<SkuAndBuyer>, Vec<i64>) {
-    let keys: BTreeSet<OrderKey> = keys.collect();
-    let buyers: BTreeSet<SkuAndBuyer> =
-        keys.iter().map(|key| (key.sku.0, key.buyer.to_db())).collect();
-    (Vec::from_iter(buyers), keys.iter().map(|key| key.request.to_db()).collect())
+/// The rows that a query finds for all items, with at most [`IN_LIST_MAX`] of them each time.
+pub(in crate::db) fn in_lists<T, R>(
+    items: &[T],
+    mut query: impl FnMut(&[T]) -> QueryResult<Vec<R>>,
+) -> QueryResult<Vec<R>> {
+    let mut rows = Vec::new();
+    for chunk in items.chunks(IN_LIST_MAX) {
+        rows.extend(query(chunk)?);
+    }
+    Ok(rows)
+}
+
+/// Sorted and without duplicates.
+pub(in crate::db) fn sorted<T: Ord>(items: impl IntoIterator<Item = T>) -> Vec<T> {
+    Vec::from_iter(BTreeSet::from_iter(items))
+}
+
+/// The columns of an order's buyer.
+pub(in crate::db) fn buyer_of(order: &OrderKey) -> SkuAndBuyer {
+    (order.sku.0, order.buyer.to_db())
+}
+
+/// The SQL condition that a row belongs to one of these orders, on the primary key.
+pub(in crate::db) fn of_orders(orders: &[OrderKey]) -> String {
+    let buyers = sorted(orders.iter().map(buyer_of));
+    of_requests(&buyers, orders.iter().map(|order| order.request.to_db()))
+}
+
+/// The SQL condition that a row belongs to one of these sorted buyers and to one of these requests.
+pub(in crate::db) fn of_requests(
+    buyers: &[SkuAndBuyer],
+    requests: impl IntoIterator<Item = i64>,
+) -> String {
+    format!("({}) AND request_id IN ({})", of_buyers(buyers), list(requests))
+}
+
+/// The SQL condition that a row is after a key, in the order of these columns; an empty key: all
+/// rows.
+pub(in crate::db) fn after(columns: &[&str], key: &[i64]) -> String {
+    let (Some(first), Some(least)) = (columns.first(), key.first()) else {
+        return "TRUE".to_owned();
+    };
+    // By its first column, SQLite finds the range; by an OR it reads all rows before.
+    let mut condition = format!("{first} >= {least} AND (FALSE");
+    let mut same = String::new();
+    for (name, number) in columns.iter().zip(key) {
+        let _written = write!(condition, " OR ({same}{name} > {number})");
+        let _written = write!(same, "{name} = {number} AND ");
+    }
+    condition + ")"
+}
+
+/// The number of each row by a column, in SQL.
+pub(in crate::db) fn case(column: &str, numbers: impl IntoIterator<Item = (i64, i64)>) -> String {
+    let mut each = format!("CASE {column}");
+    for (value, number) in numbers {
+        let _written = write!(each, " WHEN {value} THEN {number}");
+    }
+    each + " END"
 }
 
 /// The SQL condition that a row belongs to one of these buyers, with one `IN` list of the primary
@@ -98,4 +150,17 @@ statement! {
     TakeStock { sku_no: i32, units: i32 }
     "UPDATE skus SET available = available - " units: Integer
     " WHERE sku_no = " sku_no: Integer " AND available >= " units: Integer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_orders_by_its_first_column() {
+        let after = |key: &[i64]| after(&["buyer_id", "slot"], key);
+        assert_eq!(after(&[]), "TRUE");
+        let expected = "buyer_id >= 7 AND (FALSE OR (buyer_id > 7) OR (buyer_id = 7 AND slot > 0))";
+        assert_eq!(after(&[7, 0]), expected);
+    }
 }

@@ -1,7 +1,5 @@
 //! The transactions of the ledger in `SQLite`, and the statements of the hot path.
 
-use std::collections::BTreeSet;
-
 use diesel::connection::SimpleConnection;
 use diesel::dsl::sql;
 use diesel::prelude::*;
@@ -15,7 +13,7 @@ use super::connection::checkpoint;
 use crate::db::life_rows::OrderEventRow;
 use crate::db::rows::{NEW_ORDER_COLUMNS, NewOrder};
 use crate::db::schema::{bars, failed_requests, order_events, tokens};
-use crate::db::sql::statements::{IN_LIST_MAX, SkuAndBuyer, TakeStock, list, statement};
+use crate::db::sql::statements::{IN_LIST_MAX, TakeStock, list, sorted, statement};
 use crate::db::sql::{Database, OrderQueries, QuotaClaim, WRITER};
 use crate::db::{Error, migrate};
 use crate::domain::Failure;
@@ -76,7 +74,7 @@ impl Database for SqliteConnection {
         }
         let any_bar = bars::table.select(bars::buyer_id);
         if diesel::select(diesel::dsl::exists(any_bar)).get_result::<bool>(self)? {
-            let skus: BTreeSet<i32> = orders.iter().map(|order| order.key().0).collect();
+            let skus = sorted(orders.iter().map(|order| order.key().0));
             let of_skus = bars::table.filter(bars::sku_no.eq_any(skus));
             if of_skus.select(bars::buyer_id).first::<i64>(self).optional()?.is_some() {
                 return Ok(true);
@@ -105,17 +103,12 @@ impl Database for SqliteConnection {
     }
 
     fn ordered_among(&mut self, failures: &[Failure]) -> QueryResult<Vec<i64>> {
-        let ids = failures.iter().map(|failure| failure.request.to_db());
-        let ids: BTreeSet<i64> = ids.collect();
-        let requests: Vec<i64> = ids.iter().copied().collect();
+        let requests = sorted(failures.iter().map(|failure| failure.request.to_db()));
         let buyers = failures.iter().map(|failure| (failure.sku.0, failure.buyer.to_db()));
-        let buyers: BTreeSet<SkuAndBuyer> = buyers.collect();
         let mut rows = self.orders_by_request(&requests)?;
-        if !buyers.is_empty() {
-            rows.extend(self.first_orders(&Vec::from_iter(buyers))?);
-        }
+        rows.extend(self.first_orders(&sorted(buyers))?);
         let ordered = rows.iter().map(|row| row.request_id);
-        Ok(ordered.filter(|request| ids.contains(request)).collect())
+        Ok(ordered.filter(|request| requests.binary_search(request).is_ok()).collect())
     }
 
     fn take_quotas(&mut self, claims: &[QuotaClaim]) -> QueryResult<bool> {
