@@ -8,7 +8,7 @@ use super::sale_rows::currency;
 use super::schema::{payment_events, payments};
 use super::{Error, EventCursor};
 use crate::domain::{
-    AttemptKey, ListedPayment, Money, OrderKey, OrderState, Payment, PaymentEvent, PaymentOutcome,
+    AttemptKey, ListedPayment, Money, OrderKey, Payment, PaymentEvent, PaymentOutcome,
     PaymentReport, PaymentState, StartedPayment, UnmatchedEvent,
 };
 
@@ -26,7 +26,7 @@ fn money(
 }
 
 /// SKU, buyer, request and attempt of a payment, as its row has them.
-pub type PaymentCursor = (i32, i64, i64, i32);
+pub type PaymentId = (i32, i64, i64, i32);
 
 /// A row of `payments`.
 #[derive(Debug, Clone, Queryable, Selectable, Insertable, AsChangeset)]
@@ -77,10 +77,6 @@ impl PaymentRow {
         Ok(row)
     }
 
-    pub(super) fn cursor(&self) -> PaymentCursor {
-        (self.sku_no, self.buyer_id, self.request_id, self.attempt_no)
-    }
-
     /// Sets what is known of the payment at `now_ms`.
     pub(super) fn set(&mut self, payment: &Payment, now_ms: i64) -> Result<(), Error> {
         if let Some(StartedPayment { payment_id, url }) = &payment.started {
@@ -96,17 +92,6 @@ impl PaymentRow {
         Ok(())
     }
 
-    /// The payment, of an order in this state.
-    pub(super) fn listed(&self, order_state: Option<OrderState>) -> Result<ListedPayment, Error> {
-        Ok(ListedPayment {
-            payment: Payment::try_from(self)?,
-            refund_attempts: u16::try_from(self.refund_attempts).unwrap_or(u16::MAX),
-            refund_due_ms: self.refund_due_ms,
-            reason: self.reason.clone(),
-            order_state,
-        })
-    }
-
     /// Whether the provider knows the payment by this id.
     pub(super) fn has_id(&self, payment_id: &str) -> bool {
         self.payment_id.as_deref() == Some(payment_id)
@@ -117,7 +102,7 @@ impl PaymentRow {
         (self.request_id, self.attempt_no) = (successor.request.to_db(), i32::from(no));
     }
 
-    pub(super) fn id(&self) -> (i32, i64, i64, i32) {
+    pub(super) fn id(&self) -> PaymentId {
         (self.sku_no, self.buyer_id, self.request_id, self.attempt_no)
     }
 }
@@ -142,6 +127,21 @@ impl TryFrom<&PaymentRow> for Payment {
             state: readable(PaymentState::from_db(row.state), name, "state", row.state)?,
             received,
             refunded_total: row.refunded_total,
+        })
+    }
+}
+
+impl TryFrom<&PaymentRow> for ListedPayment {
+    type Error = Error;
+
+    /// Without its order.
+    fn try_from(row: &PaymentRow) -> Result<Self, Error> {
+        Ok(Self {
+            payment: row.try_into()?,
+            refund_attempts: u16::try_from(row.refund_attempts).unwrap_or(u16::MAX),
+            refund_due_ms: row.refund_due_ms,
+            reason: row.reason.clone(),
+            order_state: None,
         })
     }
 }

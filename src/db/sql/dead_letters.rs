@@ -1,14 +1,13 @@
 //! Stores and queries dead letters; a message is identified by its digest.
 
-use std::collections::BTreeSet;
-
 use async_trait::async_trait;
 
 use super::dead_letter_queries::DeadLetterRow;
-use super::statements::IN_LIST_MAX;
+use super::statements::{IN_LIST_MAX, in_lists, sorted};
 use super::tokens::INCREMENT;
 use super::{
-    Database, SqlLedger, TransactionEnd, in_transaction, inserted, readable_rows, retry_concurrent,
+    Database, SqlLedger, TransactionEnd, filled, in_transaction, inserted, last_of, readable_rows,
+    retry_concurrent,
 };
 use crate::db::{DeadLetterStore, Error};
 use crate::domain::{
@@ -89,17 +88,11 @@ impl<D: Database> DeadLetterStore for SqlLedger<D> {
         limit: u32,
     ) -> Result<Vec<(DeadLetter, Vec<u8>)>, Error> {
         self.read("reading dead letters", move |conn| {
-            let mut after = after.0;
-            loop {
-                let rows = conn.holding_dead_letters(after, limit)?;
-                let Some((last, _)) = rows.last() else { return Ok(Vec::new()) };
-                after = last.letter_no;
-                let readable =
-                    readable_rows(rows, |(row, body)| Ok((DeadLetter::try_from(row)?, body)));
-                if !readable.is_empty() {
-                    return Ok(readable);
-                }
-            }
+            filled(limit, Some(after.0), |after, limit| {
+                let rows = conn.holding_dead_letters(after.unwrap_or(0), limit)?;
+                let last = last_of(&rows, limit, |(row, _)| row.letter_no);
+                Ok((readable_rows(rows, |(row, body)| Ok((row.try_into()?, body))), last))
+            })
         })
         .await
     }
@@ -132,11 +125,8 @@ impl<D: Database> DeadLetterStore for SqlLedger<D> {
     ) -> Result<Vec<RequestId>, Error> {
         self.read("reading dead letters", move |conn| {
             let ids: Vec<i64> = requests.iter().map(|request| request.to_db()).collect();
-            let mut dead = BTreeSet::new();
-            for chunk in ids.chunks(IN_LIST_MAX) {
-                dead.extend(conn.dead_lettered_among(chunk, replayed_since_ms)?);
-            }
-            request_ids(dead)
+            let found = |chunk: &[i64]| conn.dead_lettered_among(chunk, replayed_since_ms);
+            request_ids(sorted(in_lists(&ids, found)?))
         })
         .await
     }

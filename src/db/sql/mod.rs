@@ -156,6 +156,33 @@ fn readable_rows<R, T>(
     rows.into_iter().filter_map(|row| convert(row).inspect_err(log).ok()).collect()
 }
 
+/// The items after a cursor, `limit` of them unless there are no more: a row that cannot be read is
+/// left out, and hides none behind it. `page` returns the items of up to so many rows, and the
+/// cursor of the last row unless no row follows.
+fn filled<T, C>(
+    limit: u32,
+    after: Option<C>,
+    mut page: impl FnMut(Option<C>, u32) -> Result<(Vec<T>, Option<C>), Error>,
+) -> Result<Vec<T>, Error> {
+    let (mut items, mut next) = page(after, limit)?;
+    while next.is_some() {
+        let missing = limit.saturating_sub(u32::try_from(items.len()).unwrap_or(u32::MAX));
+        if missing == 0 {
+            break;
+        }
+        let (more, last) = page(next, missing)?;
+        items.extend(more);
+        next = last;
+    }
+    Ok(items)
+}
+
+/// The cursor of the last row of a full page.
+fn last_of<R, C>(rows: &[R], limit: u32, cursor: impl FnOnce(&R) -> C) -> Option<C> {
+    let is_full = u32::try_from(rows.len()).is_ok_and(|num| num >= limit);
+    rows.last().filter(|_| is_full).map(cursor)
+}
+
 /// The name of the token that every write checks.
 pub const WRITER: &str = "writer";
 

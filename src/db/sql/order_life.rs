@@ -9,7 +9,7 @@ use async_trait::async_trait;
 
 use super::order_changes::{cancel, end_due};
 use super::payments::{open, record, refund_result, started};
-use super::statements::IN_LIST_MAX;
+use super::statements::{IN_LIST_MAX, in_lists};
 use super::{Database, SqlLedger, TransactionEnd, readable_rows};
 use crate::db::failure_rows::FailureRow;
 use crate::db::life_rows::{Cause, OrderEventRow};
@@ -18,7 +18,7 @@ use crate::db::{Error, FeedEvent, FeedPage, OrderChanges, Refunds};
 use crate::domain::{
     Actor, AttemptKey, CancelOutcome, DueOrder, DueRefund, Failure, ListedPayment, Money,
     OpenPayment, Order, OrderKey, OrderState, Payment, PaymentEvent, PaymentRecorded, PaymentState,
-    PaymentTerms, RefundResult, RetentionState, StartedPayment,
+    PaymentTerms, RefundResult, StartedPayment,
 };
 
 /// The counter of feed numbers. Its row is locked while events are numbered.
@@ -153,7 +153,7 @@ impl<D: Database> Refunds for SqlLedger<D> {
             let mut due = Vec::new();
             let rows = conn.due_payments(PaymentState::RefundDue, until_ms, limit)?;
             for ListedPayment { payment, refund_attempts: attempts, .. } in
-                readable_rows(&rows, |row| row.listed(None))
+                readable_rows(&rows, ListedPayment::try_from)
             {
                 let Payment { key, provider, started, received, refunded_total, .. } = payment;
                 // Received money has both: its report names the payment.
@@ -177,6 +177,9 @@ impl<D: Database> Refunds for SqlLedger<D> {
 fn number<D: Database>(conn: &mut D, limit: u32) -> Result<TransactionEnd<u32>, Error> {
     let mut last = conn.raise_token(FEED, "token")?;
     let rows = conn.unnumbered_events(limit)?;
+    if rows.is_empty() {
+        return Ok(TransactionEnd::RollBack(0));
+    }
     let mut by_version: BTreeMap<i32, Vec<(i64, i64)>> = BTreeMap::new();
     for (request, version, num_orders) in &rows {
         last += i64::from(*num_orders);
@@ -190,8 +193,7 @@ fn number<D: Database>(conn: &mut D, limit: u32) -> Result<TransactionEnd<u32>, 
         }
     }
     conn.raise_token(FEED, &last.to_string())?;
-    let numbered = u32::try_from(rows.len()).unwrap_or(limit);
-    Ok(if rows.is_empty() { TransactionEnd::RollBack(0) } else { TransactionEnd::Commit(numbered) })
+    Ok(TransactionEnd::Commit(u32::try_from(rows.len()).unwrap_or(limit)))
 }
 
 /// Events of all kinds, and how far the feed was read; fails on one that is not readable, because
@@ -251,12 +253,11 @@ fn with_orders<D: Database>(
     let found = conn.orders_by_key(&order_keys)?.into_iter();
     let orders: HashMap<(i32, i64, i64), OrderRow> =
         found.map(|row| ((row.sku_no, row.buyer_id, row.request_id), row)).collect();
-    let mut failures: HashMap<i64, FailureRow> = HashMap::new();
     let refusals = rows.iter().filter(|row| row.is_refusal());
     let refusals: Vec<i64> = refusals.map(|row| row.request_id).collect();
-    for chunk in refusals.chunks(IN_LIST_MAX) {
-        failures.extend(conn.failures_by_request(chunk)?.into_iter().map(|it| (it.request_id, it)));
-    }
+    let failures = in_lists(&refusals, |chunk| conn.failures_by_request(chunk))?.into_iter();
+    let mut failures: HashMap<i64, FailureRow> =
+        failures.map(|failure| (failure.request_id, failure)).collect();
     let mut events = Vec::with_capacity(keys.len());
     for (feed_no, key, at) in keys {
         let Some(row) = rows.get(at) else { continue };
@@ -271,7 +272,7 @@ fn with_orders<D: Database>(
         };
         if let Some(event) = event {
             events.push(event);
-        } else if conn.skus_from(RetentionState::Purging, &[key.sku.0])?.is_empty() {
+        } else if !conn.is_purged(key.sku.0)? {
             tracing::error!(request = %key.request, feed_no, "event of a missing order or failure");
         }
     }

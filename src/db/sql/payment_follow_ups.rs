@@ -1,12 +1,12 @@
 //! Payments that wait for a provider or for an operator, as a port.
 
-use std::collections::HashMap;
-
 use async_trait::async_trait;
 
+use super::order_changes::readable_orders;
 use super::payments::{match_again, refund_again, resolve};
-use super::{Database, SqlLedger, readable_rows};
-use crate::db::payment_rows::{PaymentCursor, PaymentEventRow, PaymentRow};
+use super::statements::after;
+use super::{Database, SqlLedger, filled, last_of, readable_rows};
+use crate::db::payment_rows::{PaymentEventRow, PaymentId, PaymentRow};
 use crate::db::{Error, EventCursor, FollowUps};
 use crate::domain::{
     AttemptKey, ByOperator, ListedPayment, Order, OrderKey, Payment, PaymentRecorded, PaymentState,
@@ -18,55 +18,34 @@ const IN_DOUBT: &str = "EXISTS (SELECT 1 FROM orders o WHERE o.sku_no = payments
      AND o.buyer_id = payments.buyer_id AND o.request_id = payments.request_id \
      AND (o.state <> 5 OR o.due_ms IS NULL))";
 
-/// The condition of the payments after this one, in the order of their keys.
-fn after_key(after: Option<PaymentCursor>) -> String {
-    let Some((sku, buyer, request, no)) = after else { return "1 = 1".to_owned() };
-    format!(
-        "(payments.sku_no > {sku} OR (payments.sku_no = {sku} AND (payments.buyer_id > {buyer} \
-         OR (payments.buyer_id = {buyer} AND (payments.request_id > {request} \
-         OR (payments.request_id = {request} AND payments.attempt_no > {no}))))))"
-    )
-}
-
-fn cursor(AttemptKey { order, no }: AttemptKey) -> PaymentCursor {
+/// The columns of a payment's key.
+fn key_columns(AttemptKey { order, no }: AttemptKey) -> PaymentId {
     (order.sku.0, order.buyer.to_db(), order.request.to_db(), no.into())
 }
 
-/// The items after a cursor, `limit` of them unless there are no more: a row that cannot be read is
-/// left out, and hides none behind it. `page` returns the items of up to so many rows, and the
-/// cursor of the last row unless no row follows.
-fn filled<T, C>(
-    limit: u32,
-    after: Option<C>,
-    mut page: impl FnMut(Option<C>, u32) -> Result<(Vec<T>, Option<C>), Error>,
-) -> Result<Vec<T>, Error> {
-    let (mut items, mut next) = page(after, limit)?;
-    while next.is_some() {
-        let missing = limit.saturating_sub(u32::try_from(items.len()).unwrap_or(u32::MAX));
-        if missing == 0 {
-            break;
-        }
-        let (more, last) = page(next, missing)?;
-        items.extend(more);
-        next = last;
-    }
-    Ok(items)
-}
-
-/// The cursor of the last row of a full page.
-fn last_of<R, C>(rows: &[R], limit: u32, cursor: impl FnOnce(&R) -> C) -> Option<C> {
-    let is_full = u32::try_from(rows.len()).is_ok_and(|num| num >= limit);
-    rows.last().filter(|_| is_full).map(cursor)
-}
-
-/// The orders of these payments that can be read.
-fn orders_of<D: Database>(
+/// The payments in this state and with this SQL condition after one of them, in the order of their
+/// keys and each with its order, as far as they can be read; and the last row of a full page.
+fn page<D: Database>(
     conn: &mut D,
-    payments: &[Payment],
-) -> Result<HashMap<OrderKey, Order>, Error> {
-    let keys: Vec<OrderKey> = payments.iter().map(|payment| payment.key.order).collect();
-    let orders = readable_rows(conn.orders_by_key(&keys)?, Order::try_from);
-    Ok(orders.into_iter().map(|order| (order.key(), order)).collect())
+    state: PaymentState,
+    condition: &str,
+    after_row: Option<PaymentId>,
+    limit: u32,
+) -> Result<(Vec<(ListedPayment, Option<Order>)>, Option<PaymentId>), Error> {
+    let key = after_row.map_or_else(Vec::new, |(sku, buyer, request, no)| {
+        vec![sku.into(), buyer, request, no.into()]
+    });
+    let is_later = after(&["sku_no", "buyer_id", "request_id", "attempt_no"], &key);
+    let rows = conn.payments_in(state, &format!("{condition} AND {is_later}"), limit)?;
+    let last = last_of(&rows, limit, PaymentRow::id);
+    let listed = readable_rows(&rows, ListedPayment::try_from);
+    let keys: Vec<OrderKey> = listed.iter().map(|one| one.payment.key.order).collect();
+    let orders = readable_orders(conn, &keys)?;
+    let with_order = |one: ListedPayment| {
+        let order = orders.get(&one.payment.key.order).copied();
+        (ListedPayment { order_state: order.map(|order| order.state), ..one }, order)
+    };
+    Ok((listed.into_iter().map(with_order).collect(), last))
 }
 
 #[async_trait]
@@ -77,16 +56,10 @@ impl<D: Database> FollowUps for SqlLedger<D> {
         limit: u32,
     ) -> Result<Vec<(Order, Payment)>, Error> {
         self.read("reading payments in doubt", move |conn| {
-            filled(limit, after.map(cursor), |after, limit| {
-                let condition = format!("{} AND {IN_DOUBT}", after_key(after));
-                let rows = conn.payments_in(PaymentState::Started, &condition, limit)?;
-                let last = last_of(&rows, limit, PaymentRow::cursor);
-                let payments = readable_rows(&rows, Payment::try_from);
-                let orders = orders_of(conn, &payments)?;
-                let with_order = |payment: Payment| {
-                    orders.get(&payment.key.order).map(|order| (*order, payment))
-                };
-                Ok((payments.into_iter().filter_map(with_order).collect(), last))
+            filled(limit, after.map(key_columns), |after, limit| {
+                let (found, last) = page(conn, PaymentState::Started, IN_DOUBT, after, limit)?;
+                let with_order = |(one, order): (ListedPayment, _)| Some((order?, one.payment));
+                Ok((found.into_iter().filter_map(with_order).collect(), last))
             })
         })
         .await
@@ -99,16 +72,9 @@ impl<D: Database> FollowUps for SqlLedger<D> {
         limit: u32,
     ) -> Result<Vec<ListedPayment>, Error> {
         self.read("listing payments", move |conn| {
-            filled(limit, after.map(cursor), |after, limit| {
-                let rows = conn.payments_in(state, &after_key(after), limit)?;
-                let last = last_of(&rows, limit, PaymentRow::cursor);
-                let orders = orders_of(conn, &readable_rows(&rows, Payment::try_from))?;
-                let listed = readable_rows(&rows, |row: &PaymentRow| {
-                    let listed = row.listed(None)?;
-                    let order = orders.get(&listed.payment.key.order);
-                    Ok(ListedPayment { order_state: order.map(|order| order.state), ..listed })
-                });
-                Ok((listed, last))
+            filled(limit, after.map(key_columns), |after, limit| {
+                let (found, last) = page(conn, state, "TRUE", after, limit)?;
+                Ok((found.into_iter().map(|(listed, _)| listed).collect(), last))
             })
         })
         .await
