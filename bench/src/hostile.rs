@@ -72,7 +72,7 @@ pub(crate) async fn hostile(harness: &mut Harness<'_>) -> anyhow::Result<()> {
         harness.void_unless(believed == 0, || format!("{sale}: {believed} forged calls succeeded"));
         let accepted = alone.accepted() + elsewhere.accepted() + beside.accepted();
         harness.check(&product.admin, &sale, accepted).await?;
-        let p99 = [&beside, &alone, &elsewhere].map(|side| side.report.latency.p99_us() as f64);
+        let p99 = [&beside, &alone, &elsewhere].map(|side| side.report.latency.p99_us());
         let shares = [&beside, &alone].map(share);
         harness.note(&format!(
             "round {number}: {attacks} attacks; {} probes, {} missed, most {} ms",

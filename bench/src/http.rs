@@ -7,7 +7,7 @@ use loadgen::{Load, Until, run};
 
 use crate::harness::{ENDLESS, Harness, Measured, Product};
 use crate::servers::{GateTier, RedisServer};
-use crate::stats::{Spread, grouped, medians, shown};
+use crate::stats::{Spread, amount, grouped, medians, shown};
 
 /// Load as a share of the maximum, for latency without contention.
 const LIGHT_LOAD: f64 = 0.05;
@@ -106,11 +106,10 @@ async fn pairs(harness: &mut Harness<'_>, sides: [Target<'_>; 2]) -> anyhow::Res
 fn report_side(harness: &Harness<'_>, round: u32, name: &str, side: &Measured) {
     let report = &side.report;
     harness.note(&format!(
-        "round {round} {name:>9}: {:>9}/s, p50 {} µs, p99 {} µs, {:.1} core-µs, {} unsent, \
-         {} unknown",
+        "round {round} {name:>9}: {:>9}/s, p50 {}, p99 {}, {:.1} core-µs, {} unsent, {} unknown",
         grouped(side.rate()),
-        report.latency.p50_us(),
-        report.latency.p99_us(),
+        amount(report.latency.p50_us(), " µs"),
+        amount(report.latency.p99_us(), " µs"),
         side.server_us(),
         report.unsent,
         report.transport_errors
@@ -256,7 +255,7 @@ async fn light_load(harness: &mut Harness<'_>, maximum: f64) -> anyhow::Result<(
     let rate = Some(maximum * LIGHT_LOAD);
     let sides = [&batching, &one_by_one].map(|product| Target::selling(product, rate));
     let pairs = pairs(harness, sides).await?;
-    add(harness, "S12", &pairs, |side| side.report.latency.p50_us() as f64);
+    add(harness, "S12", &pairs, |side| side.report.latency.p50_us());
     Ok(())
 }
 
@@ -266,7 +265,7 @@ async fn heavy_load(harness: &mut Harness<'_>, maximum: f64) -> anyhow::Result<(
     let rate = Some(maximum * HEAVY_LOAD);
     let sides = [Target::selling(&product, rate), baseline(harness, &product, rate).await?];
     let pairs = pairs(harness, sides).await?;
-    add(harness, "S13", &pairs, |side| side.report.latency.p99_us() as f64);
+    add(harness, "S13", &pairs, |side| side.report.latency.p99_us());
     Ok(())
 }
 

@@ -83,7 +83,7 @@ pub(crate) type Figures = Vec<(&'static str, f64)>;
 /// The result of one side of one round.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sample {
-    /// The compared value.
+    /// The compared value; infinite if it is the latency of requests without an answer.
     pub(crate) value: f64,
     /// Core-microseconds per operation, by process; the first process is the server under test.
     pub(crate) costs: Figures,
@@ -123,9 +123,9 @@ impl Round {
     pub(crate) fn summary(&self) -> String {
         let Sample { value, costs, batches, .. } = &self.product;
         let baseline = self.baseline.as_ref();
-        let baseline = baseline.map(|side| format!(" against {}", amount(side.value)));
+        let baseline = baseline.map(|side| format!(" against {}", amount(side.value, "")));
         let details = shown(&[costs.as_slice(), batches].concat());
-        format!("{}{} {details}", amount(*value), baseline.unwrap_or_default())
+        format!("{}{} {details}", amount(*value, ""), baseline.unwrap_or_default())
     }
 }
 
@@ -147,9 +147,13 @@ pub(crate) fn medians(rounds: impl Iterator<Item = Figures>) -> Figures {
     rounds.first().into_iter().flatten().filter_map(median_of).collect()
 }
 
-/// Numbers below 100 keep one decimal.
-pub(crate) fn amount(number: f64) -> String {
-    if number < 100.0 { format!("{number:.1}") } else { grouped(number) }
+/// A number with its unit; below 100 with one decimal.
+pub(crate) fn amount(number: f64, unit: &str) -> String {
+    match number {
+        f64::INFINITY => "unanswered".to_owned(),
+        ..100.0 => format!("{number:.1}{unit}"),
+        _ => format!("{}{unit}", grouped(number)),
+    }
 }
 
 /// `relay 12.0, redis 7.5`.

@@ -312,7 +312,7 @@ impl Row {
         let [floor, aim] = self.goal.columns();
         let (id, what, unit) = (self.id, self.what, self.unit);
         let none = || "-".to_owned();
-        let yardstick = self.yardstick.map(|side| format!("{}{unit}", amount(side.median)));
+        let yardstick = self.yardstick.map(|side| amount(side.median, unit));
         let ratio = self
             .ratio
             .map(|Spread { median, min, max }| format!("{median:.2}x ({min:.2} to {max:.2})"));
@@ -320,8 +320,8 @@ impl Row {
         // Empty if no CPU time was measured.
         let cost = |us: f64| if us > 0.0 { format!("{us:.1}") } else { none() };
         format!(
-            "| {id} | {what} | {floor} | {aim} | {}{unit} | {} | {} | {} | {} | {} / {} | {} |",
-            amount(self.product.median),
+            "| {id} | {what} | {floor} | {aim} | {} | {} | {} | {} | {} | {} / {} | {} |",
+            amount(self.product.median, unit),
             yardstick.unwrap_or_else(none),
             ratio.unwrap_or_else(none),
             self.goal.verdict(decisive),

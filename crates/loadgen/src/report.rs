@@ -5,7 +5,7 @@ use hdrhistogram::Histogram;
 use serde::{Serialize, Serializer};
 use serde_json::json;
 
-use super::plan::Outcome;
+use super::plan::{Answer, Outcome};
 use super::request::json_string_member;
 
 /// Longest recorded latency, in microseconds; longer ones are recorded as this.
@@ -36,6 +36,7 @@ pub struct Report {
     #[serde(rename = "elapsed_ms", serialize_with = "as_ms")]
     pub elapsed: Duration,
     /// Time from sending (open loop: from the planned time) to the last byte of the answer.
+    /// Requests without an answer are slower than all others.
     pub latency: Latency,
 }
 
@@ -63,11 +64,16 @@ impl Report {
     /// Counts the end of a request; `latency` is that of an answer.
     pub(super) fn count(&mut self, outcome: &Outcome<'_>, latency: Duration) {
         self.attempted += 1;
-        let answer = match outcome {
-            Outcome::Answered(answer) => answer,
-            Outcome::Unknown(_) => return self.transport_errors += 1,
-            Outcome::Unsent => return self.unsent += 1,
+        let missing = match outcome {
+            Outcome::Answered(answer) => return self.count_answer(answer, latency),
+            Outcome::Unknown(_) => &mut self.transport_errors,
+            Outcome::Unsent => &mut self.unsent,
         };
+        *missing += 1;
+        self.latency.unanswered += 1;
+    }
+
+    fn count_answer(&mut self, answer: &Answer<'_>, latency: Duration) {
         self.answered += 1;
         self.replayed += u64::from(answer.replayed);
         self.latency.record(latency);
@@ -103,9 +109,13 @@ fn as_ms<S: Serializer>(elapsed: &Duration, serializer: S) -> Result<S::Ok, S::E
     serializer.serialize_f64(elapsed.as_secs_f64() * 1_000.0)
 }
 
-/// Histogram of latencies in microseconds with three significant digits, up to ten minutes.
+/// Latencies in microseconds with three significant digits, up to ten minutes.
 #[derive(Debug, Clone, Default)]
-pub struct Latency(Option<Histogram<u64>>);
+pub struct Latency {
+    answered: Option<Histogram<u64>>,
+    /// Requests that were not sent, or not answered.
+    unanswered: u64,
+}
 
 impl Latency {
     fn record(&mut self, latency: Duration) {
@@ -116,47 +126,59 @@ impl Latency {
     }
 
     fn merge(&mut self, other: &Self) {
-        let (Some(from), Some(into)) = (&other.0, self.histogram()) else { return };
+        self.unanswered += other.unanswered;
+        let (Some(from), Some(into)) = (&other.answered, self.histogram()) else { return };
         // Both have the same bounds.
         let _ = into.add(from);
     }
 
     /// Created at the first use; always `Some`, because the bounds are valid.
     fn histogram(&mut self) -> Option<&mut Histogram<u64>> {
-        if self.0.is_none() {
-            self.0 = Histogram::new_with_bounds(1, LATENCY_MAX_US, LATENCY_DIGITS).ok();
+        if self.answered.is_none() {
+            self.answered = Histogram::new_with_bounds(1, LATENCY_MAX_US, LATENCY_DIGITS).ok();
         }
-        self.0.as_mut()
+        self.answered.as_mut()
     }
 
-    /// The number of recorded latencies.
+    /// The number of answers.
     pub fn count(&self) -> u64 {
-        self.0.as_ref().map_or(0, Histogram::len)
+        self.answered.as_ref().map_or(0, Histogram::len)
     }
 
-    /// Microseconds that the given share (0 to 1) of latencies does not exceed; 0 when empty.
-    fn quantile_us(&self, share: f64) -> u64 {
-        self.0.as_ref().map_or(0, |histogram| histogram.value_at_quantile(share))
+    /// Microseconds that the given share (0 to 1) of all requests does not exceed: infinite if it
+    /// includes one without an answer, 0 without requests.
+    fn quantile_us(&self, share: f64) -> f64 {
+        let (answers, unanswered) = (self.count() as f64, self.unanswered as f64);
+        let of_answers = share * (answers + unanswered) / answers;
+        match &self.answered {
+            Some(answered) if of_answers <= 1.0 => answered.value_at_quantile(of_answers) as f64,
+            None if self.unanswered == 0 => 0.0,
+            _ => f64::INFINITY,
+        }
     }
 
-    pub fn p50_us(&self) -> u64 {
+    /// Infinite if fewer than half of all requests were answered.
+    pub fn p50_us(&self) -> f64 {
         self.quantile_us(0.5)
     }
 
-    pub fn p99_us(&self) -> u64 {
+    /// Infinite if more than 1 % of all requests were not answered.
+    pub fn p99_us(&self) -> f64 {
         self.quantile_us(0.99)
     }
 
+    /// The longest latency of an answer.
     pub fn max_us(&self) -> u64 {
-        self.0.as_ref().map_or(0, Histogram::max)
+        self.answered.as_ref().map_or(0, Histogram::max)
     }
 }
 
+/// `count`, `mean_us` and `max_us` are of answers. A quantile is null if it is infinite.
 impl Serialize for Latency {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let latency = json!({
             "count": self.count(),
-            "mean_us": self.0.as_ref().map_or(0.0, Histogram::mean),
+            "mean_us": self.answered.as_ref().map_or(0.0, Histogram::mean),
             "p50_us": self.p50_us(),
             "p90_us": self.quantile_us(0.9),
             "p99_us": self.p99_us(),
@@ -169,20 +191,43 @@ impl Serialize for Latency {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value as Json;
+
     use super::*;
+    use crate::plan::TransportError;
 
     #[test]
     fn quantiles_of_a_known_distribution_are_exact() {
         let mut latency = Latency::default();
-        assert_eq!((latency.count(), latency.p50_us(), latency.max_us()), (0, 0, 0));
+        assert_eq!((latency.count(), latency.p50_us(), latency.max_us()), (0, 0.0, 0));
         for us in 1..=1_000 {
             latency.record(Duration::from_micros(us));
         }
-        assert_eq!((latency.p50_us(), latency.quantile_us(0.9), latency.p99_us()), (500, 900, 990));
-        assert_eq!(
-            (latency.quantile_us(0.999), latency.max_us(), latency.count()),
-            (999, 1_000, 1_000)
-        );
+        let (p90, p999) = (latency.quantile_us(0.9), latency.quantile_us(0.999));
+        assert_eq!((latency.p50_us(), p90, latency.p99_us(), p999), (500.0, 900.0, 990.0, 999.0));
+        assert_eq!((latency.max_us(), latency.count()), (1_000, 1_000));
+    }
+
+    #[test]
+    fn requests_without_an_answer_are_slower_than_all_others() {
+        let mut report = Report::default();
+        let body = b"".as_slice();
+        for us in 1..=970 {
+            let answer = Answer { status: 200, replayed: false, body };
+            report.count(&Outcome::Answered(answer), Duration::from_micros(us));
+        }
+        for outcome in [Outcome::Unsent, Outcome::Unknown(TransportError::Timeout)] {
+            for _ in 0..15 {
+                report.count(&outcome, Duration::ZERO);
+            }
+        }
+        assert_eq!((report.answered, report.unsent, report.transport_errors), (970, 15, 15));
+        assert_eq!((report.latency.p50_us(), report.latency.quantile_us(0.97)), (500.0, 970.0));
+        assert_eq!(report.latency.p99_us(), f64::INFINITY);
+        assert_eq!(serde_json::to_value(&report).unwrap()["latency"]["p99_us"], Json::Null);
+        report = Report::default();
+        report.count(&Outcome::Unsent, Duration::ZERO);
+        assert_eq!(report.latency.p50_us(), f64::INFINITY);
     }
 
     #[test]
@@ -192,6 +237,6 @@ mod tests {
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["by_status"]["409"], 5);
         assert_eq!(json["elapsed_ms"], 1_500.0);
-        assert_eq!(json["latency"]["p999_us"], 0);
+        assert_eq!(json["latency"]["p999_us"], 0.0);
     }
 }
