@@ -245,6 +245,9 @@ impl<'a> Harness<'a> {
 
     fn add(&mut self, id: &'static str, round: Round) {
         self.note(&format!("{id}: {}", round.summary()));
+        self.void_unless(round.compared().is_some(), || {
+            format!("{id}: nothing to compare, {}", round.summary())
+        });
         self.results.entry(id).or_default().rounds.push(round);
     }
 

@@ -119,6 +119,14 @@ pub(crate) struct Round {
 }
 
 impl Round {
+    /// The ratio of product to baseline, or the product's own number; `None` if the baseline
+    /// measured nothing that could be compared.
+    pub(crate) fn compared(&self) -> Option<f64> {
+        let Some(baseline) = &self.baseline else { return Some(self.product.value) };
+        let is_comparable = baseline.value > 0.0 && baseline.value.is_finite();
+        is_comparable.then(|| self.product.value / baseline.value)
+    }
+
     /// Its values, and costs and batches of the product.
     pub(crate) fn summary(&self) -> String {
         let Sample { value, costs, batches, .. } = &self.product;

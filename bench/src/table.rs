@@ -171,6 +171,7 @@ struct Row {
     /// Spread of the pairs' ratios, not the ratio of the medians.
     ratio: Option<Spread>,
     goal: Goal,
+    verdict: &'static str,
     /// Mean batch sizes of the product, by component.
     batches: Figures,
     /// Core-microseconds of the server per operation.
@@ -282,19 +283,19 @@ impl Row {
         let baseline = |value: fn(&Sample) -> f64| {
             Spread::of(rounds.iter().filter_map(|round| round.baseline.as_ref().map(value)))
         };
-        let ratio = |round: &Round| {
-            let baseline = round.baseline.as_ref()?.value;
-            Some(if baseline > 0.0 { round.product.value / baseline } else { f64::INFINITY })
-        };
+        let yardstick = baseline(|side| side.value);
+        let compared: Option<Vec<f64>> = rounds.iter().map(Round::compared).collect();
+        let compared = compared.and_then(Spread::of);
         let median = |spread: Option<Spread>| spread.map_or(0.0, |spread| spread.median);
         Some(Self {
             id,
             what,
             product: product(|side| side.value)?,
-            yardstick: baseline(|side| side.value),
+            yardstick,
             unit,
-            ratio: Spread::of(rounds.iter().filter_map(ratio)),
+            ratio: yardstick.and(compared),
             goal,
+            verdict: compared.map_or("void", |all| goal.verdict(all.median)),
             batches: medians(rounds.iter().map(|round| round.product.batches.clone())),
             product_us: median(product(Sample::server_us)),
             yardstick_us: baseline(Sample::server_us).map(|spread| spread.median),
@@ -316,7 +317,6 @@ impl Row {
         let ratio = self
             .ratio
             .map(|Spread { median, min, max }| format!("{median:.2}x ({min:.2} to {max:.2})"));
-        let decisive = self.ratio.unwrap_or(self.product).median;
         // Empty if no CPU time was measured.
         let cost = |us: f64| if us > 0.0 { format!("{us:.1}") } else { none() };
         format!(
@@ -324,7 +324,7 @@ impl Row {
             amount(self.product.median, unit),
             yardstick.unwrap_or_else(none),
             ratio.unwrap_or_else(none),
-            self.goal.verdict(decisive),
+            self.verdict,
             if self.batches.is_empty() { none() } else { shown(&self.batches) },
             cost(self.product_us),
             self.yardstick_us.map_or_else(none, cost),
@@ -381,11 +381,33 @@ mod tests {
         assert_eq!(row.remarks().len(), 3);
     }
 
+    fn row(id: &str, rounds: &[(f64, Option<f64>)]) -> Option<Row> {
+        let round = |&(product, baseline): &(f64, Option<f64>)| Round {
+            product: product.into(),
+            baseline: baseline.map(Sample::from),
+        };
+        Row::of(id, &Results { rounds: rounds.iter().map(round).collect(), remark: None })
+    }
+
     #[test]
     fn a_number_needs_no_yardstick() {
-        let rounds = vec![Round { product: 3.0.into(), baseline: None }];
-        let row = Row::of("S2", &Results { rounds, remark: None }).unwrap();
-        assert_eq!((row.ratio, row.yardstick), (None, None));
-        assert!(Row::of("S2", &Results::default()).is_none());
+        let number = row("S2", &[(3.0, None)]).unwrap();
+        assert_eq!((number.ratio, number.yardstick, number.verdict), (None, None, "floor met"));
+        assert!(row("S2", &[]).is_none());
+    }
+
+    #[test]
+    fn a_yardstick_that_measured_nothing_voids_its_row() {
+        for nothing in [0.0, f64::INFINITY] {
+            let row = row("S13", &[(3.0, Some(2.0)), (3.0, Some(nothing))]).unwrap();
+            assert_eq!((row.ratio, row.verdict), (None, "void"));
+        }
+    }
+
+    #[test]
+    fn a_latency_of_requests_without_an_answer_meets_no_aim() {
+        let row = row("S13", &[(f64::INFINITY, Some(2.0))]).unwrap();
+        assert_eq!(row.verdict, "below floor");
+        assert!(row.markdown().contains("| unanswered | 2.0 µs |"), "{}", row.markdown());
     }
 }
