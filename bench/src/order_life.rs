@@ -51,6 +51,7 @@ pub(crate) async fn due(harness: &mut Harness<'_>) -> anyhow::Result<()> {
 /// One round: orders that are due at once, and the sales from the first deadline until ledger and
 /// buckets have every unit back.
 async fn returned(harness: &mut Harness<'_>, product: &Product, orders: u64) -> anyhow::Result<()> {
+    let ended_before = ended(product).await?;
     let sale = harness.sale(product, ENDLESS).await?;
     let load = harness.load(&product.server, &sale);
     let before = harness.measure(Some(product), load.clone()).await?.goodput();
@@ -86,8 +87,7 @@ async fn returned(harness: &mut Harness<'_>, product: &Product, orders: u64) -> 
     };
     let (after_s, during) = Harness::while_selling(load, before * OFFERED, watching).await?;
     product.admin.close_sale(&sale).await?;
-    let ended = product.admin.metrics().await?;
-    let ended = whole(number(&ended, "floodgate_orders_timed_out_total"));
+    let ended = ended(product).await? - ended_before;
     harness.void_unless(ended >= accepted, || {
         format!("{due}: {accepted} accepted, only {ended} ended")
     });
@@ -105,6 +105,12 @@ async fn returned(harness: &mut Harness<'_>, product: &Product, orders: u64) -> 
     harness.pair("due sales", during, before);
     harness.remark("due", remark);
     Ok(())
+}
+
+/// Orders that ended unpaid since the server's start.
+async fn ended(product: &Product) -> anyhow::Result<u64> {
+    let metrics = product.admin.metrics().await?;
+    Ok(whole(number(&metrics, "floodgate_orders_timed_out_total")))
 }
 
 /// Events per second, read as pages by one reader, and published to RabbitMQ; the events get their
