@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 
 use crate::admin::SKU;
 use crate::harness::{ENDLESS, Harness, Measured, Product};
-use crate::http::sold_out_sale;
+use crate::http::{sold_out_sale, warm_up};
 use crate::meter::{resident, socket_bytes};
 use crate::pipeline::Servers;
 
@@ -88,11 +88,13 @@ async fn streams(harness: &mut Harness<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A round of sold-out answers, each time of a server that is warm.
 async fn sold_out(
     harness: &mut Harness<'_>,
     product: &Product,
     sale: &str,
 ) -> anyhow::Result<Measured> {
+    warm_up(harness.load(&product.server, sale)).await?;
     let load = harness.load(&product.server, sale);
     harness.measure(Some(product), load).await
 }
