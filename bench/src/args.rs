@@ -15,7 +15,8 @@ const EXAMPLES: &str = "Examples:
   floodgate-bench --table                          the performance goals, as `make bench`
   floodgate-bench --table --only S3,S8             some of them
 
-Exit code: 0 = the audit holds, 1 = the run is void (audit or counts disagree), 2 = could not run.";
+Exit code: 0 = the audit holds, 1 = the run is void (audit or counts disagree, or a yardstick
+measured nothing), 2 = could not run. A goal below its floor changes nothing here.";
 
 /// Flags of the bench.
 #[derive(Debug, Clone, clap::Args)]
