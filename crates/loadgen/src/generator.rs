@@ -17,7 +17,6 @@ use tokio::sync::Notify;
 
 use super::pacer;
 use super::plan::{Load, LoadError, Outcome, Pace, TransportError};
-use super::report::Report;
 use super::response::{self, Response};
 use super::run::Shared;
 use crate::clock;
@@ -37,8 +36,6 @@ pub(super) struct Due {
 /// State shared by the tasks of one thread.
 pub(super) struct Generator {
     pub(super) shared: Arc<Shared>,
-    /// Only the progress display contends for the lock.
-    report: Arc<Mutex<Report>>,
     /// Requests of an open loop that wait for a connection.
     backlog: Mutex<VecDeque<Due>>,
     planned: Notify,
@@ -49,17 +46,12 @@ pub(super) struct Generator {
 }
 
 /// Runs thread `thread` of a load to its end.
-pub(super) fn run(
-    shared: Arc<Shared>,
-    report: Arc<Mutex<Report>>,
-    thread: usize,
-) -> Result<(), LoadError> {
+pub(super) fn run(shared: Arc<Shared>, thread: usize) -> Result<(), LoadError> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_all().build().map_err(LoadError::Start)?;
     let (pace, connections) = (shared.load.pace, shared.load.connections_of(thread));
     let generator = Arc::new(Generator {
         shared,
-        report,
         backlog: Mutex::default(),
         planned: Notify::new(),
         open: AtomicU64::new(0),
@@ -128,7 +120,7 @@ impl Generator {
         if let Some(observer) = &self.shared.load.observer {
             observer(due.seq, outcome);
         }
-        self.report.lock().count(outcome, latency);
+        self.shared.report.lock().count(outcome, latency);
         self.open.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -11,7 +11,7 @@ use rustix::time::{
 use tokio::io::unix::AsyncFd;
 
 use super::generator::{Due, Generator};
-use super::plan::{LoadError, Until};
+use super::plan::LoadError;
 use crate::clock;
 
 /// Shortest sleep. At rates above its inverse a few requests leave together, at most this late:
@@ -36,10 +36,10 @@ pub(super) async fn run(
     let mut now = begin;
     for seq in (thread as u64..).step_by(shared.load.threads) {
         let offset = Duration::from_secs_f64(seq as f64 / per_second);
-        let (planned, is_over) = (begin + offset, is_over(shared.load.until, seq, offset));
-        if is_over || shared.is_stopped() {
+        if shared.is_over(seq, offset) {
             break;
         }
+        let planned = begin + offset;
         if planned > now {
             let early = planned.saturating_duration_since(clock::now_monotonic());
             if !early.is_zero() {
@@ -67,14 +67,6 @@ async fn drain(generator: &Generator, late_limit: Duration) -> Result<(), LoadEr
         tokio::time::sleep(DRAIN_PERIOD).await;
     }
     Ok(())
-}
-
-/// Whether the run ends before request `seq`, which is planned `offset` after the beginning.
-fn is_over(until: Until, seq: u64, offset: Duration) -> bool {
-    match until {
-        Until::Requests(total) => seq >= total,
-        Until::Elapsed(total) => offset >= total,
-    }
 }
 
 async fn await_connections(generator: &Generator, wanted: usize) {

@@ -87,22 +87,6 @@ impl Report {
             }
         }
     }
-
-    /// Adds the counts of a report about the same period.
-    pub(super) fn merge(&mut self, other: &Self) {
-        self.attempted += other.attempted;
-        self.answered += other.answered;
-        self.transport_errors += other.transport_errors;
-        self.unsent += other.unsent;
-        self.replayed += other.replayed;
-        for (status, count) in &other.by_status {
-            *self.by_status.entry(*status).or_default() += count;
-        }
-        for (code, count) in &other.by_code {
-            *self.by_code.entry(code.clone()).or_default() += count;
-        }
-        self.latency.merge(&other.latency);
-    }
 }
 
 fn as_ms<S: Serializer>(elapsed: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
@@ -119,25 +103,14 @@ pub struct Latency {
 
 impl Latency {
     fn record(&mut self, latency: Duration) {
-        let us = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
-        if let Some(histogram) = self.histogram() {
-            histogram.saturating_record(us.max(1));
-        }
-    }
-
-    fn merge(&mut self, other: &Self) {
-        self.unanswered += other.unanswered;
-        let (Some(from), Some(into)) = (&other.answered, self.histogram()) else { return };
-        // Both have the same bounds.
-        let _ = into.add(from);
-    }
-
-    /// Created at the first use; always `Some`, because the bounds are valid.
-    fn histogram(&mut self) -> Option<&mut Histogram<u64>> {
         if self.answered.is_none() {
+            // The bounds are valid.
             self.answered = Histogram::new_with_bounds(1, LATENCY_MAX_US, LATENCY_DIGITS).ok();
         }
-        self.answered.as_mut()
+        let us = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
+        if let Some(histogram) = &mut self.answered {
+            histogram.saturating_record(us.max(1));
+        }
     }
 
     /// The number of answers.

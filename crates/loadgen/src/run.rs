@@ -39,8 +39,9 @@ impl Drop for StopOnDrop {
 /// State shared by the threads of one run.
 pub(super) struct Shared {
     pub(super) load: Load,
-    started: Instant,
-    /// Set by the open loop, whose first request comes after the connections are open.
+    /// Locked for less than a microsecond for each request.
+    pub(super) report: Mutex<Report>,
+    /// Set by the first request.
     began: OnceLock<Instant>,
     next: AtomicU64,
     stop: Arc<AtomicBool>,
@@ -52,54 +53,44 @@ impl Shared {
         *self.began.get_or_init(clock::now_monotonic)
     }
 
-    /// Whether the future of [`run`] was dropped.
-    pub(super) fn is_stopped(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
+    /// Whether the run ends before request `seq`, which comes `elapsed` after the first, or the
+    /// future of [`run`] was dropped.
+    pub(super) fn is_over(&self, seq: u64, elapsed: Duration) -> bool {
+        let is_done = match self.load.until {
+            Until::Requests(total) => seq >= total,
+            Until::Elapsed(total) => elapsed >= total,
+        };
+        is_done || self.stop.load(Ordering::Relaxed)
+    }
+
+    /// The number of the next request of a closed loop; `None` if the run is over at `now`.
+    pub(super) fn next(&self, now: Instant) -> Option<u64> {
+        let seq = self.next.fetch_add(1, Ordering::Relaxed);
+        let elapsed = now.saturating_duration_since(self.begin());
+        (!self.is_over(seq, elapsed)).then_some(seq)
     }
 
     fn elapsed(&self) -> Duration {
-        let began = self.began.get().copied().unwrap_or(self.started);
-        clock::now_monotonic().saturating_duration_since(began)
-    }
-
-    /// The number of the next request; `None` if the run is over at `now`.
-    pub(super) fn next(&self, now: Instant) -> Option<u64> {
-        if self.is_stopped() {
-            return None;
-        }
-        if let Until::Elapsed(total) = self.load.until
-            && now.saturating_duration_since(self.started) >= total
-        {
-            return None;
-        }
-        let seq = self.next.fetch_add(1, Ordering::Relaxed);
-        match self.load.until {
-            Until::Requests(total) if seq >= total => None,
-            _ => Some(seq),
-        }
+        let since = |began: &Instant| clock::now_monotonic().saturating_duration_since(*began);
+        self.began.get().map_or(Duration::ZERO, since)
     }
 }
 
 fn run_until(load: Load, stop: Arc<AtomicBool>) -> Result<Report, LoadError> {
     load.check()?;
-    let reports: Vec<Arc<Mutex<Report>>> = (0..load.threads).map(|_| Arc::default()).collect();
-    let (started, next) = (clock::now_monotonic(), AtomicU64::new(0));
-    let shared = Arc::new(Shared { load, started, began: OnceLock::new(), next, stop });
-    let mut running = Vec::with_capacity(reports.len());
-    for (thread, report) in reports.iter().enumerate() {
-        let (shared, report) = (shared.clone(), report.clone());
-        running.push(spawn("load-thread", move || generator::run(shared, report, thread))?);
+    let (began, next) = (OnceLock::new(), AtomicU64::new(0));
+    let shared = Arc::new(Shared { load, report: Mutex::default(), began, next, stop });
+    let mut running = Vec::new();
+    for thread in 0..shared.load.threads {
+        let shared = shared.clone();
+        running.push(spawn("load-thread", move || generator::run(shared, thread))?);
     }
-    show_progress(&shared, &reports, &running);
+    show_progress(&shared, &running);
     for thread in running {
         thread.join().map_err(|_panic| LoadError::Panicked)??;
     }
-    let mut report = Report::default();
-    for of_thread in &reports {
-        report.merge(&of_thread.lock());
-    }
-    report.elapsed = shared.elapsed();
-    Ok(report)
+    let elapsed = shared.elapsed();
+    Ok(Report { elapsed, ..std::mem::take(&mut *shared.report.lock()) })
 }
 
 type Running = JoinHandle<Result<(), LoadError>>;
@@ -111,14 +102,13 @@ fn spawn<T: Send + 'static>(
     thread::Builder::new().name(name.to_owned()).spawn(work).map_err(LoadError::Start)
 }
 
-fn show_progress(shared: &Shared, reports: &[Arc<Mutex<Report>>], running: &[Running]) {
+fn show_progress(shared: &Shared, running: &[Running]) {
     let Some(bar) = &shared.load.progress else { return };
     while running.iter().any(|thread| !thread.is_finished()) {
-        let counts = reports.iter().map(|report| {
-            let report = report.lock();
+        let counts = {
+            let report = shared.report.lock();
             (report.attempted, report.answered)
-        });
-        let counts = counts.fold((0, 0), |(ended, answered), (e, a)| (ended + e, answered + a));
+        };
         progress::show(bar, counts, shared.elapsed(), shared.load.until);
         #[expect(clippy::disallowed_methods, reason = "the thread has no executor to block")]
         thread::sleep(PROGRESS_PERIOD);
