@@ -9,6 +9,7 @@ use floodgate::cli::admin::AdminClient;
 use floodgate::cli::output::{field, list};
 use serde_json::{Value as Json, json};
 
+use crate::metrics::Metrics;
 use crate::process::poll;
 
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -150,9 +151,9 @@ impl Admin {
         violations(&verdict)
     }
 
-    /// The metrics in the text format.
-    pub(crate) async fn metrics(&self) -> anyhow::Result<String> {
-        self.0.text("/metrics", CALL_TIMEOUT).await.context("the server does not serve its metrics")
+    pub(crate) async fn metrics(&self) -> anyhow::Result<Metrics> {
+        let text = self.0.text("/metrics", CALL_TIMEOUT).await;
+        text.map(Metrics).context("the server does not serve its metrics")
     }
 }
 

@@ -7,7 +7,6 @@ use testkit::find_program;
 
 use crate::crowd::{CALIBRATION_ORDERS, GateFixture, Offer, PER_BUCKET_MAX, stock_for};
 use crate::harness::Harness;
-use crate::meter::Meter;
 use crate::stats::{Sample, for_seconds};
 
 /// The usual script, called once per purchase: checks request and buyer, decrements the stock and
@@ -39,16 +38,15 @@ impl GateFixture {
     ) -> anyhow::Result<Sample> {
         self.redis.clear()?;
         let offer = Offer::open(&self.stores, stock_for(wanted)?, harness.args.buckets).await?;
-        let meter = Meter::start(&[("redis", self.redis.id())])?;
-        let sold = offer.sell(&self.stores, concurrency, wanted).await?;
-        let metered = harness.stop(meter)?;
+        let selling = offer.sell(&self.stores, concurrency, wanted);
+        let (sold, metered) = harness.meter(&[("redis", self.redis.id())], selling).await?;
         offer.check(harness, &self.stores, sold.accepted, wanted).await?;
         let sample = metered.sample(metered.rate(wanted), wanted);
         Ok(Sample { batches: vec![("gate", sold.mean_batch())], ..sample })
     }
 
     /// One round of one call for each purchase.
-    fn baseline(
+    async fn baseline(
         &self,
         harness: &mut Harness<'_>,
         clients: usize,
@@ -59,17 +57,16 @@ impl GateFixture {
         let mut connection = self.redis.connect()?;
         let sha: String = redis::cmd("SCRIPT").arg("LOAD").arg(USUAL).query(&mut connection)?;
         redis::cmd("SET").arg("stock").arg(i64::MAX).exec(&mut connection)?;
-        let meter = Meter::start(&[("redis", self.redis.id())])?;
-        let output = Command::new("redis-benchmark")
+        let mut command = Command::new("redis-benchmark");
+        command
             .args(["-p", &self.redis.port().to_string()])
             .args(["-c", &clients.to_string(), "-P", &pipeline.to_string()])
             .args(["-n", &wanted.to_string(), "-r", RANDOM_BELOW, "--csv"])
             .args(["EVALSHA", &sha, "4", "stock", "buyers", "request:__rand_int__", "outbox"])
             .args(["buyer:__rand_int__", MESSAGE])
-            .stdin(Stdio::null())
-            .output()
-            .context("cannot run redis-benchmark")?;
-        let metered = harness.stop(meter)?;
+            .stdin(Stdio::null());
+        let running = async { command.output().context("cannot run redis-benchmark") };
+        let (output, metered) = harness.meter(&[("redis", self.redis.id())], running).await?;
         let csv = String::from_utf8_lossy(&output.stdout);
         let Some(rate) = per_second(&csv) else {
             bail!(
@@ -115,10 +112,10 @@ async fn decisions(
     let per_round = |sample: Sample| for_seconds(sample.value, seconds, limits);
     let product_calls = per_round(fixture.product(harness, concurrency, CALIBRATION_ORDERS).await?);
     let baseline_calls =
-        per_round(fixture.baseline(harness, clients, pipeline, CALIBRATION_ORDERS)?);
+        per_round(fixture.baseline(harness, clients, pipeline, CALIBRATION_ORDERS).await?);
     for _ in 0..harness.args.rounds {
         let product = fixture.product(harness, concurrency, product_calls).await?;
-        let baseline = fixture.baseline(harness, clients, pipeline, baseline_calls)?;
+        let baseline = fixture.baseline(harness, clients, pipeline, baseline_calls).await?;
         harness.pair(id, product, baseline);
     }
     fixture.stores.ledger.close().await;

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use floodgate::cli::output::Output;
-use loadgen::{BuyRequest, Load, Pace, Report, Until, call, run};
+use floodgate::runtime::clock::now_monotonic;
+use loadgen::{BuyRequest, Load, Pace, Report, Until, call, run, terminal_progress};
 use tempfile::TempDir;
 use testkit::MissingProgram;
 use tokio::net::TcpStream;
@@ -12,10 +13,9 @@ use tokio::time::timeout;
 
 use crate::admin::{Admin, DAY_S, SKU};
 use crate::args::BenchArgs;
-use crate::batches::Batches;
-use crate::meter::{Meter, Metered, Named};
+use crate::meter::{Metered, Named, metered};
 use crate::process::ServerChild;
-use crate::stats::{Figures, Results, Round, Sample, whole};
+use crate::stats::{Figures, Results, Round, Sample, per_second};
 
 /// Stock that no round can sell out.
 pub(crate) const ENDLESS: u32 = 1_000_000_000;
@@ -132,6 +132,17 @@ impl<'a> Harness<'a> {
         self.next_buyer.replace(self.next_buyer.get() + 1_000_000_000)
     }
 
+    /// Sends this number of purchases, as fast as the connections go, each of a new buyer.
+    pub(crate) async fn fill(
+        &self,
+        server: &ServerChild,
+        sale: &str,
+        orders: u64,
+    ) -> anyhow::Result<Report> {
+        let (until, progress) = (Until::Requests(orders), terminal_progress("filling"));
+        Ok(run(Load { until, progress, ..self.load(server, sale) }).await?)
+    }
+
     /// Turns a load into an open loop.
     pub(crate) fn open(load: Load, per_second: f64) -> Load {
         Load {
@@ -180,21 +191,39 @@ impl<'a> Harness<'a> {
         product: Option<&Product>,
         load: Load,
     ) -> anyhow::Result<Measured> {
-        let processes = product.map_or(vec![("yardstick", self.baseline.id())], Product::all);
-        let admin = product.map(|product| &product.admin);
-        let before = Batches::of(admin).await?;
-        let meter = Meter::start(&processes)?;
-        let report = run(load).await?;
-        let metered = self.stop(meter)?;
-        Ok(Measured { report, metered, batches: Batches::of(admin).await?.since(&before) })
+        let loading = async { Ok(run(load).await?) };
+        let (report, metered, batches) = match product {
+            Some(product) => self.observe(product, loading).await?,
+            None => {
+                let processes = [("yardstick", self.baseline.id())];
+                let (report, metered) = self.meter(&processes, loading).await?;
+                (report, metered, Figures::new())
+            }
+        };
+        Ok(Measured { report, metered, batches })
     }
 
-    /// Ends a measurement and updates the largest disturbances.
-    pub(crate) fn stop(&mut self, meter: Meter) -> anyhow::Result<Metered> {
-        let metered = meter.stop()?;
+    /// Does `work`, and measures costs and mean batch sizes of the product.
+    pub(crate) async fn observe<T>(
+        &mut self,
+        product: &Product,
+        work: impl Future<Output = anyhow::Result<T>>,
+    ) -> anyhow::Result<(T, Metered, Figures)> {
+        let before = product.admin.metrics().await?;
+        let (done, metered) = self.meter(&product.all(), work).await?;
+        Ok((done, metered, product.admin.metrics().await?.batches_since(&before)))
+    }
+
+    /// Does `work` and measures it, see [`metered`]; updates the largest disturbances.
+    pub(crate) async fn meter<T>(
+        &mut self,
+        processes: &[Named],
+        work: impl Future<Output = anyhow::Result<T>>,
+    ) -> anyhow::Result<(T, Metered)> {
+        let (done, metered) = metered(processes, work).await?;
         self.stolen_max = self.stolen_max.max(metered.stolen);
         self.others_max = self.others_max.max(metered.others);
-        Ok(metered)
+        Ok((done, metered))
     }
 
     /// Checks a product round: the table is void unless all accepted orders are committed and the
@@ -286,7 +315,19 @@ impl Product {
 
     /// Orders that the server has committed since its start.
     pub(crate) async fn placed(&self) -> anyhow::Result<u64> {
-        Ok(whole(number(&self.admin.metrics().await?, "floodgate_orders_placed_total")))
+        Ok(self.admin.metrics().await?.count("floodgate_orders_placed_total"))
+    }
+
+    /// Does `work`; returns its result, its time, and the orders that the server committed per
+    /// second meanwhile.
+    pub(crate) async fn placed_during<T>(
+        &self,
+        work: impl Future<Output = anyhow::Result<T>>,
+    ) -> anyhow::Result<(T, Duration, f64)> {
+        let (before, begun) = (self.placed().await?, now_monotonic());
+        let done = work.await?;
+        let elapsed = now_monotonic().duration_since(begun);
+        Ok((done, elapsed, per_second(self.placed().await? - before, elapsed)))
     }
 }
 
@@ -336,10 +377,4 @@ impl Measured {
 
 pub(crate) fn newly_accepted(report: &Report) -> u64 {
     report.succeeded().saturating_sub(report.replayed)
-}
-
-/// The value of a metric without labels; 0 if the metric is missing.
-pub(crate) fn number(metrics: &str, name: &str) -> f64 {
-    let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    line.and_then(|value| value.trim().parse().ok()).unwrap_or(0.0)
 }

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use anyhow::Context;
 use floodgate::runtime::clock;
-use loadgen::{Load, Until, run, terminal_progress};
 
 use crate::admin::DAY_S;
 use crate::harness::{ENDLESS, Harness, newly_accepted};
@@ -24,12 +23,7 @@ pub(crate) async fn large_start(harness: &mut Harness<'_>) -> anyhow::Result<()>
     let server = ServerChild::serve(scratch.path(), &args.settings()).await?;
     let admin = server.ready().await?;
     admin.open_sale(SALE, ENDLESS, args.buckets, DAY_S).await?;
-    let report = run(Load {
-        until: Until::Requests(ORDERS),
-        progress: terminal_progress("filling"),
-        ..harness.load(&server, SALE)
-    })
-    .await?;
+    let report = harness.fill(&server, SALE, ORDERS).await?;
     let accepted = newly_accepted(&report);
     let filled = admin.await_committed(SALE, accepted, COMMIT_TIMEOUT).await?;
     let resident_filled = resident(server.id())?;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use floodgate::runtime::clock::now_monotonic;
 
-use crate::stats::{Figures, Sample};
+use crate::stats::{Figures, Sample, per_second};
 
 /// Clock ticks per second of `/proc` times (`USER_HZ`). The kernel has reported times in this unit
 /// on every architecture for decades.
@@ -26,12 +26,12 @@ struct Usage {
 /// A process: its name in the table and its id.
 pub(crate) type Named = (&'static str, u32);
 
-/// Measures from [`Meter::start`] to [`Meter::stop`].
-pub(crate) struct Meter {
-    servers: Vec<(Named, Usage)>,
+/// What servers, this process and the machine have used at one moment.
+struct Reading {
+    at: Instant,
+    servers: Vec<Usage>,
     own: Usage,
     machine: MachineTime,
-    begun: Instant,
 }
 
 /// The result of a measurement.
@@ -49,35 +49,37 @@ pub(crate) struct Metered {
     pub(crate) others: f64,
 }
 
-impl Meter {
-    /// Starts a measurement; the first process is the server under test.
-    pub(crate) fn start(servers: &[Named]) -> anyhow::Result<Self> {
-        let read = |server: &Named| Ok((*server, usage(server.1)?));
+impl Reading {
+    fn now(servers: &[Named]) -> anyhow::Result<Self> {
         Ok(Self {
-            servers: servers.iter().map(read).collect::<anyhow::Result<_>>()?,
+            at: now_monotonic(),
+            servers: servers.iter().map(|(_, pid)| usage(*pid)).collect::<anyhow::Result<_>>()?,
             own: usage(std::process::id())?,
             machine: MachineTime::now(),
-            begun: now_monotonic(),
         })
     }
+}
 
-    /// Ends the measurement. Terminated children, such as a generator, count as part of the bench.
-    pub(crate) fn stop(self) -> anyhow::Result<Metered> {
-        let elapsed = now_monotonic().duration_since(self.begun);
-        let (machine, own) = (MachineTime::now(), usage(std::process::id())?);
-        let (mut servers, mut resident) = (Vec::new(), None);
-        for ((name, pid), before) in self.servers {
-            let after = usage(pid)?;
-            servers.push((name, after.cpu.saturating_sub(before.cpu)));
-            resident.get_or_insert((before.resident, after.resident));
-        }
-        let own_cpu = own.cpu.saturating_sub(self.own.cpu);
-        let children = own.children.saturating_sub(self.own.children);
-        let ours = servers.iter().fold(own_cpu + children, |sum, (_, cpu)| sum + *cpu);
-        let (stolen, others) = machine.taken_since(&self.machine, ours);
-        let resident = resident.unwrap_or_default();
-        Ok(Metered { elapsed, servers, own_cpu, resident, stolen, others })
-    }
+/// Does `work` and measures it; the first process is the server under test. Terminated children of
+/// this process, such as a generator, count as part of the bench.
+pub(crate) async fn metered<T>(
+    servers: &[Named],
+    work: impl Future<Output = anyhow::Result<T>>,
+) -> anyhow::Result<(T, Metered)> {
+    let before = Reading::now(servers)?;
+    let done = work.await?;
+    let after = Reading::now(servers)?;
+    let both = || before.servers.iter().zip(&after.servers);
+    let cpu = both().map(|(before, after)| after.cpu.saturating_sub(before.cpu));
+    let servers: Vec<_> = servers.iter().map(|(name, _)| *name).zip(cpu).collect();
+    let own_cpu = after.own.cpu.saturating_sub(before.own.cpu);
+    let children = after.own.children.saturating_sub(before.own.children);
+    let ours = servers.iter().fold(own_cpu + children, |sum, (_, cpu)| sum + *cpu);
+    let (stolen, others) = after.machine.taken_since(&before.machine, ours);
+    let resident = both().next().map(|(before, after)| (before.resident, after.resident));
+    let resident = resident.unwrap_or_default();
+    let elapsed = after.at.duration_since(before.at);
+    Ok((done, Metered { elapsed, servers, own_cpu, resident, stolen, others }))
 }
 
 impl Metered {
@@ -98,7 +100,7 @@ impl Metered {
 
     /// Operations per second.
     pub(crate) fn rate(&self, operations: u64) -> f64 {
-        operations as f64 / self.elapsed.as_secs_f64().max(1e-9)
+        per_second(operations, self.elapsed)
     }
 
     /// A sample with `value` as the compared value and the costs per operation.

@@ -14,14 +14,13 @@ use floodgate::runtime::clock::{SystemClock, now_monotonic};
 use floodgate::services::catalog::Catalog;
 use floodgate::services::order_feed::OrderFeed;
 use floodgate::tier::broker_options;
-use loadgen::{Load, Until};
 use testkit::rabbitmq;
 
 use crate::crowd::{BATCH_MAX, Offer, place, stock_for};
-use crate::harness::{ENDLESS, Harness, Product, newly_accepted, number};
+use crate::harness::{ENDLESS, Harness, Product, newly_accepted};
 use crate::process::poll;
 use crate::servers::{GateTier, maria, new_database, rabbit};
-use crate::stats::{grouped, whole};
+use crate::stats::{grouped, per_second, whole};
 use crate::stores::{self, Stores, settings};
 
 /// Orders of rounds of four seconds and more.
@@ -63,29 +62,23 @@ async fn returned(harness: &mut Harness<'_>, product: &Product, orders: u64) -> 
     product.admin.open_sale(&due, stock, harness.args.buckets, window_s).await?;
     let window = Duration::from_secs(window_s);
     let first_due = now_monotonic() + window;
-    let until = Until::Requests(orders);
-    let sold = loadgen::run(Load { until, ..harness.load(&product.server, &due) }).await?;
-    let accepted = newly_accepted(&sold);
+    let accepted = newly_accepted(&harness.fill(&product.server, &due, orders).await?);
     let last_due = now_monotonic() + window;
     let within = last_due - first_due;
     ensure!(within <= DUE_WITHIN, "{orders} orders took {within:?} to place: use fewer --seconds");
 
     let watching = async {
         tokio::time::sleep(first_due.saturating_duration_since(now_monotonic())).await;
-        let placed = product.placed().await?;
-        let begun = now_monotonic();
         let is_back = async || {
             let left = product.admin.left(&due).await?;
-            Ok(((), left == (u64::from(stock), u64::from(stock))))
+            Ok((now_monotonic(), left == (u64::from(stock), u64::from(stock))))
         };
-        let ((), is_back) = poll(RETURN_LIMIT, is_back).await?;
-        ensure!(is_back, "{due}: units are missing after {RETURN_LIMIT:?}");
-        let now = now_monotonic();
-        let sold = product.placed().await? - placed;
-        let during = sold as f64 / now.duration_since(begun).as_secs_f64().max(1e-9);
-        Ok((now.saturating_duration_since(last_due).as_secs_f64(), during))
+        product.placed_during(poll(RETURN_LIMIT, is_back)).await
     };
-    let (after_s, during) = Harness::while_selling(load, before * OFFERED, watching).await?;
+    let watched = Harness::while_selling(load, before * OFFERED, watching).await?;
+    let ((back, is_back), _, during) = watched;
+    ensure!(is_back, "{due}: units are missing after {RETURN_LIMIT:?}");
+    let after_s = back.saturating_duration_since(last_due).as_secs_f64();
     product.admin.close_sale(&sale).await?;
     let ended = ended(product).await? - ended_before;
     harness.void_unless(ended >= accepted, || {
@@ -109,8 +102,7 @@ async fn returned(harness: &mut Harness<'_>, product: &Product, orders: u64) -> 
 
 /// Orders that ended unpaid since the server's start.
 async fn ended(product: &Product) -> anyhow::Result<u64> {
-    let metrics = product.admin.metrics().await?;
-    Ok(whole(number(&metrics, "floodgate_orders_timed_out_total")))
+    Ok(product.admin.metrics().await?.count("floodgate_orders_timed_out_total"))
 }
 
 /// Events per second, read as pages by one reader, and published to RabbitMQ; the events get their
@@ -141,14 +133,14 @@ pub(crate) async fn feed(harness: &mut Harness<'_>) -> anyhow::Result<()> {
             } else {
                 read_all(&stores, catalog).await?
             };
-            let elapsed_s = now_monotonic().duration_since(begun).as_secs_f64().max(1e-9);
+            let elapsed = now_monotonic().duration_since(begun);
             harness.void_unless(moved == events, || {
                 format!("{}: {events} events, {moved} moved", offer.sale)
             });
             let violations = stores.violations(&offer.sale, false).await?;
             harness.void_on_violations(offer.sale.as_str(), &violations);
             stores.ledger.close().await;
-            harness.number(id, moved as f64 / elapsed_s);
+            harness.number(id, per_second(moved, elapsed));
         }
     }
     let remark = format!("{} events, half of them placements", grouped(events as f64));

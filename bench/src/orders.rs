@@ -13,7 +13,6 @@ use testkit::{Server, mariadb};
 
 use crate::crowd::{BATCH_MAX, Offer, place};
 use crate::harness::{ENDLESS, Harness};
-use crate::meter::Meter;
 use crate::servers::maria;
 use crate::stats::Sample;
 use crate::stores::{self, Stores, settings};
@@ -65,16 +64,14 @@ impl LedgerFixture {
     ) -> anyhow::Result<Sample> {
         let offer = Offer::open(&self.stores, ENDLESS, 1).await?;
         let (end, placed) = (now_monotonic() + harness.args.round(), AtomicU64::new(0));
-        let meter = Meter::start(&[("mariadb", self.maria.id())])?;
-        try_join_all((0..concurrency).map(|_| async {
+        let placing = try_join_all((0..concurrency).map(|_| async {
             while now_monotonic() < end {
                 place(&self.stores, offer.intents(batch)?).await?;
                 placed.fetch_add(batch as u64, Ordering::Relaxed);
             }
             anyhow::Ok(())
-        }))
-        .await?;
-        let metered = harness.stop(meter)?;
+        }));
+        let (_, metered) = harness.meter(&[("mariadb", self.maria.id())], placing).await?;
         let placed = placed.into_inner();
         let sale = &offer.sale;
         let committed = self.stores.ledger.ledger_size(offer.sku.no).await?.num_orders;
@@ -91,14 +88,17 @@ impl LedgerFixture {
     async fn load_raw(&mut self, harness: &mut Harness<'_>) -> anyhow::Result<Sample> {
         // An audit requires the sale of each order.
         let offer = Offer::open(&self.stores, 1, 1).await?;
-        let (end, mut loaded) = (now_monotonic() + harness.args.round(), 0);
-        let meter = Meter::start(&[("mariadb", self.maria.id())])?;
-        while now_monotonic() < end {
-            let rows = insert(offer.sku.no, &offer.intents(BATCH_MAX)?);
-            self.raw.batch_execute(&rows).await.context("loading raw rows")?;
-            loaded += BATCH_MAX as u64;
-        }
-        let metered = harness.stop(meter)?;
+        let end = now_monotonic() + harness.args.round();
+        let loading = async {
+            let mut loaded = 0;
+            while now_monotonic() < end {
+                let rows = insert(offer.sku.no, &offer.intents(BATCH_MAX)?);
+                self.raw.batch_execute(&rows).await.context("loading raw rows")?;
+                loaded += BATCH_MAX as u64;
+            }
+            Ok(loaded)
+        };
+        let (loaded, metered) = harness.meter(&[("mariadb", self.maria.id())], loading).await?;
         Ok(metered.sample(metered.rate(loaded), loaded))
     }
 }

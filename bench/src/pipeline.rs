@@ -10,10 +10,8 @@ use loadgen::{Load, Until};
 use testkit::{Server, rabbitmq};
 use tokio::sync::oneshot;
 
-use crate::batches::Batches;
 use crate::crowd::CALIBRATION_ORDERS;
 use crate::harness::{ENDLESS, Harness, Measured, Product, newly_accepted};
-use crate::meter::Meter;
 use crate::process::poll;
 use crate::raw::{self, MALFORMED_EVERY};
 use crate::servers::{APPEND_ONLY, RedisServer, maria, new_database, rabbit};
@@ -100,16 +98,15 @@ async fn for_round(
 async fn flow(harness: &mut Harness<'_>, product: &Product, until: Until) -> anyhow::Result<Flow> {
     let sale = harness.sale(product, ENDLESS).await?;
     let load = Load { until, ..harness.load(&product.server, &sale) };
-    let before = Batches::of(Some(&product.admin)).await?;
     let placed = product.placed().await?;
-    let meter = Meter::start(&product.all())?;
-    let report = loadgen::run(load).await?;
-    let accepted = newly_accepted(&report);
-    ensure!(accepted > 0, "no purchase was accepted: {} answers", report.answered);
-    let committed = await_placed(product, placed, accepted).await?;
-    let metered = harness.stop(meter)?;
-    let batches = Batches::of(Some(&product.admin)).await?.since(&before);
-    harness.check(&product.admin, &sale, accepted).await?;
+    let selling = async {
+        let report = loadgen::run(load).await?;
+        let accepted = newly_accepted(&report);
+        ensure!(accepted > 0, "no purchase was accepted: {} answers", report.answered);
+        Ok((await_placed(product, placed, accepted).await?, report))
+    };
+    let ((committed, report), metered, batches) = harness.observe(product, selling).await?;
+    harness.check(&product.admin, &sale, newly_accepted(&report)).await?;
     product.admin.close_sale(&sale).await?;
     Ok(Flow { measured: Measured { report, metered, batches }, committed })
 }

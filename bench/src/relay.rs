@@ -3,11 +3,10 @@
 
 use crate::crowd::{CALIBRATION_ORDERS, PER_BUCKET_MAX};
 use crate::harness::Harness;
-use crate::meter::Meter;
 use crate::pipeline::Servers;
 use crate::raw;
 use crate::relay_fixture::{BUCKETS, Plan, WINDOW};
-use crate::stats::{Sample, for_seconds, shown};
+use crate::stats::{Sample, for_seconds, per_second, shown};
 
 /// The goals and their orders per message.
 const GOALS: [(&str, usize); 2] = [("S6", 1), ("S7", 64)];
@@ -51,11 +50,10 @@ async fn raw_loop(
     harness: &mut Harness<'_>,
     messages: u64,
 ) -> anyhow::Result<Sample> {
-    let meter = Meter::start(&[("rabbitmq", servers.rabbit.id())])?;
-    let elapsed = raw::publish(&servers.rabbit, messages).await?;
-    let metered = harness.stop(meter)?;
-    let rate = messages as f64 / elapsed.as_secs_f64().max(1e-9);
+    let publishing = raw::publish(&servers.rabbit, messages);
+    let processes = [("rabbitmq", servers.rabbit.id())];
+    let (elapsed, metered) = harness.meter(&processes, publishing).await?;
     // The loop runs in this process; its costs are compared with the relay's.
     let costs = [vec![("loop", metered.own_us(messages))], metered.each(messages)].concat();
-    Ok(Sample { costs, ..rate.into() })
+    Ok(Sample { costs, ..per_second(messages, elapsed).into() })
 }

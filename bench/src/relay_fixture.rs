@@ -12,12 +12,11 @@ use tempfile::TempDir;
 
 use crate::admin::Admin;
 use crate::crowd::{Offer, stock_for};
-use crate::harness::{Harness, number};
-use crate::meter::Meter;
+use crate::harness::Harness;
 use crate::pipeline::Servers;
 use crate::process::{ServerChild, poll};
 use crate::raw;
-use crate::stats::{Sample, whole};
+use crate::stats::Sample;
 use crate::stores::{self, Stores, settings};
 
 /// With the defaults of 64 entries per bucket and 4 workers, at most 512 messages are unconfirmed,
@@ -143,13 +142,13 @@ impl Servers {
         let (admin, all) = (relay.admin()?, backlog.num_entries);
         let begun = published(&admin, 1).await?;
         let (redis, rabbit) = (self.redis.id(), self.rabbit.id());
-        let meter = Meter::start(&[("relay", relay.id()), ("redis", redis), ("rabbitmq", rabbit)])?;
-        if begun > all / 2 {
-            bail!("{begun} of {all} messages were published before the measurement: too many");
-        }
-        let num_published = published(&admin, all).await? - begun;
-        let metered = harness.stop(meter)?;
-        let orders = num_published * backlog.plan.orders / all.max(1);
+        let processes = [("relay", relay.id()), ("redis", redis), ("rabbitmq", rabbit)];
+        ensure!(
+            begun <= all / 2,
+            "{begun} of {all} messages were published before the measurement: too many"
+        );
+        let (published, metered) = harness.meter(&processes, published(&admin, all)).await?;
+        let orders = (published - begun) * backlog.plan.orders / all.max(1);
         self.await_empty(backlog).await?;
         Ok(metered.sample(metered.rate(orders), orders))
     }
@@ -201,8 +200,8 @@ impl Backlog {
 /// Waits until a relay process has published at least `min` messages; returns their number.
 pub(crate) async fn published(relay: &Admin, min: u64) -> anyhow::Result<u64> {
     let check = async || {
-        let published = number(&relay.metrics().await?, "floodgate_relay_published_total");
-        Ok((whole(published), whole(published) >= min))
+        let published = relay.metrics().await?.count("floodgate_relay_published_total");
+        Ok((published, published >= min))
     };
     let (published, is_enough) = poll(TIMEOUT, check).await?;
     ensure!(is_enough, "a relay published {published} of {min} messages in {TIMEOUT:?}");

@@ -3,8 +3,6 @@
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use floodgate::runtime::clock::now_monotonic;
-use loadgen::{Load, Until, run};
 use serde_json::Value as Json;
 
 use crate::harness::{ENDLESS, Harness, Product, newly_accepted};
@@ -32,9 +30,7 @@ pub(crate) async fn purge(harness: &mut Harness<'_>) -> anyhow::Result<()> {
 async fn purged(harness: &mut Harness<'_>, product: &Product, orders: u64) -> anyhow::Result<()> {
     let old = harness.new_name();
     product.admin.open_sale(&old, ENDLESS, harness.args.buckets, 0).await?;
-    let until = Until::Requests(orders);
-    let filled = run(Load { until, ..harness.load(&product.server, &old) }).await?;
-    let accepted = newly_accepted(&filled);
+    let accepted = newly_accepted(&harness.fill(&product.server, &old, orders).await?);
     harness.check(&product.admin, &old, accepted).await?;
     product.admin.close_sale(&old).await?;
     let is_settled = product.admin.await_archivable(&old, SETTLED_TIMEOUT).await?;
@@ -48,16 +44,9 @@ async fn purged(harness: &mut Harness<'_>, product: &Product, orders: u64) -> an
     let before = harness.measure(Some(product), load.clone()).await?.goodput();
     ensure!(before > 0.0, "no purchase was accepted");
     let offered = before * OFFERED;
-    let purging = async {
-        let placed = product.placed().await?;
-        let begun = now_monotonic();
-        let purged =
-            product.server.command(&["sale", "purge", &old, "--archive", &archive]).await?;
-        let elapsed_s = now_monotonic().duration_since(begun).as_secs_f64().max(1e-9);
-        let sold = product.placed().await? - placed;
-        Ok((purged, elapsed_s, sold as f64 / elapsed_s))
-    };
-    let (purged, elapsed_s, during) = Harness::while_selling(load, offered, purging).await?;
+    let arguments = ["sale", "purge", &old, "--archive", &archive];
+    let purging = product.placed_during(product.server.command(&arguments));
+    let (purged, elapsed, during) = Harness::while_selling(load, offered, purging).await?;
     let count = |name| purged.get(name).and_then(Json::as_u64).context("an answer without counts");
     let (rows, longest_ms) = (count("num_rows")?, count("longest_ms")?);
     harness.void_unless(rows >= accepted, || format!("{old}: {rows} rows of {accepted} orders"));
@@ -66,9 +55,10 @@ async fn purged(harness: &mut Harness<'_>, product: &Product, orders: u64) -> an
         harness.void_on_violations(sale, &product.admin.audit(Some(sale)).await?);
     }
     let remark = format!(
-        "{} orders archived, and purged in {elapsed_s:.0} s; {}/s of {}/s sold meanwhile, {}/s at \
+        "{} orders archived, and purged in {:.0} s; {}/s of {}/s sold meanwhile, {}/s at \
          most before",
         grouped(accepted as f64),
+        elapsed.as_secs_f64(),
         grouped(during),
         grouped(offered),
         grouped(before)

@@ -8,8 +8,9 @@ use serde_json::{Value as Json, json};
 use crate::admin::{Admin, DAY_S, SKU};
 use crate::args::{BenchArgs, resolve};
 use crate::harness::{COMMIT_TIMEOUT, newly_accepted};
-use crate::meter::Meter;
+use crate::meter::metered;
 use crate::process::ServerChild;
+use crate::stats::per_second;
 
 /// How long a request of the open loop may wait for a connection.
 const LATE_LIMIT: Duration = Duration::from_secs(2);
@@ -43,9 +44,8 @@ pub(crate) async fn run(args: &BenchArgs) -> anyhow::Result<bool> {
         ..Load::new(target, buy.by_unique_buyers(1))
     };
     let processes: Vec<_> = server.iter().map(|server| ("server", server.id())).collect();
-    let (meter, begin) = (Meter::start(&processes)?, clock::now_monotonic());
-    let report = run_load(load).await?;
-    let metered = meter.stop()?;
+    let begin = clock::now_monotonic();
+    let (report, metered) = metered(&processes, async { Ok(run_load(load).await?) }).await?;
     let accepted = newly_accepted(&report);
     let committed = admin.await_committed(&sale_id, accepted, COMMIT_TIMEOUT).await?;
     let until_committed = clock::now_monotonic().duration_since(begin);
@@ -57,7 +57,7 @@ pub(crate) async fn run(args: &BenchArgs) -> anyhow::Result<bool> {
         "accepted_per_second": report.per_second(accepted),
         "rejected_per_second": report.per_second(report.answered - report.succeeded()),
         "landed": committed,
-        "landed_per_second": committed as f64 / until_committed.as_secs_f64().max(1e-9),
+        "landed_per_second": per_second(committed, until_committed),
         "server_us_per_answer": server.as_ref().map(|_| metered.server_us(report.answered)),
         "server_resident_bytes": server.as_ref().map(|_| metered.resident.1),
         "generator_us_per_answer": metered.own_us(report.answered),

@@ -1,5 +1,7 @@
 //! Measurements of rounds, condensed into the rows of the table.
 
+use std::time::Duration;
+
 use serde::Serialize;
 
 pub(crate) use floodgate::cli::output::grouped;
@@ -168,6 +170,10 @@ pub(crate) fn amount(number: f64, unit: &str) -> String {
 pub(crate) fn shown(named: &[(&'static str, f64)]) -> String {
     let parts: Vec<_> = named.iter().map(|(name, number)| format!("{name} {number:.1}")).collect();
     parts.join(", ")
+}
+
+pub(crate) fn per_second(operations: u64, elapsed: Duration) -> f64 {
+    operations as f64 / elapsed.as_secs_f64().max(1e-9)
 }
 
 /// The number of operations that take `seconds` at `rate` per second, clamped to `limits`.

@@ -12,7 +12,7 @@ use crate::harness::Harness;
 use crate::pipeline::Servers;
 use crate::process::poll;
 use crate::relay_fixture::{BUCKETS, OutboxCounts, Plan, published};
-use crate::stats::for_seconds;
+use crate::stats::{for_seconds, per_second};
 use crate::stores::settings;
 
 const TIMEOUT: Duration = Duration::from_mins(2);
@@ -86,8 +86,8 @@ async fn crash(
         Ok(((), queued == 0 && claimed.iter().all(|(name, _)| name.starts_with(&prefix))))
     };
     poll(TIMEOUT, is_gone).await?;
-    let elapsed_s = now_monotonic().duration_since(begun).as_secs_f64().max(1e-9);
-    let rate = (published(&admin, before).await? - before) as f64 / elapsed_s;
+    let elapsed = now_monotonic().duration_since(begun);
+    let rate = per_second(published(&admin, before).await? - before, elapsed);
     servers.await_empty(&backlog).await?;
     let drained_after_s = now_monotonic().duration_since(killed).as_secs_f64();
     drop((survivor, maintenance));
