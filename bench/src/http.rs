@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use loadgen::{Load, Until, run};
 
 use crate::harness::{ENDLESS, Harness, Measured, Product};
@@ -221,38 +221,31 @@ pub(crate) async fn purchases(harness: &mut Harness<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// S11: durable purchases per second, and the goals relative to this maximum.
+/// S11: durable purchases per second.
 pub(crate) async fn durable(harness: &mut Harness<'_>) -> anyhow::Result<()> {
     let product = harness.product(&[]).await?;
     let sides = [Target::selling(&product, None), baseline(harness, &product, None).await?];
     let pairs = pairs(harness, sides).await?;
-    drop(product);
     add(harness, "S11", &pairs, Measured::goodput);
-    let maximum = Spread::of(pairs.iter().map(|[product, _]| product.goodput()));
-    let maximum = maximum.map_or(0.0, |maximum| maximum.median);
-    ensure!(maximum > 0.0, "no purchase was accepted");
-    for (goal, title) in [("S12", "light load"), ("S13", "heavy load"), ("S14", "overload")] {
-        if harness.is_selected(goal) {
-            harness.note(&format!("{goal} {title}"));
-            let measured = match goal {
-                "S12" => light_load(harness, maximum).await,
-                "S13" => heavy_load(harness, maximum).await,
-                _ => overload(harness, maximum).await,
-            };
-            if let Err(error) = measured {
-                harness.record_failure(goal, &error);
-            }
-        }
-    }
     Ok(())
 }
 
+/// The rate of S11, which is measured if it was not selected.
+async fn maximum(harness: &mut Harness<'_>) -> anyhow::Result<f64> {
+    if !harness.results.contains_key("S11") {
+        durable(harness).await?;
+    }
+    let rounds = harness.results.get("S11").into_iter().flat_map(|results| &results.rounds);
+    let maximum = Spread::of(rounds.map(|round| round.product.value));
+    maximum.map(|all| all.median).filter(|rate| *rate > 0.0).context("no purchase was accepted")
+}
+
 /// S12: whether batching delays a purchase at low load.
-async fn light_load(harness: &mut Harness<'_>, maximum: f64) -> anyhow::Result<()> {
+pub(crate) async fn light_load(harness: &mut Harness<'_>) -> anyhow::Result<()> {
+    let rate = Some(maximum(harness).await? * LIGHT_LOAD);
     let batching = harness.product(&[]).await?;
     let one_by_one = ["gate.batch_max=1", "consumer.batch_max=1"].map(str::to_owned);
     let one_by_one = harness.product(&one_by_one).await?;
-    let rate = Some(maximum * LIGHT_LOAD);
     let sides = [&batching, &one_by_one].map(|product| Target::selling(product, rate));
     let pairs = pairs(harness, sides).await?;
     add(harness, "S12", &pairs, |side| side.report.latency.p50_us());
@@ -260,9 +253,9 @@ async fn light_load(harness: &mut Harness<'_>, maximum: f64) -> anyhow::Result<(
 }
 
 /// S13: latency when the server is busy but not overloaded.
-async fn heavy_load(harness: &mut Harness<'_>, maximum: f64) -> anyhow::Result<()> {
+pub(crate) async fn heavy_load(harness: &mut Harness<'_>) -> anyhow::Result<()> {
+    let rate = Some(maximum(harness).await? * HEAVY_LOAD);
     let product = harness.product(&[]).await?;
-    let rate = Some(maximum * HEAVY_LOAD);
     let sides = [Target::selling(&product, rate), baseline(harness, &product, rate).await?];
     let pairs = pairs(harness, sides).await?;
     add(harness, "S13", &pairs, |side| side.report.latency.p99_us());
@@ -271,9 +264,10 @@ async fn heavy_load(harness: &mut Harness<'_>, maximum: f64) -> anyhow::Result<(
 
 /// S14: throughput at three times the maximum load, alternating with rounds at the closed loop's
 /// peak on the same server.
-async fn overload(harness: &mut Harness<'_>, maximum: f64) -> anyhow::Result<()> {
+pub(crate) async fn overload(harness: &mut Harness<'_>) -> anyhow::Result<()> {
+    let rate = Some(maximum(harness).await? * OVERLOAD);
     let product = harness.product(&[]).await?;
-    let overloaded = Target::selling(&product, Some(maximum * OVERLOAD));
+    let overloaded = Target::selling(&product, rate);
     let pairs = pairs(harness, [overloaded, Target::selling(&product, None)]).await?;
     // Growth of resident memory per accepted order, in bytes.
     let growth = |side: fn(&Pair) -> &Measured| {

@@ -31,37 +31,36 @@ impl Spread {
     }
 }
 
-/// A goal's limits: of the ratio of product to baseline, or of the product's own number.
+/// A goal's limits.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct Goal {
+    pub(crate) kind: GoalKind,
+    pub(crate) floor: f64,
+    pub(crate) aim: f64,
+}
+
+/// What the limits of a goal are for.
 #[derive(Debug, Clone, Copy, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Goal {
-    /// The ratio should be at least this.
-    AtLeast { floor: f64, aim: f64 },
+pub(crate) enum GoalKind {
+    /// The ratio of product to baseline should be at least this.
+    AtLeast,
     /// The ratio should be at most this.
-    AtMost { floor: f64, aim: f64 },
-    /// The number should be at most this; there is no baseline.
-    Count { floor: f64, aim: f64 },
+    AtMost,
+    /// The product's own number should be at most this; there is no baseline.
+    Count,
     /// The number should be at least this; there is no baseline.
-    Number { floor: f64, aim: f64 },
+    Number,
 }
 
 impl Goal {
-    fn limits(self) -> [f64; 2] {
-        match self {
-            Self::AtLeast { floor, aim }
-            | Self::AtMost { floor, aim }
-            | Self::Count { floor, aim }
-            | Self::Number { floor, aim } => [floor, aim],
-        }
-    }
-
     /// The verdict on a measured ratio or number.
-    pub(crate) fn verdict(self, ratio: f64) -> &'static str {
-        let is_met = |limit| match self {
-            Self::AtLeast { .. } | Self::Number { .. } => ratio >= limit,
-            Self::AtMost { .. } | Self::Count { .. } => ratio <= limit,
+    pub(crate) fn verdict(self, measured: f64) -> &'static str {
+        let is_met = |limit| match self.kind {
+            GoalKind::AtLeast | GoalKind::Number => measured >= limit,
+            GoalKind::AtMost | GoalKind::Count => measured <= limit,
         };
-        match self.limits().map(is_met) {
+        match [self.floor, self.aim].map(is_met) {
             [_, true] => "aim met",
             [true, false] => "floor met",
             [false, false] => "below floor",
@@ -70,11 +69,11 @@ impl Goal {
 
     /// Floor and aim as shown in the table.
     pub(crate) fn columns(self) -> [String; 2] {
-        self.limits().map(|limit| match self {
-            Self::AtLeast { .. } => format!("≥ {limit:.2}x"),
-            Self::AtMost { .. } => format!("≤ {limit:.2}x"),
-            Self::Count { .. } => format!("≤ {limit:.0}"),
-            Self::Number { .. } => format!("≥ {}", grouped(limit)),
+        [self.floor, self.aim].map(|limit| match self.kind {
+            GoalKind::AtLeast => format!("≥ {limit:.2}x"),
+            GoalKind::AtMost => format!("≤ {limit:.2}x"),
+            GoalKind::Count => format!("≤ {limit:.0}"),
+            GoalKind::Number => format!("≥ {}", grouped(limit)),
         })
     }
 }
@@ -207,10 +206,11 @@ mod tests {
     #[test]
     fn verdicts_look_in_the_right_direction() {
         let verdicts = |goal: Goal, numbers: [f64; 3]| numbers.map(|number| goal.verdict(number));
+        let goal = |kind, floor, aim| Goal { kind, floor, aim };
         let rising = ["below floor", "floor met", "aim met"];
-        assert_eq!(verdicts(Goal::AtLeast { floor: 0.8, aim: 0.92 }, [0.5, 0.85, 1.2]), rising);
-        assert_eq!(verdicts(Goal::AtMost { floor: 5.0, aim: 2.0 }, [9.0, 3.0, 1.2]), rising);
-        let least = Goal::Number { floor: 10_000.0, aim: 20_000.0 };
+        assert_eq!(verdicts(goal(GoalKind::AtLeast, 0.8, 0.92), [0.5, 0.85, 1.2]), rising);
+        assert_eq!(verdicts(goal(GoalKind::AtMost, 5.0, 2.0), [9.0, 3.0, 1.2]), rising);
+        let least = goal(GoalKind::Number, 10_000.0, 20_000.0);
         assert_eq!(verdicts(least, [9e3, 12e3, 3e4]), rising);
         assert_eq!(least.columns(), ["≥ 10,000", "≥ 20,000"]);
     }
