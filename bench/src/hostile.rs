@@ -52,6 +52,8 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A request that is answered at once.
 const ANSWERED: &str = "GET /v1/sales HTTP/1.1\r\nHost: a\r\n\r\n";
+/// A request whose answer is large.
+const LARGE: &str = "GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: a\r\n\r\n";
 
 /// The goals of honest buyers beside hostile clients.
 pub(crate) async fn hostile(harness: &mut Harness<'_>) -> anyhow::Result<()> {
@@ -242,7 +244,8 @@ impl HostileClient {
             let ended: Attack = match self.number % 6 {
                 0 => self.send_slowly(ANSWERED, &self.slow_head()).await,
                 1 => self.send_slowly(&self.slow_body(), &" ".repeat(4_000)).await,
-                2 => self.take_nothing().await,
+                // Reads none of the large answers.
+                2 => self.send_slowly(&LARGE.repeat(20), &"\r\n".repeat(2_000)).await,
                 3 => self.flood(&self.purchase(&self.sale, None)).await,
                 4 => self.flood(ANSWERED.as_bytes()).await,
                 _ => self.forge().await,
@@ -286,17 +289,6 @@ impl HostileClient {
             self.sale,
             self.buyer()
         )
-    }
-
-    /// Requests large answers and reads none.
-    async fn take_nothing(&self) -> Attack {
-        let mut connection = self.connect().await?;
-        let request = "GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: a\r\n\r\n".repeat(20);
-        connection.write_all(request.as_bytes()).await?;
-        loop {
-            sleep(BYTE_PAUSE).await;
-            connection.write_all(b"\r\n").await?;
-        }
     }
 
     /// Sends bursts of requests; reads the answers only between these.
