@@ -183,9 +183,8 @@ fn compare(args: &DemoArgs, run: &CrowdRun, funnel: Json, audit: Json) -> DemoVe
     let mut stages = list(&funnel, "stages").iter();
     let committed = stages.find(|stage| field(stage, "stage") == "committed");
     let committed = committed.map_or(0, |stage| count(stage, "count"));
-    let sold = run.accepted_ids().len() as u64;
-    let accepted = run.clicks.iter().filter(|click| click.accepted.is_some());
-    let first_buyers: BTreeSet<u64> = accepted.map(|click| click.buyer_id).collect();
+    let sold = run.accepted.len() as u64;
+    let first_buyers: BTreeSet<&u64> = run.accepted.values().collect();
     let report = &run.report;
     let sold_out_answers = report.with_code("sold-out");
     DemoVerdict {
@@ -196,7 +195,7 @@ fn compare(args: &DemoArgs, run: &CrowdRun, funnel: Json, audit: Json) -> DemoVe
         sold_out_answers,
         repeats_answered: report.replayed,
         other_answers: report.answered - report.succeeded() - sold_out_answers,
-        unknown: run.clicks.iter().filter(|click| click.is_unknown).count() as u64,
+        unknown: run.unknown,
         seconds: report.elapsed.as_secs_f64(),
         clicks_per_second: report.per_second(report.answered),
         p50_ms: report.latency.p50_us() / 1000.0,

@@ -1,5 +1,6 @@
 //! The crowd of a flash sale: unique buyers, some of whom send their request twice.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -17,34 +18,15 @@ const DOUBLE_CLICK_EVERY: u64 = 5;
 /// Connections shared by the crowd.
 const CONNECTIONS: usize = 128;
 
-/// The outcome of one click.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Click {
-    pub buyer_id: u64,
-    /// The request id that the server acknowledged with 200 or 202 and a known outcome.
-    pub accepted: Option<String>,
-    /// The outcome is unknown: the click may have bought a unit.
-    pub is_unknown: bool,
-}
-
 /// The outcomes of a crowd's run.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct CrowdRun {
     pub report: Report,
-    /// One entry per click, in the order of the answers.
-    pub clicks: Vec<Click>,
-}
-
-impl CrowdRun {
-    /// The distinct acknowledged request ids, sorted. Each must become exactly one order, recorded
-    /// failure or dead letter.
-    pub fn accepted_ids(&self) -> Vec<&str> {
-        let mut ids: Vec<_> =
-            self.clicks.iter().filter_map(|click| click.accepted.as_deref()).collect();
-        ids.sort_unstable();
-        ids.dedup();
-        ids
-    }
+    /// The request ids that the server acknowledged with 200 or 202 and a known outcome, with their
+    /// buyers. Each must become exactly one order, recorded failure or dead letter.
+    pub accepted: BTreeMap<String, u64>,
+    /// Clicks whose outcome is unknown: each may have bought a unit.
+    pub unknown: u64,
 }
 
 /// Sends a crowd's clicks and waits until each has ended: `buyers` buyers, with ids from 1 on, buy
@@ -60,21 +42,18 @@ pub async fn run_crowd(
     buyers: u64,
     progress: Option<ProgressBar>,
 ) -> Result<CrowdRun, LoadError> {
-    let clicks = Arc::new(Mutex::new(Vec::new()));
+    let crowd = Arc::new(Mutex::new(CrowdRun::default()));
     let buy = BuyRequest::new(target, path_id, sku_id, 1);
-    let observed = clicks.clone();
+    let observed = crowd.clone();
     let load = Load {
-        observer: Some(Arc::new(move |seq, outcome| {
-            observed.lock().push(Click::new(buyer(seq), outcome));
-        })),
+        observer: Some(Arc::new(move |seq, outcome| observed.lock().count(buyer(seq), outcome))),
         until: Until::Requests(clicks_of(buyers)),
         connections: CONNECTIONS,
         progress,
         ..Load::new(target, Arc::new(move |seq, buffer| buy.write(buyer(seq), None, buffer)))
     };
     let report = run(load).await?;
-    let clicks = std::mem::take(&mut *clicks.lock());
-    Ok(CrowdRun { report, clicks })
+    Ok(CrowdRun { report, ..std::mem::take(&mut *crowd.lock()) })
 }
 
 /// The number of requests, second clicks included.
@@ -88,20 +67,20 @@ fn buyer(seq: u64) -> u64 {
     1 + group * DOUBLE_CLICK_EVERY + offset.saturating_sub(1)
 }
 
-impl Click {
-    fn new(buyer_id: u64, outcome: &Outcome<'_>) -> Self {
-        let (mut accepted, mut is_unknown) = (None, false);
+impl CrowdRun {
+    fn count(&mut self, buyer: u64, outcome: &Outcome<'_>) {
         match outcome {
             Outcome::Answered(answer) => {
-                is_unknown = json_string_member(answer.body, b"state") == Some("unknown");
-                if matches!(answer.status, 200 | 202) && !is_unknown {
-                    accepted = json_string_member(answer.body, b"request_id").map(str::to_owned);
+                let member = |name| json_string_member(answer.body, name);
+                if member(b"state") == Some("unknown") {
+                    self.unknown += 1;
+                } else if let (200 | 202, Some(id)) = (answer.status, member(b"request_id")) {
+                    self.accepted.insert(id.to_owned(), buyer);
                 }
             }
-            Outcome::Unknown(error) => is_unknown = *error != TransportError::Connect,
-            Outcome::Unsent => {}
+            Outcome::Unknown(TransportError::Connect) | Outcome::Unsent => {}
+            Outcome::Unknown(_) => self.unknown += 1,
         }
-        Self { buyer_id, accepted, is_unknown }
     }
 }
 
@@ -128,17 +107,19 @@ mod tests {
 
     #[test]
     fn only_known_acceptances_count() {
-        let click = |status, body: &'static str| {
+        let mut crowd = CrowdRun::default();
+        for (status, body) in [
+            (202, r#"{"request_id":"5","state":"queued"}"#),
+            (202, r#"{"request_id":"6","state":"unknown"}"#),
+            (409, r#"{"code":"already-purchased","request_id":"7"}"#),
+        ] {
             let answer = Answer { status, replayed: false, body: body.as_bytes() };
-            Click::new(1, &Outcome::Answered(answer))
-        };
-        let queued = click(202, r#"{"request_id":"5","state":"queued"}"#);
-        let unknown = click(202, r#"{"request_id":"6","state":"unknown"}"#);
-        let refused = click(409, r#"{"code":"already-purchased","request_id":"5"}"#);
-        let lost = Click::new(1, &Outcome::Unknown(TransportError::Timeout));
-        let clicks = [queued, unknown, refused, lost];
-        let accepted = clicks.each_ref().map(|click| click.accepted.as_deref());
-        assert_eq!(accepted, [Some("5"), None, None, None]);
-        assert_eq!(clicks.map(|click| click.is_unknown), [false, true, false, true]);
+            crowd.count(1, &Outcome::Answered(answer));
+        }
+        for error in [TransportError::Timeout, TransportError::Connect] {
+            crowd.count(1, &Outcome::Unknown(error));
+        }
+        assert_eq!(crowd.accepted, BTreeMap::from([("5".to_owned(), 1)]));
+        assert_eq!(crowd.unknown, 2);
     }
 }

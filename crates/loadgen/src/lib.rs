@@ -22,7 +22,7 @@ mod run;
 #[cfg(test)]
 mod tests;
 
-pub use crowd::{Click, CrowdRun, run_crowd};
+pub use crowd::{CrowdRun, run_crowd};
 pub use generator::call;
 pub use plan::{
     Answer, Load, LoadError, Observer, Outcome, Pace, RequestSource, TransportError, Until,
