@@ -4,6 +4,7 @@
 //! answer; each bucket has one batch in flight, of the open purchases of its clients. Everything
 //! but the connections runs on one thread.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -65,17 +66,9 @@ pub(crate) struct Offer {
 }
 
 /// The result of [`Offer::sell`].
-#[derive(Default)]
 pub(crate) struct Sold {
     pub(crate) accepted: u64,
-    pub(crate) decided: u64,
-    pub(crate) batches: u64,
-}
-
-impl Sold {
-    pub(crate) fn mean_batch(&self) -> f64 {
-        self.decided as f64 / self.batches.max(1) as f64
-    }
+    pub(crate) mean_batch: f64,
 }
 
 impl Offer {
@@ -126,30 +119,26 @@ impl Offer {
     ) -> anyhow::Result<Sold> {
         let buckets = self.sku.buckets;
         let batch_max = (concurrency / usize::from(buckets)).clamp(1, BATCH_MAX) as u64;
-        let shares = (0..buckets).map(|bucket| async move {
+        let (num_accepted, num_batches) = (Cell::new(0), Cell::new(0_u64));
+        try_join_all((0..buckets).map(async |bucket| {
             let num_first = wanted % u64::from(buckets);
             let mut rest = wanted / u64::from(buckets) + u64::from(u64::from(bucket) < num_first);
             let key = BucketKey { sku: self.sku.no, bucket: BucketNo(bucket) };
-            let mut sold = Sold::default();
             while rest > 0 {
                 let size = rest.min(batch_max);
                 let batch = (0..size).map(|_| self.purchase_from(key.bucket));
                 let batch = batch.collect::<anyhow::Result<_>>()?;
                 let verdicts = stores.stock.reserve(key, batch).await?;
                 let accepted = verdicts.iter().filter(|verdict| **verdict == Verdict::Reserved);
-                sold.accepted += accepted.count() as u64;
-                sold.decided += verdicts.len() as u64;
-                sold.batches += 1;
+                num_accepted.set(num_accepted.get() + accepted.count() as u64);
+                num_batches.set(num_batches.get() + 1);
                 rest -= size;
             }
-            anyhow::Ok(sold)
-        });
-        let shares = try_join_all(shares).await?;
-        Ok(shares.into_iter().fold(Sold::default(), |all, share| Sold {
-            accepted: all.accepted + share.accepted,
-            decided: all.decided + share.decided,
-            batches: all.batches + share.batches,
+            anyhow::Ok(())
         }))
+        .await?;
+        let mean_batch = wanted as f64 / num_batches.get().max(1) as f64;
+        Ok(Sold { accepted: num_accepted.get(), mean_batch })
     }
 
     /// Orders of one unit each by random buyers.
@@ -241,8 +230,8 @@ mod tests {
         let stores = stores(&folder).await;
         let offer = Offer::open(&stores, 500, 2).await.unwrap();
         let sold = offer.sell(&stores, 40, 450).await.unwrap();
-        assert_eq!(sold.decided, 450);
-        assert!(sold.mean_batch() > 5.0, "{}", sold.mean_batch());
+        assert_eq!(sold.accepted, 450);
+        assert!(sold.mean_batch > 5.0, "{}", sold.mean_batch);
         assert_eq!(offer.commit(&stores).await.unwrap(), sold.accepted);
         assert_eq!(stores.violations(&offer.sale, true).await.unwrap(), Vec::<String>::new());
         stores.ledger.close().await;

@@ -42,7 +42,7 @@ impl GateFixture {
         let (sold, metered) = harness.meter(&[("redis", self.redis.id())], selling).await?;
         offer.check(harness, &self.stores, sold.accepted, wanted).await?;
         let sample = metered.sample(metered.rate(wanted), wanted);
-        Ok(Sample { batches: vec![("gate", sold.mean_batch())], ..sample })
+        Ok(Sample { batches: vec![("gate", sold.mean_batch)], ..sample })
     }
 
     /// One round of one call for each purchase.

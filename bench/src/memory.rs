@@ -34,7 +34,7 @@ async fn product(harness: &mut Harness<'_>) -> anyhow::Result<Sample> {
     offer.check(harness, stores, sold.accepted, BUYERS.into()).await?;
     let bytes = (redis.used_memory()? - before) / f64::from(BUYERS);
     stores.ledger.close().await;
-    Ok(Sample { batches: vec![("gate", sold.mean_batch())], ..bytes.into() })
+    Ok(Sample { batches: vec![("gate", sold.mean_batch)], ..bytes.into() })
 }
 
 async fn usual(harness: &Harness<'_>) -> anyhow::Result<f64> {
