@@ -35,32 +35,17 @@ pub(crate) async fn connections(harness: &mut Harness<'_>) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Adds a round to a row about memory and to one about the rate of sold-out answers.
-fn add(
-    harness: &mut Harness<'_>,
-    [memory, rate]: [&'static str; 2],
-    kib: f64,
-    [alone, beside]: &[Measured; 2],
-) {
-    harness.number(memory, kib);
-    harness.pair(rate, beside.sample(beside.rate()), alone.sample(alone.rate()));
-}
-
 /// Connections with one answered request each.
 async fn idle(harness: &mut Harness<'_>) -> anyhow::Result<()> {
     for _ in 0..harness.args.rounds {
         let product = harness.product(&SETTINGS.map(str::to_owned)).await?;
         let (sale, _) = sold_out_sale(harness, &product).await?;
-        let alone = sold_out(harness, &product, &sale).await?;
         let request = format!("GET /v1/sales/{sale} HTTP/1.1\r\nHost: bench\r\n\r\n");
         let one = |_| async {
             answered(TcpStream::connect(product.server.public).await?, &request).await
         };
-        let (held, kib) = hold(&product, one).await?;
-        let beside = sold_out(harness, &product, &sale).await?;
-        drop(held);
+        compare(harness, ["S16 idle", "S16 idle rate"], &product, &sale, one).await?;
         harness.check(&product.admin, &sale, 1).await?;
-        add(harness, ["S16 idle", "S16 idle rate"], kib, &[alone, beside]);
     }
     Ok(())
 }
@@ -75,16 +60,39 @@ async fn streams(harness: &mut Harness<'_>) -> anyhow::Result<()> {
         let (sold_out_sale, _) = sold_out_sale(harness, &product).await?;
         let sale = harness.sale(&product, ENDLESS).await?;
         servers.rabbit.kill();
-        let alone = sold_out(harness, &product, &sold_out_sale).await?;
         let buy = BuyRequest::new(product.server.public, &sale, SKU, 1);
         let one = |buyer| wait_for_state(product.server.public, &buy, buyer);
-        let (held, kib) = hold(&product, one).await?;
-        let beside = sold_out(harness, &product, &sold_out_sale).await?;
-        drop(held);
+        let rows = ["S16 streams", "S16 streams rate"];
+        compare(harness, rows, &product, &sold_out_sale, one).await?;
         servers.rabbit.restart()?;
         harness.check(&product.admin, &sale, CONNECTIONS).await?;
-        add(harness, ["S16 streams", "S16 streams rate"], kib, &[alone, beside]);
     }
+    Ok(())
+}
+
+/// Adds a round to a row about the memory of connections, each opened by `one` with a number from
+/// 1, and to one about the rate of sold-out answers beside them.
+async fn compare<F>(
+    harness: &mut Harness<'_>,
+    [memory, rate]: [&'static str; 2],
+    product: &Product,
+    sold_out_sale: &str,
+    one: impl Fn(u64) -> F,
+) -> anyhow::Result<()>
+where
+    F: Future<Output = anyhow::Result<TcpStream>>,
+{
+    let alone = sold_out(harness, product, sold_out_sale).await?;
+    let bytes = || anyhow::Ok(resident(product.server.id())? + socket_bytes()?);
+    let before = bytes()?;
+    let opening = stream::iter(1..=CONNECTIONS).map(one).buffer_unordered(OPENING);
+    let held: Vec<TcpStream> = opening.try_collect().await?;
+    tokio::time::sleep(SETTLING).await;
+    let each = bytes()?.saturating_sub(before) as f64 / CONNECTIONS as f64;
+    let beside = sold_out(harness, product, sold_out_sale).await?;
+    drop(held);
+    harness.number(memory, each / 1_024.0);
+    harness.pair(rate, beside.sample(beside.rate()), alone.sample(alone.rate()));
     Ok(())
 }
 
@@ -97,21 +105,6 @@ async fn sold_out(
     warm_up(harness.load(&product.server, sale)).await?;
     let load = harness.load(&product.server, sale);
     harness.measure(Some(product), load).await
-}
-
-/// Opens connections, each by `one` with a number from 1; returns them, and the memory of each in
-/// KiB.
-async fn hold<F>(product: &Product, one: impl Fn(u64) -> F) -> anyhow::Result<(Vec<TcpStream>, f64)>
-where
-    F: Future<Output = anyhow::Result<TcpStream>>,
-{
-    let memory = || anyhow::Ok(resident(product.server.id())? + socket_bytes()?);
-    let before = memory()?;
-    let opening = stream::iter(1..=CONNECTIONS).map(one).buffer_unordered(OPENING);
-    let held: Vec<TcpStream> = opening.try_collect().await?;
-    tokio::time::sleep(SETTLING).await;
-    let bytes = memory()?.saturating_sub(before);
-    Ok((held, bytes as f64 / CONNECTIONS as f64 / 1_024.0))
 }
 
 /// A connection after a request and its answer.
