@@ -61,10 +61,9 @@ async fn fill(
     offer: &Offer,
     orders: u64,
 ) -> anyhow::Result<()> {
-    let mut first = 1;
-    while first <= orders {
-        let mut batch = offer.intents(usize::try_from(orders - first + 1)?.min(BATCH_MAX))?;
-        let last = first + batch.len() as u64 - 1;
+    for first in (1..=orders).step_by(BATCH_MAX) {
+        let last = orders.min(first + BATCH_MAX as u64 - 1);
+        let mut batch = offer.intents(usize::try_from(last - first + 1)?)?;
         for (id, intent) in (first..).zip(&mut batch) {
             intent.buyer = BuyerId::new(id).context("0 is no buyer")?;
             intent.request = RequestId::new(id).context("0 is no request")?;
@@ -73,7 +72,6 @@ async fn fill(
         if last / PROGRESS_EVERY > (first - 1) / PROGRESS_EVERY {
             harness.note(&format!("{} orders written", grouped(last as f64)));
         }
-        first = last + 1;
     }
     Ok(())
 }

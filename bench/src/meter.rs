@@ -147,22 +147,20 @@ fn parse_socket_pages(sockets: &str) -> Option<u64> {
 }
 
 fn usage(pid: u32) -> anyhow::Result<Usage> {
-    let read = |name: &str| {
-        fs::read_to_string(format!("/proc/{pid}/{name}")).context("a server process has ended")
-    };
-    parse_usage(&read("stat")?, &read("status")?).context("unexpected /proc format")
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
+    let stat = stat.context("a server process has ended")?;
+    parse_usage(&stat).context("unexpected /proc format")
 }
 
-/// Parses fields 14 to 17 (`utime`, `stime`, and those of children) of proc(5) `stat`, counted from
-/// the end of the name, which may contain spaces and parentheses.
-fn parse_usage(stat: &str, status: &str) -> Option<Usage> {
+/// Parses fields 14 to 17 (`utime`, `stime`, and those of children) and 24 (`rss`, in pages) of
+/// proc(5) `stat`, counted from the end of the name, which may contain spaces and parentheses.
+fn parse_usage(stat: &str) -> Option<Usage> {
     let (_, fields) = stat.rsplit_once(')')?;
-    let mut times = fields.split_ascii_whitespace().skip(11);
-    let mut time = || times.next()?.parse::<u64>().ok();
-    let mut both = || Some(ticks(time()? + time()?));
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(Usage { cpu: both()?, children: both()?, resident: kilobytes * 1_024 })
+    let mut fields = fields.split_ascii_whitespace().skip(11).map(|field| field.parse::<u64>());
+    let mut both = || Some(ticks(fields.next()?.ok()? + fields.next()?.ok()?));
+    let (cpu, children) = (both()?, both()?);
+    let pages = fields.nth(6)?.ok()?;
+    Some(Usage { cpu, children, resident: pages * rustix::param::page_size() as u64 })
 }
 
 /// CPU time of the whole machine in ticks; the hypervisor gave `stolen` of it to other guests.
@@ -205,15 +203,14 @@ mod tests {
 
     #[test]
     fn usage_is_found_behind_an_odd_name() {
-        let stat = "7 (a) b (c) S 1 7 7 0 -1 4194560 9 0 0 0 123 45 6 7 20 0 3 0 99 1 2";
+        let stat = "7 (a) b (c) S 1 7 7 0 -1 4194560 9 0 0 0 123 45 6 7 20 0 3 0 99 4096 2 8";
         let expected = Usage {
             cpu: Duration::from_millis(1_680),
             children: Duration::from_millis(130),
-            resident: 2_097_152,
+            resident: 2 * rustix::param::page_size() as u64,
         };
-        assert_eq!(parse_usage(stat, "Name:\tx\nVmRSS:\t    2048 kB\n"), Some(expected));
-        assert_eq!(parse_usage(stat, "Name:\tx\n"), None);
-        assert_eq!(parse_usage("7 (x) S 1", "VmRSS: 1 kB"), None);
+        assert_eq!(parse_usage(stat), Some(expected));
+        assert_eq!(parse_usage("7 (x) S 1"), None);
     }
 
     #[test]

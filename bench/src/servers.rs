@@ -4,6 +4,7 @@ use std::ops::Deref;
 
 use anyhow::Context;
 use diesel_async::{AsyncConnection, AsyncMysqlConnection, SimpleAsyncConnection};
+use redis::InfoDict;
 use testkit::redis::Role;
 use testkit::{Server, mariadb, rabbitmq};
 
@@ -47,10 +48,8 @@ impl RedisServer {
     }
 
     pub(crate) fn used_memory(&self) -> anyhow::Result<f64> {
-        let info: String = redis::cmd("INFO").arg("memory").query(&mut self.connect()?)?;
-        let mut lines = info.lines();
-        let used = lines.find_map(|line| line.strip_prefix("used_memory:")?.trim().parse().ok());
-        used.context("INFO has no used_memory")
+        let info = redis::cmd("INFO").arg("memory").query::<InfoDict>(&mut self.connect()?)?;
+        info.get("used_memory").context("INFO has no used_memory")
     }
 }
 
