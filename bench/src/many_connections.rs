@@ -3,9 +3,9 @@
 //! A process may open fewer files than that, so that several processes of the installation take
 //! them, each from a child process of the bench with an address of its own.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, Stdio};
 
 use anyhow::{Context, ensure};
 use clap::Args;
@@ -22,7 +22,7 @@ use crate::process::own_command;
 const PROCESSES: u8 = 8;
 const CONNECTIONS_EACH: usize = 12_500;
 /// What a child process prints when all its connections are open.
-const OPEN: &str = "open";
+const OPEN: &[u8] = b"open\n";
 
 /// A child process that holds connections.
 #[derive(Debug, Clone, Args)]
@@ -57,10 +57,12 @@ pub(crate) async fn many_connections(harness: &mut Harness<'_>) -> anyhow::Resul
     let before = memory()?;
     let mut holders = Vec::new();
     for (last, product) in (2..).zip(&products) {
-        holders.push(Holder::start(Ipv4Addr::new(127, 0, 0, last), product, &sale)?);
+        holders.push(holder(Ipv4Addr::new(127, 0, 0, last), product, &sale)?);
     }
     for holder in &mut holders {
-        ensure!(holder.next_line()? == OPEN, "connections are missing");
+        let mut printed = [0; OPEN.len()];
+        let read = holder.stdout.as_mut().map(|output| output.read_exact(&mut printed));
+        ensure!(matches!(read, Some(Ok(()))) && printed == OPEN, "connections are missing");
     }
     let bytes = memory()?.saturating_sub(before);
     for product in &products {
@@ -70,7 +72,10 @@ pub(crate) async fn many_connections(harness: &mut Harness<'_>) -> anyhow::Resul
     }
     let mut answered = 0;
     for holder in holders {
-        answered += holder.end()?;
+        // Closes its input, whereupon the connections have to answer once more.
+        let ended = holder.wait_with_output()?;
+        ensure!(ended.status.success(), "a child process has failed");
+        answered += String::from_utf8(ended.stdout)?.trim().parse::<usize>()?;
     }
     let num = usize::from(PROCESSES) * CONNECTIONS_EACH;
     harness.void_unless(answered == num, || format!("{answered} of {num} connections answered"));
@@ -82,38 +87,13 @@ pub(crate) async fn many_connections(harness: &mut Harness<'_>) -> anyhow::Resul
     Ok(())
 }
 
-struct Holder {
-    child: Child,
-    output: BufReader<ChildStdout>,
-    /// Closed when the connections have to answer once more and end.
-    until: ChildStdin,
-}
-
-impl Holder {
-    fn start(from: Ipv4Addr, product: &Product, sale: &str) -> anyhow::Result<Self> {
-        let mut command: Command = own_command()?;
-        command.args(["hold", "--path", &format!("/v1/sales/{sale}")]);
-        command.args(["--from", &from.to_string(), "--to", &product.server.public.to_string()]);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let pipes = child.stdout.take().zip(child.stdin.take());
-        let (output, until) = pipes.context("no pipes")?;
-        Ok(Self { child, output: BufReader::new(output), until })
-    }
-
-    fn next_line(&mut self) -> anyhow::Result<String> {
-        let mut line = String::new();
-        self.output.read_line(&mut line)?;
-        Ok(line.trim_end().to_owned())
-    }
-
-    /// The number of connections that were answered once more.
-    fn end(mut self) -> anyhow::Result<usize> {
-        drop(self.until);
-        let mut answered = String::new();
-        self.output.read_to_string(&mut answered)?;
-        ensure!(self.child.wait()?.success(), "a child process has failed");
-        Ok(answered.trim().parse()?)
-    }
+/// Starts a child process that opens its connections and prints [`OPEN`]. When its input ends, it
+/// prints how many connections were answered once more.
+fn holder(from: Ipv4Addr, product: &Product, sale: &str) -> anyhow::Result<Child> {
+    let mut command = own_command()?;
+    command.args(["hold", "--path", &format!("/v1/sales/{sale}")]);
+    command.args(["--from", &from.to_string(), "--to", &product.server.public.to_string()]);
+    Ok(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?)
 }
 
 /// Opens the connections, says so, waits for the end of its input, and reads once more from each.
@@ -126,7 +106,7 @@ pub(crate) async fn hold(args: HoldArgs) -> anyhow::Result<Exit> {
     };
     let opening = stream::iter(0..CONNECTIONS_EACH).map(open).buffer_unordered(OPENING);
     let held: Vec<TcpStream> = opening.try_collect().await?;
-    println!("{OPEN}");
+    std::io::stdout().write_all(OPEN)?;
     std::io::stdin().read_to_end(&mut Vec::new())?;
     let again = held.into_iter().map(|connection| answered(connection, &request));
     let again = stream::iter(again).buffer_unordered(OPENING);

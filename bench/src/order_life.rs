@@ -158,12 +158,7 @@ async fn with_events(stores: &Stores, events: u64) -> anyhow::Result<Offer> {
     for batch in intents.chunks(BATCH_MAX) {
         place(stores, batch.to_vec()).await?;
     }
-    let key = |intent: &OrderIntent| OrderKey {
-        sku: intent.sku,
-        buyer: intent.buyer,
-        request: intent.request,
-    };
-    let keys: Vec<OrderKey> = intents.iter().map(key).collect();
+    let keys: Vec<OrderKey> = intents.iter().map(OrderIntent::key).collect();
     // Longer than their window.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     let mut num_ended = 0;
