@@ -3,7 +3,7 @@
 use diesel::prelude::*;
 
 use super::Error;
-use super::rows::{number, order_key, readable, unstorable};
+use super::rows::{NewOrder, number, order_key, readable, unstorable};
 use super::schema::{bars, order_events};
 use crate::domain::{Actor, Order, OrderChange, OrderEvent, OrderKey, OrderState};
 
@@ -70,17 +70,17 @@ impl OrderEventRow {
         })
     }
 
-    /// The event of the orders of one SKU that one transaction placed: SKU, buyer and request of
-    /// each.
-    pub(super) fn placed(orders: &[(i32, i64, i64)], at_ms: i64) -> Option<Self> {
-        let (sku_no, buyer_id, request_id) = *orders.first()?;
+    /// The event of the orders of one SKU that one transaction placed.
+    pub(super) fn placed(orders: &[NewOrder]) -> Option<Self> {
+        let first = orders.first()?;
+        let (sku_no, buyer_id, request_id) = first.key();
         Some(Self {
             request_id,
             version: 0,
             sku_no,
             buyer_id,
             kind: OrderState::PendingPayment.to_db(),
-            at_ms,
+            at_ms: first.recorded_at_ms,
             due_ms: None,
             actor: Actor::Buyer.to_string(),
             reason: None,
@@ -132,9 +132,9 @@ impl OrderEventRow {
 }
 
 /// SKU, buyer and request of each order.
-fn placed_bytes(orders: &[(i32, i64, i64)]) -> Vec<u8> {
+fn placed_bytes(orders: &[NewOrder]) -> Vec<u8> {
     let mut placed = Vec::with_capacity(PLACED_BYTES * orders.len());
-    for (sku, buyer, request) in orders {
+    for (sku, buyer, request) in orders.iter().map(NewOrder::key) {
         placed.extend(sku.to_be_bytes());
         placed.extend(buyer.to_be_bytes());
         placed.extend(request.to_be_bytes());

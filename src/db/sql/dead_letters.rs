@@ -9,6 +9,7 @@ use super::{
     Database, SqlLedger, TransactionEnd, filled, in_transaction, inserted, last_of, readable_rows,
     retry_concurrent,
 };
+use crate::db::rows::readable;
 use crate::db::{DeadLetterStore, Error};
 use crate::domain::{
     DeadLetter, DeadLetterContent, DeadLetterCounts, DeadLetterFilter, DeadLetterNo,
@@ -101,15 +102,12 @@ impl<D: Database> DeadLetterStore for SqlLedger<D> {
         self.read("counting dead letters", |conn| {
             let mut counts = DeadLetterCounts::default();
             for (state, number) in conn.dead_letter_counts()? {
-                let count = match DeadLetterState::from_db(state) {
-                    Some(DeadLetterState::Open) => &mut counts.open,
-                    Some(DeadLetterState::Replayed) => &mut counts.replayed,
-                    Some(DeadLetterState::Parked) => &mut counts.parked,
-                    Some(DeadLetterState::Discarded) => &mut counts.discarded,
-                    None => {
-                        let what = format!("{number} dead letters: state is {state}");
-                        return Err(Error::Unreadable { what });
-                    }
+                let name = || format!("{number} dead letters");
+                let count = match readable(DeadLetterState::from_db(state), name, "state", state)? {
+                    DeadLetterState::Open => &mut counts.open,
+                    DeadLetterState::Replayed => &mut counts.replayed,
+                    DeadLetterState::Parked => &mut counts.parked,
+                    DeadLetterState::Discarded => &mut counts.discarded,
                 };
                 *count = number.unsigned_abs();
             }

@@ -42,7 +42,8 @@ trait LifeQueries {
         &mut self, keys: &[OrderKey], version: u16, columns: &str
     ) -> QueryResult<usize> {
         sql_query(format!(
-            "UPDATE orders {} SET version = version + 1, {columns} WHERE {} AND version = {version}",
+            "UPDATE orders {} SET version = version + 1, {columns} \
+             WHERE {} AND version = {version}",
             Self::BY_PRIMARY_KEY, of_orders(keys)
         )).execute(self)
     }

@@ -18,6 +18,9 @@ const IN_DOUBT: &str = "EXISTS (SELECT 1 FROM orders o WHERE o.sku_no = payments
      AND o.buyer_id = payments.buyer_id AND o.request_id = payments.request_id \
      AND (o.state <> 5 OR o.due_ms IS NULL))";
 
+/// A payment with its order, if that can be read.
+type WithOrder = (ListedPayment, Option<Order>);
+
 /// The columns of a payment's key.
 fn key_columns(AttemptKey { order, no }: AttemptKey) -> PaymentId {
     (order.sku.0, order.buyer.to_db(), order.request.to_db(), no.into())
@@ -31,7 +34,7 @@ fn page<D: Database>(
     condition: &str,
     after_row: Option<PaymentId>,
     limit: u32,
-) -> Result<(Vec<(ListedPayment, Option<Order>)>, Option<PaymentId>), Error> {
+) -> Result<(Vec<WithOrder>, Option<PaymentId>), Error> {
     let key = after_row.map_or_else(Vec::new, |(sku, buyer, request, no)| {
         vec![sku.into(), buyer, request, no.into()]
     });
@@ -58,7 +61,7 @@ impl<D: Database> FollowUps for SqlLedger<D> {
         self.read("reading payments in doubt", move |conn| {
             filled(limit, after.map(key_columns), |after, limit| {
                 let (found, last) = page(conn, PaymentState::Started, IN_DOUBT, after, limit)?;
-                let with_order = |(one, order): (ListedPayment, _)| Some((order?, one.payment));
+                let with_order = |(one, order): WithOrder| Some((order?, one.payment));
                 Ok((found.into_iter().filter_map(with_order).collect(), last))
             })
         })

@@ -18,20 +18,18 @@ trait VerbQueries {
         insert_into(operator_verbs::table).values(row).execute(self).map(drop)
     }
 
-    /// Verbs of one subject or of all, newest first.
+    /// Verbs of one subject or of all before this number, newest first.
     fn verb_rows(
-        &mut self, subject: Option<&str>, before: Option<i32>, limit: u32
+        &mut self, subject: Option<&str>, before: i32, limit: u32
     ) -> QueryResult<Vec<VerbRow>> {
         let mut rows = operator_verbs::table
+            .filter(operator_verbs::verb_no.lt(before))
             .order(operator_verbs::verb_no.desc())
             .limit(i64::from(limit))
             .select(VerbRow::as_select())
             .into_boxed();
         if let Some(subject) = subject {
             rows = rows.filter(operator_verbs::subject.eq(subject));
-        }
-        if let Some(before) = before {
-            rows = rows.filter(operator_verbs::verb_no.lt(before));
         }
         rows.load(self)
     }
@@ -74,7 +72,7 @@ impl<D: Database> VerbStore for SqlLedger<D> {
         limit: u32,
     ) -> Result<Vec<(i32, OperatorVerb)>, Error> {
         self.read("reading verbs of operators", move |conn| {
-            let rows = conn.verb_rows(subject.as_deref(), before, limit)?;
+            let rows = conn.verb_rows(subject.as_deref(), before.unwrap_or(i32::MAX), limit)?;
             Ok(rows.into_iter().map(Into::into).collect())
         })
         .await

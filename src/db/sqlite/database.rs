@@ -64,11 +64,9 @@ impl Database for SqliteConnection {
         }
         reject_ended_requests(self, orders)?;
         for placed in orders.chunk_by(NewOrder::is_of_same_sku) {
-            let keys: Vec<_> = placed.iter().map(NewOrder::key).collect();
-            let at_ms = placed.first().map_or(0, |order| order.recorded_at_ms);
             // One row at a time: the statement is prepared once per connection, and needs no
             // savepoint.
-            if let Some(event) = OrderEventRow::placed(&keys, at_ms) {
+            if let Some(event) = OrderEventRow::placed(placed) {
                 diesel::insert_into(order_events::table).values(event).execute(self)?;
             }
         }
