@@ -213,15 +213,20 @@ fn count(of: &Json, name: &str) -> u64 {
     number(of, name).unwrap_or(0)
 }
 
+/// A quantile; infinite if too many clicks had no answer.
+fn latency(ms: f64) -> String {
+    if ms.is_finite() { format!("{ms:.1} ms") } else { "unanswered".to_owned() }
+}
+
 fn show(verdict: &DemoVerdict) -> String {
     let mut text = format!(
-        "\n{} clicks by {} buyers in {:.2} s: {} per second, p50 {:.1} ms, p99 {:.1} ms\n\n",
+        "\n{} clicks by {} buyers in {:.2} s: {} per second, p50 {}, p99 {}\n\n",
         grouped(verdict.clicks),
         grouped(verdict.buyers),
         verdict.seconds,
         grouped(verdict.clicks_per_second),
-        verdict.p50_ms,
-        verdict.p99_ms,
+        latency(verdict.p50_ms),
+        latency(verdict.p99_ms),
     );
     let lines = [
         ("units sold", verdict.sold),
