@@ -29,9 +29,9 @@ const SETTINGS: &str = "{loopback_users, []}, {vm_memory_high_watermark, 0.6}, \
                         {disk_free_limit, 50000000}, \
                         {log, [{console, [{enabled, false}]}, {file, [{level, info}]}]}";
 
-/// Starts an empty broker; `runtime` are further arguments of the Erlang runtime, `settings` further
-/// settings of `rabbit`, each an Erlang term. Its folder is created in `parent`; empty data is kept
-/// in `cache`.
+/// Starts an empty broker; `runtime` are further arguments of the Erlang runtime, `settings` are
+/// further settings of `rabbit`, each an Erlang term. Its folder is created in `parent`; its home
+/// and empty data are kept in `cache`.
 pub fn start(
     parent: &Path,
     cache: &Path,

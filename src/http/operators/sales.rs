@@ -26,26 +26,26 @@ pub(super) const VERB_BYTES_MAX: usize = 8 * 1024;
 impl From<SalesError> for Problem {
     fn from(error: SalesError) -> Self {
         let detail = error.to_string();
-        let told = |code: ProblemCode| Self::from(code).with_detail(detail);
+        let explained = |code: ProblemCode| Self::from(code).with_detail(detail);
         match error {
             SalesError::Exists => ProblemCode::SaleExists.into(),
             SalesError::Unknown => ProblemCode::UnknownSku.into(),
-            SalesError::NotAllowed { from, to, .. } => {
-                told(ProblemCode::PhaseConflict).with("from", from.name()).with("to", to.name())
-            }
+            SalesError::NotAllowed { from, to, .. } => explained(ProblemCode::PhaseConflict)
+                .with("from", from.name())
+                .with("to", to.name()),
             SalesError::NoBuckets => ProblemCode::NoBuckets.into(),
-            SalesError::LedgerBehind { .. } => told(ProblemCode::LedgerBehind),
+            SalesError::LedgerBehind { .. } => explained(ProblemCode::LedgerBehind),
             SalesError::IsClosed => ProblemCode::SaleClosed.into(),
             SalesError::ChangeConflict => ProblemCode::ChangeConflict.into(),
             SalesError::NotRebuilt { .. }
             | SalesError::NotWithdrawn
-            | SalesError::NotApplied { .. } => told(ProblemCode::Busy),
+            | SalesError::NotApplied { .. } => explained(ProblemCode::Busy),
             SalesError::Unfinished(open) => {
                 Self::from(ProblemCode::SaleUnfinished).with("open", json!(OpenEndView::all(&open)))
             }
-            SalesError::ArchiveDiffers(_) => told(ProblemCode::ArchiveDiffers),
+            SalesError::ArchiveDiffers(_) => explained(ProblemCode::ArchiveDiffers),
             SalesError::Purged(digest) => {
-                told(ProblemCode::SalePurged).with("archive_digest", digest.to_string())
+                explained(ProblemCode::SalePurged).with("archive_digest", digest.to_string())
             }
             SalesError::Faults(faults) => Self::invalid(faults.join("; ")).with("faults", faults),
             SalesError::Ledger(error) => error.into(),
