@@ -191,14 +191,13 @@ impl<'a> Harness<'a> {
         product: Option<&Product>,
         load: Load,
     ) -> anyhow::Result<Measured> {
-        let loading = async { Ok(run(load).await?) };
-        let (report, metered, batches) = match product {
-            Some(product) => self.observe(product, loading).await?,
-            None => {
-                let processes = [("yardstick", self.baseline.id())];
-                let (report, metered) = self.meter(&processes, loading).await?;
-                (report, metered, Figures::new())
-            }
+        let loading = Box::pin(async { Ok(run(load).await?) });
+        let (report, metered, batches) = if let Some(product) = product {
+            self.observe(product, loading).await?
+        } else {
+            let processes = [("yardstick", self.baseline.id())];
+            let (report, metered) = self.meter(&processes, loading).await?;
+            (report, metered, Figures::new())
         };
         Ok(Measured { report, metered, batches })
     }

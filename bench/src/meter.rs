@@ -156,7 +156,7 @@ fn usage(pid: u32) -> anyhow::Result<Usage> {
 /// proc(5) `stat`, counted from the end of the name, which may contain spaces and parentheses.
 fn parse_usage(stat: &str) -> Option<Usage> {
     let (_, fields) = stat.rsplit_once(')')?;
-    let mut fields = fields.split_ascii_whitespace().skip(11).map(|field| field.parse::<u64>());
+    let mut fields = fields.split_ascii_whitespace().skip(11).map(str::parse::<u64>);
     let mut both = || Some(ticks(fields.next()?.ok()? + fields.next()?.ok()?));
     let (cpu, children) = (both()?, both()?);
     let pages = fields.nth(6)?.ok()?;

@@ -67,14 +67,14 @@ async fn returned(harness: &mut Harness<'_>, product: &Product, orders: u64) -> 
     let within = last_due - first_due;
     ensure!(within <= DUE_WITHIN, "{orders} orders took {within:?} to place: use fewer --seconds");
 
-    let watching = async {
+    let watching = Box::pin(async {
         tokio::time::sleep(first_due.saturating_duration_since(now_monotonic())).await;
         let is_back = async || {
             let left = product.admin.left(&due).await?;
             Ok((now_monotonic(), left == (u64::from(stock), u64::from(stock))))
         };
         product.placed_during(poll(RETURN_LIMIT, is_back)).await
-    };
+    });
     let watched = Harness::while_selling(load, before * OFFERED, watching).await?;
     let ((back, is_back), _, during) = watched;
     ensure!(is_back, "{due}: units are missing after {RETURN_LIMIT:?}");

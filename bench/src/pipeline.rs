@@ -99,12 +99,12 @@ async fn flow(harness: &mut Harness<'_>, product: &Product, until: Until) -> any
     let sale = harness.sale(product, ENDLESS).await?;
     let load = Load { until, ..harness.load(&product.server, &sale) };
     let placed = product.placed().await?;
-    let selling = async {
+    let selling = Box::pin(async {
         let report = loadgen::run(load).await?;
         let accepted = newly_accepted(&report);
         ensure!(accepted > 0, "no purchase was accepted: {} answers", report.answered);
         Ok((await_placed(product, placed, accepted).await?, report))
-    };
+    });
     let ((committed, report), metered, batches) = harness.observe(product, selling).await?;
     harness.check(&product.admin, &sale, newly_accepted(&report)).await?;
     product.admin.close_sale(&sale).await?;

@@ -361,7 +361,9 @@ async fn check_orders(
     checker: &mut Checker,
 ) -> Result<(), Error> {
     let Some(stock) = stock else {
-        orders.iter().for_each(|order| checker.order(order, None));
+        for order in orders {
+            checker.order(order, None);
+        }
         return Ok(());
     };
     let requests = orders.iter().map(|order| (order.request, order.buyer)).collect();
