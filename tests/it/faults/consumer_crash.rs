@@ -60,6 +60,10 @@ fn committed_not_acknowledged_is_acknowledged_when_redelivered() {
         harness.broker.lose_acks(true);
         harness.put_each(1..=5).await;
         harness.assert_orders(1..=5).await;
+        until("the placements", async || {
+            (harness.metric("floodgate_placement_seconds_count") == 5).then_some(())
+        })
+        .await;
         assert_eq!(harness.broker.num_unacknowledged(), 5);
         harness.broker.set_unavailable(true);
         harness.kill().await;

@@ -24,6 +24,7 @@ use floodgate::tier::Pipeline;
 
 use super::dead_letters::read_dead_letters;
 use super::faulty_ledger::FaultyLedger;
+use super::gate::assert_is_metric;
 use super::harness::START_MS;
 use super::intents::{pack_into, reader};
 use super::memory_broker::MemoryBroker;
@@ -204,6 +205,7 @@ impl CollectorProcess {
 
     /// The value of a metric by name and labels; 0 if there is none.
     pub fn metric(&self, name: &str) -> f64 {
+        assert_is_metric(name);
         let text = self.metrics.exposition();
         let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         value.map_or(0.0, |value| value.parse().unwrap())

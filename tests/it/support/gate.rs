@@ -177,8 +177,18 @@ pub async fn try_stages<const N: usize>(
     counts.try_into().ok()
 }
 
+/// Fails if no documented metric has this name or begins with it: one that had no event yet is not
+/// exposed and reads as 0.
+pub fn assert_is_metric(name: &str) {
+    let documented = include_str!("../../../docs/operate/metrics.md");
+    let name = name.split('{').next().unwrap();
+    let name = name.strip_suffix("_count").unwrap_or(name);
+    assert!(documented.contains(&format!("| `{name}")), "no metric {name}");
+}
+
 /// The sum of a metric over all its labels that contain `label`.
 pub async fn metric(internal: SocketAddr, name: &str, label: &str) -> u64 {
+    assert_is_metric(name);
     let text = reqwest::get(format!("http://{internal}/metrics")).await.unwrap();
     let text = text.text().await.unwrap();
     let lines = text.lines().filter(|line| line.starts_with(name) && line.contains(label));
