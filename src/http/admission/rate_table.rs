@@ -70,8 +70,9 @@ impl RateTable {
         loop {
             let chosen = self.sets.get(number).and_then(|set| choose(set, tag));
             let Some((cell, held)) = chosen else { return Ok(()) };
-            let is_own = held & !TIME_MASK == tag;
             let arrival = held & TIME_MASK;
+            // A later time than any call sets is of the last two years: the times began again.
+            let is_own = held & !TIME_MASK == tag && arrival <= now + window;
             let base = if is_own { arrival.max(now) } else { now };
             if base - now > window.saturating_sub(interval) {
                 return Err(duration(base + interval - now - window));

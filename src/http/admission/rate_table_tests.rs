@@ -67,6 +67,19 @@ fn a_full_set_forgets_the_key_that_is_free_first() {
     assert_eq!(table.forgotten.get(), 1);
 }
 
+/// The times of the table last for two years.
+#[test]
+fn a_key_is_not_locked_out_when_the_times_begin_again() {
+    let (table, start) = table(2);
+    let again = start + Duration::from_nanos((1 << TIME_BITS) * 1_000_000 / TICKS_PER_MS);
+    for at in [again - 2 * THREE.window, again + Duration::from_secs(1)] {
+        for _ in 0..3 {
+            assert_eq!(table.take(7, THREE, at), Ok(()));
+        }
+        assert!(table.take(7, THREE, at).is_err());
+    }
+}
+
 #[test]
 fn threads_together_get_the_count_and_not_more() {
     let (table, now) = table(6);
