@@ -86,7 +86,7 @@ tables! {
         max_quantity Number payment_window_s Number
     }
     StockChanges Sku by [change_no] sums [units] {
-        change_id Text sku_no Number change_no Number wanted Number units Number total Number
+        sku_no Number change_id Text change_no Number wanted Number units Number total Number
         reason Text at_ms Number
     }
     Orders Sku by [buyer_id slot] sums [quantity amount version] {

@@ -87,9 +87,10 @@ diesel::table! {
 
 diesel::table! {
     /// Changes of the stock.
-    stock_changes (change_id) {
-        change_id -> Text,
+    stock_changes (sku_no, change_id) {
         sku_no -> Integer,
+        /// Names the change among those of its SKU.
+        change_id -> Text,
         /// Counted by SKU, from 1.
         change_no -> Integer,
         /// Units that an operator asked for.

@@ -85,10 +85,10 @@ CREATE TABLE IF NOT EXISTS terms (
     PRIMARY KEY (sku_no, epoch)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- The changes of the stock. A row makes its change repeat-safe.
+-- The changes of the stock. A row makes its change repeat-safe: an operator names it.
 CREATE TABLE IF NOT EXISTS stock_changes (
-    change_id VARCHAR(64) NOT NULL PRIMARY KEY,
     sku_no    INTEGER NOT NULL,
+    change_id VARCHAR(64) NOT NULL,
     -- Counted by SKU, from 1.
     change_no INTEGER NOT NULL,
     -- Units that an operator asked to add; negative: to take out.
@@ -100,6 +100,7 @@ CREATE TABLE IF NOT EXISTS stock_changes (
     total     INTEGER NOT NULL,
     reason    VARCHAR(255),
     at_ms     BIGINT NOT NULL,
+    PRIMARY KEY (sku_no, change_id),
     UNIQUE KEY stock_changes_by_sku (sku_no, change_no)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 

@@ -80,10 +80,10 @@ CREATE TABLE terms (
     PRIMARY KEY (sku_no, epoch)
 ) WITHOUT ROWID;
 
--- The changes of the stock. A row makes its change repeat-safe.
+-- The changes of the stock. A row makes its change repeat-safe: an operator names it.
 CREATE TABLE stock_changes (
-    change_id VARCHAR(64) NOT NULL PRIMARY KEY,
     sku_no    INTEGER NOT NULL,
+    change_id VARCHAR(64) NOT NULL,
     -- Counted by SKU, from 1.
     change_no INTEGER NOT NULL,
     -- Units that an operator asked to add; negative: to take out.
@@ -95,6 +95,7 @@ CREATE TABLE stock_changes (
     total     INTEGER NOT NULL,
     reason    VARCHAR(255),
     at_ms     BIGINT NOT NULL,
+    PRIMARY KEY (sku_no, change_id),
     UNIQUE (sku_no, change_no)
 ) WITHOUT ROWID;
 

@@ -75,7 +75,7 @@ pub(super) fn change_stock<D: Database>(
 ) -> Result<TransactionEnd<StockChangeOutcome>, Error> {
     // Serializes the changes of a stock, and the loads that fence them.
     conn.lock_sku(request.sku.0)?;
-    if let Some(recorded) = conn.stock_change(&request.id)? {
+    if let Some(recorded) = conn.stock_change(request.sku.0, &request.id)? {
         return Ok(TransactionEnd::RollBack(request.repeats(recorded.into())));
     }
     let Some((row, sale)) = conn.sku_and_sale(request.sku.0)? else {

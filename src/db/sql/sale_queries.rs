@@ -106,8 +106,9 @@ trait SaleQueries {
         insert_into(stock_changes::table).values(row).execute(self).map(drop)
     }
 
-    fn stock_change(&mut self, id: &str) -> QueryResult<Option<StockChangeRow>> {
-        stock_changes::table.find(id).select(StockChangeRow::as_select()).first(self).optional()
+    fn stock_change(&mut self, sku: i32, id: &str) -> QueryResult<Option<StockChangeRow>> {
+        let row = stock_changes::table.find((sku, id));
+        row.select(StockChangeRow::as_select()).first(self).optional()
     }
 
     /// The changes of every stock, in their order.

@@ -114,9 +114,9 @@ impl<D: Database> SaleStore for SqlLedger<D> {
         self.write_at("changing a stock", move |conn, _| change_stock(conn, &request)).await
     }
 
-    async fn stock_change(&self, id: String) -> Result<Option<StockChange>, Error> {
+    async fn stock_change(&self, sku: SkuNo, id: String) -> Result<Option<StockChange>, Error> {
         self.read("reading a change of stock", move |conn| {
-            Ok(conn.stock_change(&id)?.map(StockChange::from))
+            Ok(conn.stock_change(sku.0, &id)?.map(StockChange::from))
         })
         .await
     }

@@ -89,7 +89,7 @@ impl SalesService {
             operator: order.operator,
             at_ms: self.clock.wall_ms(),
         };
-        let outcome = match self.backends.ledger.stock_change(request.id.clone()).await? {
+        let outcome = match self.backends.ledger.stock_change(sku.no, request.id.clone()).await? {
             Some(recorded) => request.repeats(recorded),
             None if sale.phase == Phase::Closed => return Err(SalesError::IsClosed),
             None if order.delta < 0 => self.take_out(&sku, request.clone()).await?,
@@ -179,7 +179,7 @@ impl SalesService {
     ) -> Result<StockChangeOutcome, db::Error> {
         let ledger = &self.backends.ledger;
         ledger.begin_load(sku).await?;
-        let recorded = ledger.stock_change(request.id.clone()).await?;
+        let recorded = ledger.stock_change(sku, request.id.clone()).await?;
         Ok(recorded.map_or(StockChangeOutcome::Reloaded, |change| request.repeats(change)))
     }
 

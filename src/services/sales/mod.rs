@@ -74,7 +74,7 @@ pub enum SalesError {
     NotApplied { phase: Phase, error: stock::Error },
     #[error("a closed sale does not change")]
     IsClosed,
-    #[error("this change_id names another change of stock")]
+    #[error("this change_id names a change of other units")]
     ChangeConflict,
     /// No unit left the stock, and the buckets have them again or will be loaded.
     #[error("the buckets were loaded meanwhile: repeat the change")]

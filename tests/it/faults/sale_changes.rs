@@ -7,8 +7,8 @@ use floodgate::config::{Settings, Tier};
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::db::{ErrorClass, Ledger, SaleStore};
 use floodgate::domain::{
-    Epoch, Phase, Refusal, RequestStatus, Reservation, SaleChange, SkuChange, StockChangeOutcome,
-    StockChangeRequest,
+    Epoch, Phase, Refusal, RequestStatus, Reservation, SaleChange, SkuChange, SkuNo,
+    StockChangeOutcome, StockChangeRequest,
 };
 use floodgate::messages::BuyAnswer;
 use floodgate::services::sales::{SalesError, StockOrder};
@@ -103,7 +103,7 @@ fn the_catalog_never_goes_back_to_an_earlier_description() {
         };
         let end = async {
             until("the change", async || {
-                ledger.stock_change("later".to_owned()).await.unwrap().map(drop)
+                ledger.stock_change(SkuNo(1), "later".to_owned()).await.unwrap().map(drop)
             })
             .await;
             // The change of stock goes on as far as it can.

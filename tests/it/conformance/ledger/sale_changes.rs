@@ -137,8 +137,14 @@ pub async fn a_stock_changes_once_per_id(backend: &dyn Backend) {
     assert_eq!(stock(&*ledger, &sku).await, (4, 0, 2, -6));
     assert_eq!(ledger.stock_changes(sku.no, 0).await.unwrap(), [up, down]);
     assert_eq!(ledger.stock_changes(sku.no, 1).await.unwrap(), [down]);
-    assert_eq!(ledger.stock_change("b".to_owned()).await.unwrap(), Some(down));
-    assert_eq!(ledger.stock_change("c".to_owned()).await.unwrap(), None);
+    assert_eq!(ledger.stock_change(sku.no, "b".to_owned()).await.unwrap(), Some(down));
+    assert_eq!(ledger.stock_change(sku.no, "c".to_owned()).await.unwrap(), None);
+    // The ids are those of the SKU.
+    let sibling = offer(&*ledger, "other", ANY, 10).await;
+    let up = StockChange { sku: sibling.no, no: 1, wanted: 7, units: 7 };
+    let added = ledger.change_stock(stock_change(&sibling, "a", 7)).await.unwrap();
+    assert_eq!(added, StockChangeOutcome::Recorded(up));
+    assert_eq!(ledger.stock_change(sibling.no, "b".to_owned()).await.unwrap(), None);
     let huge = ledger.change_stock(stock_change(&sku, "c", 1_000_000_000)).await.unwrap();
     assert_eq!(huge, StockChangeOutcome::TooMany);
     assert!(ledger.place(vec![intent(&sku, 2, 2, 1)]).await.unwrap().is_none(), "sold out");

@@ -113,7 +113,7 @@ impl SaleStore for DefectiveLedger {
         Ok(StockChangeOutcome::TooMany)
     }
 
-    async fn stock_change(&self, _: String) -> Result<Option<StockChange>, Error> {
+    async fn stock_change(&self, _: SkuNo, _: String) -> Result<Option<StockChange>, Error> {
         Ok(None)
     }
 

@@ -61,9 +61,9 @@ impl SaleStore for FaultyLedger {
         self.end("changing a stock").map(|()| outcome)
     }
 
-    async fn stock_change(&self, id: String) -> Result<Option<StockChange>, Error> {
+    async fn stock_change(&self, sku: SkuNo, id: String) -> Result<Option<StockChange>, Error> {
         self.begin().await?;
-        let found = self.inner.stock_change(id).await?;
+        let found = self.inner.stock_change(sku, id).await?;
         Ok(found.filter(|_| *self.fault.borrow() != Fault::HidesStockChanges))
     }
 
