@@ -22,13 +22,18 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// Maximum units of one order.
+    /// Maximum units of one request; a larger one is invalid.
     pub fn max_quantity(self) -> u32 {
         match self {
             Self::OnePerBuyer { max_quantity }
             | Self::Unlimited { max_quantity }
             | Self::Quota { max_quantity, .. } => max_quantity,
         }
+    }
+
+    /// Maximum units that an order can have, whatever the buyer asks for.
+    pub fn units_max(self) -> u32 {
+        self.quota().map_or(self.max_quantity(), |limit| limit.min(self.max_quantity()))
     }
 
     /// The slot of an order, unique together with `(sku, buyer)`, so that the ledger's primary key
@@ -62,7 +67,8 @@ impl Policy {
         }
     }
 
-    /// Builds a policy from its parts as the HTTP API and the ledger name them.
+    /// Builds a policy from its parts as the HTTP API and the ledger name them. Without a maximum
+    /// one order has one unit under `one_per_buyer`, and else as many as the limits allow.
     ///
     /// # Errors
     /// The part that is missing or invalid.
@@ -71,7 +77,8 @@ impl Policy {
         limit: Option<u32>,
         max_quantity: Option<u32>,
     ) -> Result<Self, String> {
-        let max_quantity = max_quantity.unwrap_or(1);
+        let default = if kind == "one_per_buyer" { 1 } else { QUANTITY_MAX };
+        let max_quantity = max_quantity.unwrap_or(default);
         if !(1..=QUANTITY_MAX).contains(&max_quantity) {
             return Err(format!("policy.max_quantity must be from 1 to {QUANTITY_MAX}"));
         }
@@ -79,7 +86,7 @@ impl Policy {
             ("one_per_buyer", None) => Ok(Self::OnePerBuyer { max_quantity }),
             ("unlimited", None) => Ok(Self::Unlimited { max_quantity }),
             ("quota", Some(limit)) if (1..=QUANTITY_MAX).contains(&limit) => {
-                Ok(Self::Quota { limit, max_quantity: max_quantity.min(limit) })
+                Ok(Self::Quota { limit, max_quantity })
             }
             ("quota", _) => Err(format!("policy.limit must be from 1 to {QUANTITY_MAX}")),
             ("one_per_buyer" | "unlimited", Some(_)) => {

@@ -271,7 +271,7 @@ impl<No> Sku<No> {
 
     /// The faults of all columns but the stock.
     pub(super) fn faults(&self) -> Vec<String> {
-        let amount_max = self.price.saturating_mul(i64::from(self.policy.max_quantity()));
+        let amount_max = self.price.saturating_mul(i64::from(self.policy.units_max()));
         let checks = [
             (!is_title(&self.title), TITLE_FAULT),
             (

@@ -72,8 +72,11 @@ function PhaseVerbs({ sale: { sale_id: id, phase } }) {
   return html`<${Verbs} verbs=${withReason} />`;
 }
 
+/** The default of `max_quantity`: the policy has no maximum of its own. */
+const ANY_QUANTITY = 1_000_000;
+
 function policyText({ kind, limit, max_quantity: max }) {
-  const most = max > 1 ? `, at most ${max} an order` : "";
+  const most = max > 1 && max < (limit ?? ANY_QUANTITY) ? `, at most ${max} an order` : "";
   if (kind === "quota") return `${limit} a buyer${most}`;
   return kind === "one_per_buyer" ? `one order a buyer${most}` : `no limit${most}`;
 }

@@ -28,8 +28,8 @@ export class SkuCard {
 
   get max() {
     const { max_quantity, limit } = this.sku.policy;
-    const owned = this.purchase?.state.owned;
-    const rest = limit && typeof owned === "number" ? Math.max(1, limit - owned) : Infinity;
+    const owned = this.purchase?.state.owned ?? 0;
+    const rest = limit ? Math.max(1, limit - owned) : Infinity;
     return Math.min(max_quantity, rest);
   }
 
@@ -143,7 +143,8 @@ export class SkuCard {
     const shown = state.record?.quantity ?? this.#quantity;
     say(this.chosen, count(shown));
     const locked = state.name !== "idle" || state.record;
-    const hasChoice = this.sku.policy.max_quantity > 1 && !CLOSED.includes(state.name);
+    const { max_quantity: max, limit: quota } = this.sku.policy;
+    const hasChoice = Math.min(max, quota ?? max) > 1 && !CLOSED.includes(state.name);
     this.stepper.hidden = !hasChoice;
     set(this.less, "aria-disabled", locked || shown <= 1 ? "true" : null);
     set(this.more, "aria-disabled", locked || shown >= this.max ? "true" : null);

@@ -98,7 +98,7 @@ pub struct PolicyBody {
     kind: String,
     /// Most units over all orders of a buyer; required for `quota`, not allowed otherwise.
     limit: Option<u32>,
-    /// Most units in one order; default 1.
+    /// Most units in one order. Default: 1 for `one_per_buyer`, else 1000000.
     max_quantity: Option<u32>,
 }
 

@@ -111,6 +111,26 @@ async fn a_quota_refusal_states_what_the_buyer_has() {
     app.bought("sale", 1, purchase(1, &second)).await;
 }
 
+/// Without `max_quantity` one request may ask for as many units as the limit of the policy allows.
+#[tokio::test]
+async fn a_policy_without_a_maximum_has_its_limit_only() {
+    let app = selling(json!({"kind": "quota", "limit": 3}), 9).await;
+    let id = app.request_id("sale", 1).await;
+    let body = problem(app.buy("sale", 1, purchase(4, &id)).await, 409, "quota-exceeded").await;
+    assert_eq!((&body["owned"], &body["limit"]), (&json!(0), &json!(3)));
+    app.bought("sale", 1, purchase(3, &id)).await;
+    let id = app.request_id("sale", 2).await;
+    problem(app.buy("sale", 2, purchase(1_000_001, &id)).await, 400, "invalid-request").await;
+
+    let app = selling(json!({"kind": "unlimited"}), 9).await;
+    let id = app.request_id("sale", 1).await;
+    app.bought("sale", 1, purchase(9, &id)).await;
+
+    let app = selling(json!({"kind": "one_per_buyer"}), 9).await;
+    let two = json!({"sku_id": "sku", "quantity": 2});
+    problem(app.buy("sale", 1, two).await, 400, "invalid-request").await;
+}
+
 #[tokio::test]
 async fn a_draft_is_unknown_to_buyers() {
     let app = fresh();
@@ -300,6 +320,7 @@ pub const CASES: &[Case] = &cases![
     the_same_request_with_other_content_is_refused,
     sold_out_is_final_and_repeats_of_the_winners_still_count,
     a_quota_refusal_states_what_the_buyer_has,
+    a_policy_without_a_maximum_has_its_limit_only,
     a_draft_is_unknown_to_buyers,
     a_paused_sale_says_so_until_it_ends,
     the_header_is_the_request_id_where_the_body_has_none,

@@ -32,7 +32,7 @@ async fn a_sale_is_created_once_and_shown_as_it_was_described() {
     let sku = &created["skus"][0];
     assert_eq!((&sku["initial_stock"], &sku["stock_left"]), (&json!(7), &json!(7)));
     assert_eq!(sku["buckets"], 4);
-    assert_eq!(sku["policy"], json!({"kind": "quota", "limit": 3, "max_quantity": 1}));
+    assert_eq!(sku["policy"], json!({"kind": "quota", "limit": 3, "max_quantity": 1_000_000}));
     assert_eq!(created["currency"], "CNY");
     assert_eq!(sku["slot_returns"], json!(["cancelled", "timed_out"]));
     assert_eq!((&sku["ends_max"], &sku["queue_timeout_s"]), (&json!(3), &json!(0)));
