@@ -9,11 +9,13 @@ use super::auth::single;
 use super::orders::views_of;
 use super::requests::BuyerRequest;
 use super::views::{OrderView, PaymentEventView, PaymentStartView, no_store_json, rfc3339};
-use crate::domain::{Actor, Order, OrderKey, PaymentRecorded, StoreDeadLetterOutcome};
+use crate::domain::{
+    Actor, BucketNo, Order, OrderKey, PayBy, PaymentRecorded, StoreDeadLetterOutcome,
+};
 use crate::http::admission::LimitedCall;
 use crate::http::middleware::body;
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
-use crate::http::state::{HttpState, State};
+use crate::http::state::{HttpDeps, State};
 use crate::observe::metrics::{Metrics, ReasonLabel};
 use crate::payment::{BODY_BYTES_MAX, EventBody, WebhookError};
 use crate::services::dead_letters::headers::from_webhook;
@@ -43,14 +45,15 @@ impl BuyerRequest {
             OrderError::Ledger(error) => error.into(),
         }
     }
+}
 
-    /// Brings a changed order to its bucket, so that the next answer to its buyer knows it. The
-    /// stock returner brings it there, too: an error, or a bucket that does not answer soon, only
-    /// delays.
-    async fn settle(&self, order: Order, state: &HttpState) {
-        let settling = state.deps.stock.settle(vec![(self.own.home(), order)]);
-        tokio::time::timeout(SETTLE_WAIT, settling).await.ok();
-    }
+/// Brings a changed order to its bucket, so that the next answer to its buyer knows it. The stock
+/// returner brings it there, too: an error, or a bucket that does not answer soon, only delays.
+async fn settle(order: Order, deps: &HttpDeps) {
+    let Some((_, sku)) = deps.catalog.of_sku(order.sku) else { return };
+    let home = BucketNo::home_of(order.buyer, sku.buckets);
+    let settling = deps.stock.settle(vec![(home, order)]);
+    tokio::time::timeout(SETTLE_WAIT, settling).await.ok();
 }
 
 /// Begins the payment of an order, or continues the one that is open.
@@ -63,7 +66,7 @@ pub async fn pay(request: HttpRequest, request_id: web::Path<String>, state: Sta
     let owned = BuyerRequest::verified(&request_id, buyer, &state).await?;
     let paid = state.deps.orders.pay(owned.order_key()).await;
     let payable = paid.map_err(|error| owned.problem(error))?;
-    owned.settle(payable.order, &state).await;
+    settle(payable.order, &state.deps).await;
     let page = payable.started.url;
     let url = if page.starts_with('/') {
         // A page of this server, as the buyer reaches it.
@@ -75,7 +78,7 @@ pub async fn pay(request: HttpRequest, request_id: web::Path<String>, state: Sta
     Ok(no_store_json(PaymentStartView {
         payment_id: payable.started.payment_id,
         url,
-        expires_at: payable.order.due_ms.map(rfc3339),
+        expires_at: PayBy::from_ms(payable.order.pay_until_ms()).ms().map(rfc3339),
     }))
 }
 
@@ -89,7 +92,7 @@ pub async fn cancel(request: HttpRequest, request_id: web::Path<String>, state: 
     let owned = BuyerRequest::verified(&request_id, buyer, &state).await?;
     let cancelled = state.deps.orders.cancel(owned.order_key(), Actor::Buyer, None).await;
     let order = cancelled.map_err(|error| owned.problem(error))?;
-    owned.settle(order, &state).await;
+    settle(order, &state.deps).await;
     let view = views_of(&state, &[order]).await?.pop().ok_or(ProblemCode::NotFound)?;
     Ok(no_store_json(view))
 }
@@ -121,7 +124,12 @@ pub async fn event(request: HttpRequest, payload: web::Payload, state: State) ->
         None => "ignored",
         Some(event) => match state.deps.orders.record(event).await? {
             PaymentRecorded::Known => "known",
-            PaymentRecorded::Recorded(outcome, _) => outcome.name(),
+            PaymentRecorded::Recorded(outcome, found) => {
+                if let Some((order, _)) = found.map(|found| *found) {
+                    settle(order, &state.deps).await;
+                }
+                outcome.name()
+            }
         },
     };
     Ok(no_store_json(PaymentEventView { outcome }))

@@ -66,10 +66,13 @@ impl Webhooks {
         view["outcome"].as_str().unwrap().to_owned()
     }
 
+    /// The state of the order, which its request has, too, without a wait.
     async fn order_state(&self) -> Json {
+        let (_, request) = self.app.get(&format!("/v1/requests/{}", self.request_id), 1).await;
         let (_, page) = self.app.get("/v1/orders", 1).await;
         assert_eq!(page["orders"][0]["request_id"], json!(self.request_id));
-        page["orders"][0]["state"].clone()
+        assert_eq!(page["orders"][0]["state"], request["order"]["state"]);
+        request["order"]["state"].clone()
     }
 }
 
