@@ -201,7 +201,12 @@ impl Stock for MemoryStock {
         // No load can publish meanwhile: it settles these orders in the books that it publishes.
         let mut loaders = self.loaders.lock();
         for (bucket, order) in orders {
-            self.index.get(order.sku)?.change(bucket, |book| book.settle(&order))?;
+            let sku_books = self.index.get(order.sku)?;
+            sku_books.change(bucket, |book| book.settle(&order))?;
+            if self.counting == Counting::InLedger && !order.state.is_live() {
+                // Its units are free in the ledger, which decides the next requests again.
+                sku_books.left.fetch_max(i64::from(order.quantity), Ordering::AcqRel);
+            }
             let load = loaders.get_mut(&order.sku);
             load.and_then(|load| load.settled.as_mut()).into_iter().for_each(|settled| {
                 settled.push(order);

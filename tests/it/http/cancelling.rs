@@ -60,9 +60,24 @@ async fn a_cancelled_order_is_over_with_the_answer() {
     }
 }
 
+#[tokio::test]
+async fn the_unit_of_a_cancelled_order_is_sold_to_the_next_buyer() {
+    let app = selling(one_per_buyer(), 1).await;
+    for buyer in 1..=5 {
+        let purchase = json!({"sku_id": "sku", "quantity": 1});
+        let order = app.bought("sale", buyer, purchase.clone()).await;
+        let other = app.buy("sale", 100 + buyer, purchase).await;
+        problem(other, 409, "sold-out").await;
+        let path = format!("/v1/orders/{}", order["request_id"].as_str().unwrap());
+        let cancelled = call(&app, Method::DELETE, &path, buyer).await;
+        assert_eq!(cancelled.status(), StatusCode::OK);
+    }
+}
+
 /// Cases that hold in every tier.
 pub const CASES: &[Case] = &cases![
     a_request_that_is_an_order_cannot_be_cancelled,
     only_the_owner_of_an_accepted_request_can_cancel_it,
     a_cancelled_order_is_over_with_the_answer,
+    the_unit_of_a_cancelled_order_is_sold_to_the_next_buyer,
 ];
