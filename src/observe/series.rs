@@ -80,8 +80,8 @@ fn buys(metrics: &Metrics, outcomes: &[&'static str]) -> f64 {
     outcomes.iter().map(count).sum::<u64>() as f64
 }
 
-/// The values of all series at one time.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+/// The values of all series at one time, epoch milliseconds.
+#[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
     pub at_ms: i64,
     pub values: Vec<f64>,

@@ -38,9 +38,11 @@ const HOUR_MS = 3_600_000;
 function useHistory() {
   const kept = useRef({ series: [], samples: [] });
   return usePolled(async (signal) => {
-    const last = kept.current.samples.at(-1)?.at_ms ?? 0;
-    const { series, samples, every_ms: every } = await get(`series?since=${last}`, signal);
-    const all = [...kept.current.samples, ...samples];
+    const last = kept.current.samples.at(-1);
+    const since = last ? `?since=${last.at}` : "";
+    const { series, samples, every_ms: every } = await get(`series${since}`, signal);
+    const news = samples.map((sample) => ({ ...sample, at_ms: Date.parse(sample.at) }));
+    const all = [...kept.current.samples, ...news];
     const from = (all.at(-1)?.at_ms ?? 0) - HOUR_MS;
     kept.current = { every, series, samples: all.filter((sample) => sample.at_ms > from) };
     return kept.current;

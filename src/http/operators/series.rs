@@ -4,7 +4,8 @@ use actix_web::{HttpResponse, web};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::http::buyers::views::no_store_json;
+use crate::http::buyers::views::{no_store_json, rfc3339};
+use crate::http::middleware::body::SentTime;
 use crate::http::state::State;
 use crate::observe::series::{EVERY_MS, SERIES, Sample, Series};
 
@@ -13,8 +14,9 @@ use crate::observe::series::{EVERY_MS, SERIES, Sample, Series};
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct SeriesQuery {
-    /// `at_ms` of the last sample that the reader has; default 0: the whole last hour.
-    since: Option<i64>,
+    /// `at` of the last sample that the reader has; default: the whole last hour.
+    #[param(value_type = Option<String>, format = DateTime)]
+    since: Option<SentTime>,
 }
 
 /// Samples of this process.
@@ -25,9 +27,17 @@ pub struct SeriesView {
     /// `{name, kind}`; the kind is `counter` or `gauge`.
     #[schema(value_type = Vec<Object>)]
     series: &'static [Series],
-    /// `{at_ms, values}`, oldest first; the values are in the order of `series`.
-    #[schema(value_type = Vec<Object>)]
-    samples: Vec<Sample>,
+    /// Oldest first.
+    samples: Vec<SampleView>,
+}
+
+/// The values of one moment.
+#[derive(Serialize, ToSchema)]
+pub struct SampleView {
+    #[schema(format = DateTime)]
+    at: String,
+    /// In the order of `series`.
+    values: Vec<f64>,
 }
 
 /// Samples of the last hour, one a second.
@@ -37,6 +47,8 @@ pub struct SeriesView {
     responses((status = 200, description = "after `since`", body = SeriesView)),
 )]
 pub async fn list(state: State, query: web::Query<SeriesQuery>) -> HttpResponse {
-    let samples = state.deps.actors.history.since(query.since.unwrap_or(0));
+    let samples = state.deps.actors.history.since(query.since.map_or(0, |since| since.0));
+    let view = |sample: Sample| SampleView { at: rfc3339(sample.at_ms), values: sample.values };
+    let samples = samples.into_iter().map(view).collect();
     no_store_json(SeriesView { every_ms: EVERY_MS, series: SERIES, samples })
 }

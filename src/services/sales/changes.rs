@@ -50,7 +50,6 @@ impl SalesService {
     /// the ledger or the stock.
     pub async fn change(&self, id: &SaleId, change: SaleChange) -> Result<Sale, SalesError> {
         let _guard = self.operation.lock().await;
-        let reason = change.by.as_ref().and_then(|by| by.reason.clone());
         let now_ms = self.clock.wall_ms();
         let sale = match self.backends.ledger.change_sale(id.clone(), change, now_ms).await? {
             SaleChanged::Changed(sale) => sale,
@@ -58,7 +57,7 @@ impl SalesService {
             SaleChanged::Closed => return Err(SalesError::IsClosed),
             SaleChanged::Faults(faults) => return Err(SalesError::Faults(faults)),
         };
-        tracing::info!(sale = %sale.id, epoch = sale.epoch.0, reason, "sale: changed");
+        tracing::info!(sale = %sale.id, epoch = sale.epoch.0, "sale: changed");
         // Crash here [terms_set_not_applied]: the ledger has the new epoch and the buckets sell
         // under the old one, whose intents stay valid; the next sync writes it to them.
         let applied = self.set_bucket_phases(&sale).await;
@@ -106,9 +105,8 @@ impl SalesService {
             }
         };
         if !is_repeat {
-            let (change_id, reason) = (&request.id, &request.reason);
-            let (sale, sku, units) = (&sale.id, &sku.id, change.units);
-            tracing::info!(%sale, %sku, change_id, units, reason, "stock: changed");
+            let (change_id, sale, sku) = (&request.id, &sale.id, &sku.id);
+            tracing::info!(%sale, %sku, change_id, units = change.units, "stock: changed");
         }
         // Crash here [stock_recorded_not_applied]: the ledger has the units and the buckets do not;
         // the next sync adds them, and so does a load.

@@ -25,6 +25,7 @@ mod request_ids;
 mod retakes;
 mod sale_changes;
 mod secret_reload;
+mod series;
 mod storefront;
 mod tickets;
 mod webhooks;
