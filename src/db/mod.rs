@@ -11,7 +11,7 @@ use std::collections::HashMap;
 
 use async_trait::async_trait;
 
-use crate::domain::invariants::SkuFacts;
+use crate::domain::invariants::{SkuFacts, Violation};
 use crate::domain::{
     Actor, AttemptKey, BuyerId, ByOperator, CancelOutcome, DueOrder, DueRefund, DueRetake, Epoch,
     Examination, Failure, LoaderToken, OpenPayment, Order, OrderIntent, OrderKey, OrderState,
@@ -66,35 +66,6 @@ pub enum AuditRow {
     /// The first row.
     Sku(SkuFacts),
     Order(Order),
-}
-
-/// The inconsistencies within one SKU.
-#[derive(Debug, Clone, Default)]
-pub struct Anomalies {
-    /// Request ids with both an order and a recorded failure.
-    pub orders_and_failures: Vec<i64>,
-    /// Quota rows that differ from the orders that count: buyer, units in the row, units of the
-    /// orders.
-    pub wrong_quotas: Vec<(i64, i64, i64)>,
-    /// Requests of orders that contradict their payments.
-    pub wrong_money: Vec<i64>,
-}
-
-/// The inconsistencies over all SKUs.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct CrossSkuAnomalies {
-    /// Request ids with more than one order, each with the number of its orders.
-    pub duplicate_requests: Vec<(i64, i64)>,
-    /// SKUs of orders or failures that do not belong to a sale.
-    pub unknown_skus: Vec<UnknownSku>,
-}
-
-/// A SKU without a sale.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct UnknownSku {
-    pub sku: SkuNo,
-    pub num_orders: u64,
-    pub num_failures: u64,
 }
 
 /// Writes orders and failures.
@@ -165,11 +136,12 @@ pub trait OrderReader: Send + Sync {
     /// Visits the facts of a SKU, then its orders by buyer and slot, in one snapshot.
     async fn scan_audit(&self, sku: SkuNo, visit: Visitor<AuditRow>) -> Result<(), Error>;
 
-    /// Finds the inconsistencies within one SKU.
-    async fn anomalies(&self, sku: SkuNo) -> Result<Anomalies, Error>;
+    /// Finds the inconsistencies within one SKU: requests that are order and failure, wrong quota
+    /// rows, orders that contradict their payments.
+    async fn anomalies(&self, sku: SkuNo) -> Result<Vec<Violation>, Error>;
 
-    /// Finds the inconsistencies over all SKUs.
-    async fn anomalies_across_skus(&self) -> Result<CrossSkuAnomalies, Error>;
+    /// Finds the inconsistencies over all SKUs: requests with several orders, SKUs without a sale.
+    async fn anomalies_across_skus(&self) -> Result<Vec<Violation>, Error>;
 }
 
 /// Changes orders after their placement, as [`crate::domain::lifecycle`] decides.

@@ -10,12 +10,9 @@ use super::{Database, SqlLedger, convert_rows};
 use crate::db::failure_rows::{FailureRow, refusal_without_details};
 use crate::db::rows::{OrderRow, number};
 use crate::db::sale_rows::SkuHistories;
-use crate::db::{
-    Anomalies, AuditRow, CrossSkuAnomalies, Error, LedgerSize, OrderCursor, OrderReader,
-    UnknownSku, Visitor,
-};
+use crate::db::{AuditRow, Error, LedgerSize, OrderCursor, OrderReader, Visitor};
 use crate::domain::book::gives_back;
-use crate::domain::invariants::SkuFacts;
+use crate::domain::invariants::{SkuFacts, Violation};
 use crate::domain::{
     BuyerId, Failure, Order, OrderKey, OrderTimeline, Payment, PhaseHistory, RequestId, Sku, SkuNo,
 };
@@ -128,23 +125,25 @@ impl<D: Database> OrderReader for SqlLedger<D> {
         .await
     }
 
-    async fn anomalies(&self, sku: SkuNo) -> Result<Anomalies, Error> {
+    async fn anomalies(&self, sku: SkuNo) -> Result<Vec<Violation>, Error> {
         self.read_all("auditing", move |conn| {
-            let orders_and_failures =
+            let both =
                 conn.with_audit_limit(|conn| conn.ordered_and_failed(sku.0, ANOMALIES_MAX))?;
-            let wrong_quotas =
-                conn.with_audit_limit(|conn| conn.wrong_quotas(sku.0, ANOMALIES_MAX))?;
-            let wrong_money =
-                conn.with_audit_limit(|conn| conn.wrong_money(sku.0, ANOMALIES_MAX))?;
-            Ok(Anomalies { orders_and_failures, wrong_quotas, wrong_money })
+            let quotas = conn.with_audit_limit(|conn| conn.wrong_quotas(sku.0, ANOMALIES_MAX))?;
+            let money = conn.with_audit_limit(|conn| conn.wrong_money(sku.0, ANOMALIES_MAX))?;
+            let both = both.into_iter().map(|request| Violation::order_and_failure(sku, request));
+            let quotas = quotas
+                .into_iter()
+                .map(|(buyer, owned, counted)| Violation::wrong_quota(sku, buyer, owned, counted));
+            let money = money.into_iter().map(|request| Violation::wrong_money(sku, request));
+            Ok(both.chain(quotas).chain(money).collect())
         })
         .await
     }
 
-    async fn anomalies_across_skus(&self) -> Result<CrossSkuAnomalies, Error> {
+    async fn anomalies_across_skus(&self) -> Result<Vec<Violation>, Error> {
         self.read_all("auditing", |conn| {
-            let duplicate_requests =
-                conn.with_audit_limit(|conn| conn.repeated_requests(ANOMALIES_MAX))?;
+            let repeated = conn.with_audit_limit(|conn| conn.repeated_requests(ANOMALIES_MAX))?;
             let mut used = BTreeSet::new();
             let next_sku: [fn(&mut D, i32) -> QueryResult<Option<i32>>; 2] =
                 [D::sku_with_orders, D::sku_with_failures];
@@ -157,13 +156,16 @@ impl<D: Database> OrderReader for SqlLedger<D> {
             }
             // Read last, because the row of a SKU is written before its first order.
             let sold: BTreeSet<i32> = conn.sku_rows()?.into_iter().map(|row| row.sku_no).collect();
-            let mut unknown_skus = Vec::new();
+            let repeated = repeated.into_iter();
+            let mut found: Vec<Violation> = repeated
+                .map(|(request, orders)| Violation::duplicate_request(request, orders))
+                .collect();
             for sku in used.difference(&sold).take(usize::try_from(ANOMALIES_MAX).unwrap_or(0)) {
                 let sku = SkuNo(*sku);
                 let (num_orders, num_failures) = num_rows(conn, sku)?;
-                unknown_skus.push(UnknownSku { sku, num_orders, num_failures });
+                found.push(Violation::unknown_sku(sku, num_orders, num_failures));
             }
-            Ok(CrossSkuAnomalies { duplicate_requests, unknown_skus })
+            Ok(found)
         })
         .await
     }

@@ -160,13 +160,8 @@ impl<'a> AuditRun<'a> {
                 run.num_dormant
             ));
         }
-        let found = sources.ledger.anomalies_across_skus().await?;
-        for (request, num_orders) in found.duplicate_requests {
-            run.checker.report(Violation::duplicate_request(request, num_orders));
-        }
-        for unknown in found.unknown_skus {
-            let (orders, failures) = (unknown.num_orders, unknown.num_failures);
-            run.checker.report(Violation::unknown_sku(unknown.sku, orders, failures));
+        for violation in sources.ledger.anomalies_across_skus().await? {
+            run.checker.report(violation);
         }
         run.notes.extend(purged);
         Ok(run)
@@ -264,15 +259,8 @@ impl AuditRun<'_> {
                 GateFacts { num_unsettled, num_ordered, ..gates }
             });
             checker.end(gates, self.now_ms);
-            let found = self.sources.ledger.anomalies(sku.no).await?;
-            for request in found.orders_and_failures {
-                checker.report(Violation::order_and_failure(sku.no, request));
-            }
-            for (buyer, owned, counted) in found.wrong_quotas {
-                checker.report(Violation::wrong_quota(sku.no, buyer, owned, counted));
-            }
-            for request in found.wrong_money {
-                checker.report(Violation::wrong_money(sku.no, request));
+            for violation in self.sources.ledger.anomalies(sku.no).await? {
+                checker.report(violation);
             }
             if let Some((lender, loan)) = gates.and_then(|gates| gates.open_loan) {
                 checker.report(Violation::open_transfer(sku.no, lender, loan));

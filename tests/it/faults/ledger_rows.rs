@@ -5,7 +5,7 @@ use diesel::connection::SimpleConnection;
 use diesel::prelude::*;
 use floodgate::db::mysql::MysqlLedger;
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
-use floodgate::db::{CrossSkuAnomalies, Error, ErrorClass, Ledger, UnknownSku};
+use floodgate::db::{Error, ErrorClass, Ledger};
 use floodgate::domain::invariants::Violation;
 use floodgate::domain::{
     Actor, DeadLetterNo, Failure, InvariantId, OrderKey, OrderState, Policy, Refusal,
@@ -61,6 +61,13 @@ impl Store {
         Self { storage, ledger, sku }
     }
 
+    /// What contradicts `invariant` within the SKU.
+    async fn anomalies(&self, invariant: InvariantId) -> Vec<Violation> {
+        let mut found = self.ledger.anomalies(self.sku.no).await.unwrap();
+        found.retain(|violation| violation.invariant == invariant);
+        found
+    }
+
     /// Changes rows directly in the database, with its check constraints disabled.
     fn tamper(&self, sql: &str) {
         match &self.storage {
@@ -87,8 +94,10 @@ fn a_quota_row_that_differs_from_the_orders_is_found_and_recounted() {
                  UPDATE orders SET counts_for_limit = 0 WHERE buyer_id = 3; \
                  INSERT INTO quotas VALUES (1, 4, 0, 5)",
             );
-            let found = store.ledger.anomalies(store.sku.no).await.unwrap().wrong_quotas;
-            assert_eq!(found, [(1, 3, 2), (3, 2, 0), (2, 0, 2)]);
+            let wrong =
+                |of, owned, counted| Violation::wrong_quota(store.sku.no, of, owned, counted);
+            let expected = [wrong(1, 3, 2), wrong(3, 2, 0), wrong(2, 0, 2)];
+            assert_eq!(store.anomalies(InvariantId::LimitHeld).await, expected);
             // A lowered limit takes no order away, and the order can end.
             store.tamper("UPDATE skus SET policy_limit = 1");
             for number in 1..=3 {
@@ -97,8 +106,7 @@ fn a_quota_row_that_differs_from_the_orders_is_found_and_recounted() {
             }
             let key = OrderKey { sku: store.sku.no, buyer: buyer(1), request: request(1) };
             store.ledger.cancel(key, Actor::Buyer, None).await.unwrap();
-            let found = store.ledger.anomalies(store.sku.no).await.unwrap().wrong_quotas;
-            assert_eq!(found, []);
+            assert_eq!(store.anomalies(InvariantId::LimitHeld).await, []);
         }
     });
 }
@@ -125,7 +133,7 @@ fn orders_count_for_a_quota_in_every_state_until_the_limit_returns() {
                     store.tamper(&format!(
                         "UPDATE orders SET state = {state}, counts_for_limit = {counts}"
                     ));
-                    let found = store.ledger.anomalies(store.sku.no).await.unwrap().wrong_quotas;
+                    let found = store.anomalies(InvariantId::LimitHeld).await;
                     assert_eq!(found.is_empty(), counts == 1, "state {state}: {found:?}");
                 }
             }
@@ -145,11 +153,10 @@ fn an_order_that_contradicts_its_payments_is_found() {
         for store in Store::each_with(ANY).await {
             let found = async |sql: &str| {
                 store.tamper(sql);
-                let mut found = store.ledger.anomalies(store.sku.no).await.unwrap().wrong_money;
-                found.sort_unstable();
-                found
+                store.anomalies(InvariantId::MoneyAccounted).await
             };
-            assert_eq!(found(paid).await, [0; 0]);
+            let wrong = Violation::wrong_money(store.sku.no, 2);
+            assert_eq!(found(paid).await, []);
             let of_two = |columns| format!("UPDATE payments SET {columns} WHERE request_id = 2");
             for (columns, both) in [
                 ("state = 1", true),
@@ -159,12 +166,12 @@ fn an_order_that_contradicts_its_payments_is_found() {
                 ("received = NULL, received_currency = NULL", false),
                 ("state = 5", true),
             ] {
-                let expected: &[i64] = if both { &[2, 2] } else { &[2] };
+                let expected = vec![wrong.clone(); if both { 2 } else { 1 }];
                 assert_eq!(found(&of_two(columns)).await, expected, "{columns}");
                 let healthy = "state = 2, received = price, received_currency = 'CNY'";
-                assert_eq!(found(&of_two(healthy)).await, [0; 0], "{columns}");
+                assert_eq!(found(&of_two(healthy)).await, [], "{columns}");
             }
-            assert_eq!(found("UPDATE orders SET state = 2 WHERE request_id = 2").await, [2]);
+            assert_eq!(found("UPDATE orders SET state = 2 WHERE request_id = 2").await, [wrong]);
             let report = audit(None, &*store.ledger, None, 1).await.unwrap();
             let broken = report.violations.iter().map(|violation| violation.invariant);
             assert!(broken.clone().any(|id| id == InvariantId::MoneyAccounted), "{report:?}");
@@ -178,8 +185,8 @@ fn a_request_that_is_order_and_failure_is_found() {
         for policy in [ANY, ONE] {
             for store in Store::each_with(policy).await {
                 store.tamper("UPDATE failed_requests SET request_id = 2, buyer_id = 2");
-                let found = store.ledger.anomalies(store.sku.no).await.unwrap();
-                assert_eq!(found.orders_and_failures, [2]);
+                let expected = [Violation::order_and_failure(store.sku.no, 2)];
+                assert_eq!(store.anomalies(InvariantId::NothingLost).await, expected);
             }
         }
     });
@@ -203,7 +210,7 @@ fn a_request_with_two_orders_is_found_even_without_its_index() {
                 ),
             });
             let found = store.ledger.anomalies_across_skus().await.unwrap();
-            assert_eq!(found.duplicate_requests, [(3, 2)]);
+            assert_eq!(found, [Violation::duplicate_request(3, 2)]);
         }
     });
 }
@@ -216,13 +223,13 @@ fn a_request_with_orders_of_two_skus_is_found() {
             let other = offer(ledger, "other", ONE, 100).await;
             // No process derives the same id for two SKUs.
             let written = ledger.place(vec![intent(&other, 3, 3, 1)]).await.unwrap();
-            let expected: &[(i64, i64)] = match (&store.storage, written) {
-                (Storage::File(_), Some(_)) => &[(3, 2)],
-                (Storage::Server(_), None) => &[],
+            let expected = match (&store.storage, written) {
+                (Storage::File(_), Some(_)) => vec![Violation::duplicate_request(3, 2)],
+                (Storage::Server(_), None) => vec![],
                 (_, written) => panic!("{written:?}"),
             };
             let found = ledger.anomalies_across_skus().await.unwrap();
-            assert_eq!(found.duplicate_requests, expected);
+            assert_eq!(found, expected);
             let report = audit(None, ledger, None, 1).await.unwrap();
             let broken = report.violations.iter().map(|violation| violation.invariant);
             let request_broken = broken.clone().any(|id| id == InvariantId::OneOrderPerRequest);
@@ -236,17 +243,13 @@ fn rows_of_a_sku_that_no_sale_has_are_found() {
     run(async {
         for store in Store::each_with(ANY).await {
             let none = store.ledger.anomalies_across_skus().await.unwrap();
-            assert_eq!(none, CrossSkuAnomalies::default());
+            assert_eq!(none, []);
             store.tamper(
                 "UPDATE orders SET sku_no = 70 WHERE request_id < 3; \
                  UPDATE failed_requests SET sku_no = 80",
             );
-            let found = store.ledger.anomalies_across_skus().await.unwrap().unknown_skus;
-            let unknown = |sku, num_orders, num_failures| UnknownSku {
-                sku: SkuNo(sku),
-                num_orders,
-                num_failures,
-            };
+            let found = store.ledger.anomalies_across_skus().await.unwrap();
+            let unknown = |sku, orders, failed| Violation::unknown_sku(SkuNo(sku), orders, failed);
             assert_eq!(found, [unknown(70, 2, 0), unknown(80, 0, 1)]);
             let report = audit(None, &*store.ledger, None, 1).await.unwrap();
             for (invariant, detail) in [

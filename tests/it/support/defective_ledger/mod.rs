@@ -7,11 +7,10 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use async_trait::async_trait;
 use floodgate::db::{
-    Anomalies, AuditRow, CrossSkuAnomalies, Error, Ledger, LedgerSize, OrderCursor, OrderReader,
-    OrderWriter, Visitor,
+    AuditRow, Error, Ledger, LedgerSize, OrderCursor, OrderReader, OrderWriter, Visitor,
 };
 use floodgate::domain::book::gives_back;
-use floodgate::domain::invariants::SkuFacts;
+use floodgate::domain::invariants::{SkuFacts, Violation};
 use floodgate::domain::{
     BuyerId, Epoch, Examination, Failure, Order, OrderIntent, OrderKey, OrderTimeline, Payment,
     PhaseChange, PhaseHistory, Refusal, Repair, RequestId, Sale, Sku, SkuNo, TraceId,
@@ -309,22 +308,22 @@ impl OrderReader for DefectiveLedger {
         Ok(())
     }
 
-    async fn anomalies(&self, sku: SkuNo) -> Result<Anomalies, Error> {
+    async fn anomalies(&self, sku: SkuNo) -> Result<Vec<Violation>, Error> {
         let rows = self.rows.lock();
         let orders = rows.orders_of_sku(sku).into_iter();
         let requests: HashSet<i64> = orders.map(|order| order.request.to_db()).collect();
         let both = rows.failures.iter().map(|f| f.request.to_db());
-        let orders_and_failures = both.filter(|request| requests.contains(request)).collect();
-        Ok(Anomalies { orders_and_failures, ..Anomalies::default() })
+        let both = both.filter(|request| requests.contains(request));
+        Ok(both.map(|request| Violation::order_and_failure(sku, request)).collect())
     }
 
-    async fn anomalies_across_skus(&self) -> Result<CrossSkuAnomalies, Error> {
+    async fn anomalies_across_skus(&self) -> Result<Vec<Violation>, Error> {
         let mut per_request: HashMap<i64, i64> = HashMap::new();
         for order in &self.rows.lock().orders {
             *per_request.entry(order.request.to_db()).or_default() += 1;
         }
-        let duplicate_requests = per_request.into_iter().filter(|(_, n)| *n > 1).collect();
-        Ok(CrossSkuAnomalies { duplicate_requests, unknown_skus: Vec::new() })
+        let repeated = per_request.into_iter().filter(|(_, n)| *n > 1);
+        Ok(repeated.map(|(request, n)| Violation::duplicate_request(request, n)).collect())
     }
 }
 

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use floodgate::db::{
-    Anomalies, AuditRow, CrossSkuAnomalies, Error, ErrorClass, Ledger, LedgerSize, OrderCursor,
-    OrderReader, OrderWriter, Visitor,
+    AuditRow, Error, ErrorClass, Ledger, LedgerSize, OrderCursor, OrderReader, OrderWriter, Visitor,
 };
+use floodgate::domain::invariants::Violation;
 use floodgate::domain::{
     BuyerId, Examination, Failure, Order, OrderIntent, OrderKey, OrderTimeline, Payment, Refusal,
     RequestId, SkuNo,
@@ -275,12 +275,12 @@ impl OrderReader for FaultyLedger {
         self.inner.scan_audit(sku, visit).await
     }
 
-    async fn anomalies(&self, sku: SkuNo) -> Result<Anomalies, Error> {
+    async fn anomalies(&self, sku: SkuNo) -> Result<Vec<Violation>, Error> {
         self.begin().await?;
         self.inner.anomalies(sku).await
     }
 
-    async fn anomalies_across_skus(&self) -> Result<CrossSkuAnomalies, Error> {
+    async fn anomalies_across_skus(&self) -> Result<Vec<Violation>, Error> {
         self.begin().await?;
         self.inner.anomalies_across_skus().await
     }
