@@ -104,7 +104,7 @@ impl Offer {
         let created = created.context("a sale of that name exists")?;
         let opened = ledger.set_sale_phase(sale, created.epoch, Phase::Open, now, None).await?;
         let Sale { id: sale, epoch, skus, .. } = opened.context("the sale is gone")?;
-        let sku = Arc::new(skus.into_iter().next().context("the sale has no SKU")?);
+        let sku = skus.into_iter().next().context("the sale has no SKU")?;
         let loader = ledger.begin_load(sku.no).await?;
         load_sku(ledger.as_ref(), stock.as_ref(), &sku, loader, Vec::new()).await?;
         Ok(Self { sale, sku, epoch })

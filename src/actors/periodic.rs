@@ -150,9 +150,9 @@ impl BucketRotation {
         let is_full = self.0.get().is_multiple_of(PASSES_PER_FULL_PASS);
         self.0.set(self.0.get().wrapping_add(1));
         let sales = catalog.all();
-        let sales = sales.iter().filter(|listed| {
-            listed.sale.has_buckets() && (is_full || !listed.sale.is_dormant(wall_ms))
-        });
-        sales.flat_map(|listed| &listed.skus).flat_map(|sku| BucketKey::all_of(sku)).collect()
+        let sales = sales
+            .iter()
+            .filter(|sale| sale.has_buckets() && (is_full || !sale.is_dormant(wall_ms)));
+        sales.flat_map(|sale| &sale.skus).flat_map(|sku| BucketKey::all_of(sku)).collect()
     }
 }

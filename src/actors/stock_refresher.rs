@@ -31,12 +31,11 @@ impl Task for StockRefresher {
     /// Refreshes every SKU; returns the first error after all of them.
     async fn run(&self, (): &()) -> RunResult {
         let mut outcome = Ok(());
-        for listed in self.catalog.all() {
+        for sale in self.catalog.all() {
             // Recently closed sales are included: their buyers still read the status of their
             // requests.
-            let sale = &listed.sale;
             if sale.phase != Phase::Draft && !sale.is_dormant(self.clock.wall_ms()) {
-                for sku in &listed.skus {
+                for sku in &sale.skus {
                     outcome = outcome.and(self.refresh(sku.no).await);
                 }
             }

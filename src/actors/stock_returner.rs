@@ -157,11 +157,11 @@ impl StockReturner {
         bucket: Option<BucketNo>,
         events: &[&OrderEvent],
     ) -> Result<(), ReturnError> {
-        let (Some(bucket), Some((listed, sku))) = (bucket, self.catalog.of_sku(sku)) else {
+        let (Some(bucket), Some((sale, sku))) = (bucket, self.catalog.of_sku(sku)) else {
             return Err(ReturnError::UnknownSku(sku));
         };
         let orders = events.iter().map(|event| (bucket, event.order)).collect();
-        let is_dormant = listed.sale.is_dormant(self.clock.wall_ms());
+        let is_dormant = sale.is_dormant(self.clock.wall_ms());
         if is_dormant {
             // This process may not have needed its buckets before.
             self.stock.register(&sku);

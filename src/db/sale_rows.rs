@@ -1,6 +1,7 @@
 //! Rows of sales and their SKUs; see `rows`.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use diesel::prelude::*;
 
@@ -63,7 +64,7 @@ impl SaleRow {
         rows: Vec<SkuRow>,
         histories: &SkuHistories,
     ) -> Result<Sale, Error> {
-        let with_history = |row: SkuRow| row.with_history(histories);
+        let sku = |row: SkuRow| row.with_history(histories).map(Arc::new);
         Ok(Sale {
             no: self.sale_no,
             id: self.id()?,
@@ -75,7 +76,7 @@ impl SaleRow {
             starts_at_ms: self.starts_at_ms,
             ends_at_ms: self.ends_at_ms,
             epoch: Epoch(self.epoch),
-            skus: rows.into_iter().map(with_history).collect::<Result<_, _>>()?,
+            skus: rows.into_iter().map(sku).collect::<Result<_, _>>()?,
         })
     }
 }

@@ -1,6 +1,7 @@
 //! A sale and the SKUs on offer.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::ids::{BucketNo, Epoch, SaleId, SkuId, SkuNo};
 use super::lifecycle::SlotReturns;
@@ -109,7 +110,8 @@ pub struct Sale {
     pub ticket_required: bool,
     /// Whether its rows are archived or deleted.
     pub retention: Retention,
-    pub skus: Vec<Sku>,
+    /// Shared with the gates.
+    pub skus: Vec<Arc<Sku>>,
 }
 
 /// How long a sale is shown after its end, and the buckets of a closed one are maintained: buyers
@@ -145,7 +147,8 @@ impl Sale {
         self.phase != Phase::Draft && !self.retention.is_purged()
     }
 
-    pub fn sku(&self, id: &str) -> Option<&Sku> {
+    /// The SKU with this public name.
+    pub fn sku(&self, id: &str) -> Option<&Arc<Sku>> {
         self.skus.iter().find(|sku| sku.id.as_str() == id)
     }
 }

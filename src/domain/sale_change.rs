@@ -3,6 +3,8 @@
 //! Other terms are another epoch. An intent carries its epoch and the terms of it, and is validated
 //! by the terms of its own epoch, so that the intents on their way stay valid.
 
+use std::sync::Arc;
+
 use serde::Deserialize;
 use utoipa::ToSchema;
 
@@ -84,7 +86,8 @@ impl Sale {
             if change.skus.iter().skip(at + 1).any(|other| other.id == *id) {
                 faults.push(format!("sku_id {id} occurs twice"));
             }
-            let Some(sku) = sale.skus.iter_mut().find(|sku| sku.id == *id) else {
+            let Some(sku) = sale.skus.iter_mut().find(|sku| sku.id == *id).map(Arc::make_mut)
+            else {
                 faults.push(format!("sku {id}: the sale does not offer it"));
                 continue;
             };

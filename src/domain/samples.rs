@@ -3,6 +3,8 @@
 
 #![cfg(test)]
 
+use std::sync::Arc;
+
 use super::{
     BucketNo, BuyerId, Currency, Epoch, OrderIntent, Phase, Policy, RequestId, Retention, Sale,
     Sku, SkuHistory, SkuNo, SlotReturns, TraceId,
@@ -59,6 +61,6 @@ pub(crate) fn sale() -> Sale {
         currency: Currency::default(),
         ticket_required: false,
         retention: Retention::default(),
-        skus: vec![sku()],
+        skus: vec![Arc::new(sku())],
     }
 }

@@ -12,7 +12,7 @@ use secrecy::ExposeSecret;
 use crate::actors::{ActorSystem, GateHandle};
 use crate::config::Settings;
 use crate::db::{self, Ledger};
-use crate::domain::{BuyerId, Sku, SkuNo};
+use crate::domain::{BuyerId, Sale, Sku, SkuNo};
 use crate::http::admission::challenge::Challenges;
 use crate::http::admission::{Admission, LimitedCall};
 use crate::http::buyers::auth::BuyerAuth;
@@ -30,7 +30,7 @@ use crate::payment::Payments;
 use crate::runtime::clock::SharedClock;
 use crate::runtime::shutdown::Shutdown;
 use crate::services::audit::AuditService;
-use crate::services::catalog::{Catalog, CatalogSale};
+use crate::services::catalog::Catalog;
 use crate::services::dead_letters::DeadLetterService;
 use crate::services::order_feed::OrderFeed;
 use crate::services::orders::OrderService;
@@ -69,8 +69,8 @@ pub struct HttpDeps {
 impl HttpDeps {
     /// The ids of a SKU's sale and of the SKU, if this process knows it.
     pub fn names_of(&self, sku: SkuNo) -> Option<(String, String)> {
-        let (listed, sku) = self.catalog.of_sku(sku)?;
-        Some((listed.sale.id.to_string(), sku.id.to_string()))
+        let (sale, sku) = self.catalog.of_sku(sku)?;
+        Some((sale.id.to_string(), sku.id.to_string()))
     }
 }
 
@@ -103,8 +103,8 @@ impl HttpState {
     /// `unknown-sku`, or `busy` if the ledger cannot be asked.
     pub async fn sale(
         &self,
-        look: impl Fn(&Catalog) -> Option<Arc<CatalogSale>>,
-    ) -> Result<Arc<CatalogSale>, Problem> {
+        look: impl Fn(&Catalog) -> Option<Arc<Sale>>,
+    ) -> Result<Arc<Sale>, Problem> {
         self.deps.sales.find(look).await?.ok_or_else(|| ProblemCode::UnknownSku.into())
     }
 

@@ -11,26 +11,11 @@ use parking_lot::RwLock;
 
 use crate::domain::{BuyerId, Phase, Sale, SaleId, Sku, SkuNo};
 
-/// A sale with shared SKUs.
-#[derive(Debug, Clone)]
-pub struct CatalogSale {
-    pub sale: Sale,
-    /// The SKUs of `sale`, shared with the gates.
-    pub skus: Vec<Arc<Sku>>,
-}
-
-impl CatalogSale {
-    /// The SKU with this public name.
-    pub fn sku(&self, id: &str) -> Option<&Arc<Sku>> {
-        self.skus.iter().find(|sku| sku.id.as_str() == id)
-    }
-}
-
 #[derive(Debug, Default)]
 struct CatalogIndex {
-    by_id: HashMap<SaleId, Arc<CatalogSale>>,
-    by_sku: HashMap<SkuNo, Arc<CatalogSale>>,
-    in_order: Vec<Arc<CatalogSale>>,
+    by_id: HashMap<SaleId, Arc<Sale>>,
+    by_sku: HashMap<SkuNo, Arc<Sale>>,
+    in_order: Vec<Arc<Sale>>,
 }
 
 /// The buyers who may not order a SKU any more, and when they were last read.
@@ -51,25 +36,25 @@ pub struct Catalog {
 
 impl Catalog {
     /// The sale with this public name.
-    pub fn sale(&self, id: &str) -> Option<Arc<CatalogSale>> {
+    pub fn sale(&self, id: &str) -> Option<Arc<Sale>> {
         self.index.load().by_id.get(id).cloned()
     }
 
     /// The sale with this public name, as buyers know it: they do not know drafts.
-    pub fn announced(&self, id: &str) -> Option<Arc<CatalogSale>> {
-        self.sale(id).filter(|listed| listed.sale.phase != Phase::Draft)
+    pub fn announced(&self, id: &str) -> Option<Arc<Sale>> {
+        self.sale(id).filter(|sale| sale.phase != Phase::Draft)
     }
 
     /// The sale with this public name, if its page is shown.
-    pub fn public(&self, id: &str, now_ms: i64) -> Option<Arc<CatalogSale>> {
-        self.sale(id).filter(|listed| self.is_public(&listed.sale, now_ms))
+    pub fn public(&self, id: &str, now_ms: i64) -> Option<Arc<Sale>> {
+        self.sale(id).filter(|sale| self.is_public(sale, now_ms))
     }
 
     /// The sales whose pages are shown, oldest first.
-    pub fn all_public(&self, now_ms: i64) -> Vec<Arc<CatalogSale>> {
-        let mut listed = self.all();
-        listed.retain(|listed| self.is_public(&listed.sale, now_ms));
-        listed
+    pub fn all_public(&self, now_ms: i64) -> Vec<Arc<Sale>> {
+        let mut sales = self.all();
+        sales.retain(|sale| self.is_public(sale, now_ms));
+        sales
     }
 
     fn is_public(&self, sale: &Sale, now_ms: i64) -> bool {
@@ -77,19 +62,19 @@ impl Catalog {
     }
 
     /// The sale that a SKU belongs to, and the SKU.
-    pub fn of_sku(&self, no: SkuNo) -> Option<(Arc<CatalogSale>, Arc<Sku>)> {
-        let listed = self.index.load().by_sku.get(&no).cloned()?;
-        let sku = listed.skus.iter().find(|sku| sku.no == no).cloned()?;
-        Some((listed, sku))
+    pub fn of_sku(&self, no: SkuNo) -> Option<(Arc<Sale>, Arc<Sku>)> {
+        let sale = self.index.load().by_sku.get(&no).cloned()?;
+        let sku = sale.skus.iter().find(|sku| sku.no == no).cloned()?;
+        Some((sale, sku))
     }
 
     /// The sale with this number.
-    pub fn of_no(&self, no: i32) -> Option<Arc<CatalogSale>> {
-        self.index.load().in_order.iter().find(|entry| entry.sale.no == no).cloned()
+    pub fn of_no(&self, no: i32) -> Option<Arc<Sale>> {
+        self.index.load().in_order.iter().find(|sale| sale.no == no).cloned()
     }
 
     /// All sales, oldest first.
-    pub fn all(&self) -> Vec<Arc<CatalogSale>> {
+    pub fn all(&self) -> Vec<Arc<Sale>> {
         self.index.load().in_order.clone()
     }
 
@@ -128,26 +113,20 @@ impl Catalog {
         if sale.retention.is_purged() {
             self.barred.write().retain(|no, _| sale.skus.iter().all(|sku| sku.no != *no));
         }
-        let listed = Arc::new(CatalogSale {
-            sale: sale.clone(),
-            skus: sale.skus.iter().cloned().map(Arc::new).collect(),
-        });
+        let new = Arc::new(sale.clone());
         // Epoch and phase only grow, and a purge has no way back.
         let version = |sale: &Sale| (sale.epoch, sale.phase, sale.retention.is_purged());
         self.index.rcu(|old| {
             let mut in_order = old.in_order.clone();
-            let at = in_order.partition_point(|entry| entry.sale.no < sale.no);
-            match in_order.get_mut(at).filter(|entry| entry.sale.no == sale.no) {
-                Some(entry) if version(&entry.sale) > version(sale) => return Arc::clone(old),
-                Some(entry) => *entry = Arc::clone(&listed),
+            let at = in_order.partition_point(|entry| entry.no < sale.no);
+            match in_order.get_mut(at).filter(|entry| entry.no == sale.no) {
+                Some(entry) if version(entry) > version(sale) => return Arc::clone(old),
+                Some(entry) => *entry = Arc::clone(&new),
                 // Another process may have created an older sale that is read only now.
-                None => in_order.insert(at, Arc::clone(&listed)),
+                None => in_order.insert(at, Arc::clone(&new)),
             }
             Arc::new(CatalogIndex {
-                by_id: in_order
-                    .iter()
-                    .map(|entry| (entry.sale.id.clone(), Arc::clone(entry)))
-                    .collect(),
+                by_id: in_order.iter().map(|entry| (entry.id.clone(), Arc::clone(entry))).collect(),
                 by_sku: in_order
                     .iter()
                     .flat_map(|entry| entry.skus.iter().map(|sku| (sku.no, Arc::clone(entry))))
@@ -174,7 +153,7 @@ mod tests {
             let id = format!("sale-{no}").parse().unwrap();
             catalog.put(&Sale { no, id, ..sale(0, Phase::Draft) });
         }
-        let listed: Vec<i32> = catalog.all().iter().map(|entry| entry.sale.no).collect();
+        let listed: Vec<i32> = catalog.all().iter().map(|entry| entry.no).collect();
         assert_eq!(listed, [1, 2, 3]);
     }
 
@@ -218,8 +197,8 @@ mod tests {
             for earlier in &steps[..=at] {
                 catalog.put(earlier);
                 assert_eq!(catalog.all().len(), 1);
-                assert_eq!(catalog.sale("sale").unwrap().sale, *step);
-                assert_eq!(catalog.of_sku(samples::sku().no).unwrap().0.sale, *step);
+                assert_eq!(*catalog.sale("sale").unwrap(), *step);
+                assert_eq!(*catalog.of_sku(samples::sku().no).unwrap().0, *step);
             }
         }
     }

@@ -116,9 +116,9 @@ impl OrderConsumer {
     ) {
         let catalog = &self.deps.catalog;
         let validation = validate(&delivery, &self.deps.reader, is_fresh, |no| {
-            let (listed, sku) = catalog.of_sku(no)?;
-            let window = listed.sale.starts_at_ms..listed.sale.ends_at_ms;
-            Some(KnownSku { sku, latest: listed.sale.epoch, window })
+            let (sale, sku) = catalog.of_sku(no)?;
+            let window = sale.starts_at_ms..sale.ends_at_ms;
+            Some(KnownSku { sku, latest: sale.epoch, window })
         });
         let (queue, metrics) = (self.deps.queue, Arc::clone(&self.deps.metrics));
         match validation {

@@ -312,7 +312,7 @@ impl OrderConsumer {
 async fn commit_canary(deps: &ConsumerDeps, committed_intent: Option<OrderIntent>) {
     let Some(intent) = committed_intent else { return };
     // An order that a purge has deleted would be placed, or refused, anew.
-    if deps.catalog.of_sku(intent.sku).is_none_or(|(sale, _)| sale.sale.retention.is_purged()) {
+    if deps.catalog.of_sku(intent.sku).is_none_or(|(sale, _)| sale.retention.is_purged()) {
         return;
     }
     let repeated = deps.ledger_writer.place(vec![intent], true).await;

@@ -163,14 +163,14 @@ impl RelayWorker {
         if now >= self.watch_at {
             self.watch_at = now + CATALOG_EVERY;
             let wall_ms = self.deps.clock.wall_ms();
-            for listed in self.deps.catalog.all() {
-                let interest = match listed.sale.phase {
-                    _ if !listed.sale.has_buckets() => None,
+            for sale in self.deps.catalog.all() {
+                let interest = match sale.phase {
+                    _ if !sale.has_buckets() => None,
                     Phase::Open | Phase::Paused => Some(PollInterest::Selling),
-                    _ if listed.sale.is_dormant(wall_ms) => Some(PollInterest::Dormant),
+                    _ if sale.is_dormant(wall_ms) => Some(PollInterest::Dormant),
                     _ => Some(PollInterest::Idle),
                 };
-                for key in listed.skus.iter().flat_map(|sku| BucketKey::all_of(sku)) {
+                for key in sale.skus.iter().flat_map(|sku| BucketKey::all_of(sku)) {
                     match interest {
                         Some(interest) => self.plan.watch(key, interest, now),
                         None => self.plan.remove_idle(key),

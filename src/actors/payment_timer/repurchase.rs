@@ -30,12 +30,12 @@ pub struct GateRepurchase {
 #[async_trait]
 impl Repurchase for GateRepurchase {
     fn successor(&self, order: &Order) -> Option<RequestId> {
-        let (listed, sku) = self.catalog.of_sku(order.sku)?;
-        Some((self.next)(order.request, &listed.sale.id, sku.no, order.buyer))
+        let (sale, sku) = self.catalog.of_sku(order.sku)?;
+        Some((self.next)(order.request, &sale.id, sku.no, order.buyer))
     }
 
     async fn buy(&self, order: &Order, successor: RequestId) -> Purchase {
-        let Some((listed, sku)) = self.catalog.of_sku(order.sku) else {
+        let Some((sale, sku)) = self.catalog.of_sku(order.sku) else {
             return Purchase::NotAccepted;
         };
         match self.gates.record(&sku, successor, order.buyer).await {
@@ -55,14 +55,14 @@ impl Repurchase for GateRepurchase {
             request: successor,
             sku: sku.no,
             bucket,
-            epoch: listed.sale.epoch,
+            epoch: sale.epoch,
             buyer: order.buyer,
             quantity: order.quantity,
             placed_at_ms: now_ms,
             trace: TraceId(0),
             terms: sku.terms(),
         };
-        match self.gates.refuse(&listed, &reservation, now_ms).await {
+        match self.gates.refuse(&sale, &reservation, now_ms).await {
             // What this process knows of the stock may be older than the unit that has returned;
             // of a bar it does not know which request is exempt. Gate and ledger decide.
             Ok(None | Some(Refusal::SoldOut | Refusal::Barred)) => {}

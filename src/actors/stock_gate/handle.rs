@@ -15,12 +15,13 @@ use super::StockGate;
 use crate::actors::supervisor::supervised::Address;
 use crate::config::Settings;
 use crate::domain::{
-    BucketKey, BucketNo, BuyerId, Phase, Refusal, RequestId, RequestRecord, Reservation, Sku, SkuNo,
+    BucketKey, BucketNo, BuyerId, Phase, Refusal, RequestId, RequestRecord, Reservation, Sale, Sku,
+    SkuNo,
 };
 use crate::messages::{BuyAnswer, Reserve};
 use crate::runtime::clock::SharedClock;
 use crate::runtime::permits::Permits;
-use crate::services::catalog::{Catalog, CatalogSale};
+use crate::services::catalog::Catalog;
 use crate::stock::{self, Stock};
 
 /// Address of one gate, and the permits to send it requests.
@@ -118,22 +119,21 @@ impl GateHandle {
     /// The stock's error when it has to be read and does not answer.
     pub async fn refuse(
         &self,
-        listed: &CatalogSale,
+        sale: &Sale,
         reservation: &Reservation,
         now_ms: i64,
     ) -> Result<Option<Refusal>, stock::Error> {
-        let Some(refusal) = self.local_refusal(listed, reservation, now_ms) else {
+        let Some(refusal) = self.local_refusal(sale, reservation, now_ms) else {
             return Ok(None);
         };
-        let sku = listed.skus.iter().find(|sku| sku.no == reservation.sku);
-        let Some(sku) = sku.filter(|_| !listed.sale.retention.is_purged()) else {
+        let sku = sale.skus.iter().find(|sku| sku.no == reservation.sku);
+        let Some(sku) = sku.filter(|_| !sale.retention.is_purged()) else {
             return Ok(Some(refusal));
         };
         let key = BucketKey { sku: reservation.sku, bucket: reservation.bucket };
         // The cached ids of accepted requests are as old as the last poll. They exclude a repeat
         // only if nothing can have been accepted since: sold out, or before the window.
-        let is_cache_valid =
-            self.stock.is_sold_out(reservation.sku) || now_ms < listed.sale.starts_at_ms;
+        let is_cache_valid = self.stock.is_sold_out(reservation.sku) || now_ms < sale.starts_at_ms;
         let is_new = is_cache_valid && !self.stock.may_have_accepted(key, reservation.request);
         if self.directory.has(reservation.sku) && is_new {
             return Ok(Some(refusal));
@@ -146,14 +146,14 @@ impl GateHandle {
 
     fn local_refusal(
         &self,
-        listed: &CatalogSale,
+        sale: &Sale,
         reservation: &Reservation,
         now_ms: i64,
     ) -> Option<Refusal> {
-        if listed.sale.is_over(now_ms) {
+        if sale.is_over(now_ms) {
             return Some(Refusal::Ended);
         }
-        if listed.sale.phase != Phase::Open || now_ms < listed.sale.starts_at_ms {
+        if sale.phase != Phase::Open || now_ms < sale.starts_at_ms {
             return Some(Refusal::NotStarted);
         }
         let Reservation { sku, buyer, .. } = *reservation;
@@ -189,12 +189,12 @@ impl GateHandle {
                 Ok(Some(answer)) => return answer,
                 // The sale has another epoch.
                 Ok(None) => {
-                    if let Some((listed, sku)) = self.catalog.of_sku(reservation.sku) {
+                    if let Some((sale, sku)) = self.catalog.of_sku(reservation.sku) {
                         // The buyer has not seen other terms: the next request has them.
                         if sku.terms() != reservation.terms {
                             break;
                         }
-                        reservation.epoch = listed.sale.epoch;
+                        reservation.epoch = sale.epoch;
                     }
                     tokio::task::yield_now().await;
                 }
@@ -236,8 +236,7 @@ impl GateHandle {
         answer: impl Future<Output = Result<T, stock::Error>>,
     ) -> Result<T, stock::Error> {
         let not_loaded = || stock::Error::NotLoaded(sku.no);
-        let (listed, _) = self.catalog.of_sku(sku.no).ok_or_else(not_loaded)?;
-        let sale = &listed.sale;
+        let (sale, _) = self.catalog.of_sku(sku.no).ok_or_else(not_loaded)?;
         if sale.retention.is_purged() {
             return Ok(T::default());
         }

@@ -167,9 +167,8 @@ impl StockGate {
 
     /// Whether the sale ended long ago, in an installation whose buckets are not kept then.
     fn is_dormant(&self) -> bool {
-        let listed = self.deps.catalog.of_sku(self.deps.sku.no);
-        let is_dormant =
-            listed.is_some_and(|(listed, _)| listed.sale.is_dormant(self.deps.clock.wall_ms()));
+        let sale = self.deps.catalog.of_sku(self.deps.sku.no);
+        let is_dormant = sale.is_some_and(|(sale, _)| sale.is_dormant(self.deps.clock.wall_ms()));
         self.deps.is_shared && is_dormant
     }
 

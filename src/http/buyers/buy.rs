@@ -22,7 +22,7 @@ use utoipa::ToSchema;
 
 use super::mine::BuyerSku;
 use super::views::{RequestView, rfc3339};
-use crate::domain::{BuyerId, Phase, Refusal, RequestId, RequestStatus, Reservation};
+use crate::domain::{BuyerId, Phase, Refusal, RequestId, RequestStatus, Reservation, Sale};
 use crate::http::admission::LimitedCall;
 use crate::http::admission::tickets::{Ticket, UnverifiedTicket, is_ticket};
 use crate::http::buyers::auth::single;
@@ -35,7 +35,6 @@ use crate::http::middleware::trace_context::{TRACEPARENT, TraceContext};
 use crate::http::state::{HttpDeps, HttpState, State};
 use crate::messages::BuyAnswer;
 use crate::observe::metrics::{Metrics, OutcomeLabel, RouteLabel, RouteStatus};
-use crate::services::catalog::CatalogSale;
 
 /// The path of this route.
 pub const BUY: &str = "/v1/buy/{path_id}";
@@ -105,27 +104,27 @@ async fn decide(
     let now_ms = deps.clock.wall_ms();
     let buyer = state.admit(request, LimitedCall::Buy)?;
     let path_id = request.match_info().query("path_id");
-    let (listed, ticket) = sale_of_path(path_id, buyer, state).await?;
+    let (sale, ticket) = sale_of_path(path_id, buyer, state).await?;
     let bytes = body::read(payload.into_inner(), state.settings.http.body_max_bytes).await?;
     let purchase: PurchaseRequest<'_> = body::parse(request.headers(), &bytes)?;
-    let sku = Arc::clone(listed.sku(&purchase.sku_id).ok_or(ProblemCode::UnknownSku)?);
+    let sku = Arc::clone(sale.sku(&purchase.sku_id).ok_or(ProblemCode::UnknownSku)?);
     let sent_id = sent_request_id(request.headers(), purchase.request_id.as_deref())?;
-    let own = BuyerSku { listed, sku, buyer };
+    let own = BuyerSku { sale, sku, buyer };
     let number = identify(deps, sent_id, &own, now_ms).await?;
     check_quantity(deps, purchase.quantity, &own, number).await?;
-    let BuyerSku { listed, sku, .. } = &own;
+    let BuyerSku { sale, sku, .. } = &own;
     let reservation = Reservation {
         request: number,
         sku: sku.no,
         bucket: own.home(),
-        epoch: listed.sale.epoch,
+        epoch: sale.epoch,
         terms: sku.terms(),
         buyer,
         quantity: purchase.quantity,
         placed_at_ms: now_ms,
         trace: trace.trace,
     };
-    let refusal = deps.gates.refuse(listed, &reservation, now_ms).await?;
+    let refusal = deps.gates.refuse(sale, &reservation, now_ms).await?;
     let answer = if let Some(refusal) = refusal {
         BuyAnswer::first(RequestStatus::Failed(refusal))
     } else {
@@ -164,20 +163,20 @@ async fn sale_of_path(
     path_id: &str,
     buyer: BuyerId,
     state: &HttpState,
-) -> Result<(Arc<CatalogSale>, Option<Ticket>), Problem> {
+) -> Result<(Arc<Sale>, Option<Ticket>), Problem> {
     if !is_ticket(path_id) {
-        let listed = state.sale(|catalog| catalog.announced(path_id)).await?;
-        if listed.sale.ticket_required {
+        let sale = state.sale(|catalog| catalog.announced(path_id)).await?;
+        if sale.ticket_required {
             let detail = "This sale requires a ticket: POST /v1/sales/{sale_id}/challenges.";
             return Err(Problem::from(ProblemCode::TicketInvalid).with_detail(detail));
         }
-        return Ok((listed, None));
+        return Ok((sale, None));
     }
     let sent = UnverifiedTicket::read(path_id).ok_or(ProblemCode::TicketInvalid)?;
     let found = state.deps.sales.find(|catalog| catalog.of_no(sent.sale_no())).await?;
-    let listed = found.ok_or(ProblemCode::TicketInvalid)?;
-    let ticket = sent.verified(&state.deps.signer, &listed.sale.id, buyer);
-    Ok((listed, Some(ticket.ok_or(ProblemCode::TicketInvalid)?)))
+    let sale = found.ok_or(ProblemCode::TicketInvalid)?;
+    let ticket = sent.verified(&state.deps.signer, &sale.id, buyer);
+    Ok((sale, Some(ticket.ok_or(ProblemCode::TicketInvalid)?)))
 }
 
 /// Binds the ticket to this request; the first request wins. An expired ticket is accepted for a
@@ -194,7 +193,7 @@ async fn use_ticket(
         return known.map(drop).ok_or_else(|| ProblemCode::TicketInvalid.into());
     }
     // The policy allows this buyer one request in the whole sale: there is no other to bind.
-    if own.sku.policy.derives_request_id() && own.listed.skus.len() == 1 {
+    if own.sku.policy.derives_request_id() && own.sale.skus.len() == 1 {
         return Ok(());
     }
     let expires_at_ms = i64::from(ticket.expires_s) * 1000;
@@ -229,17 +228,17 @@ async fn identify(
     own: &BuyerSku,
     now_ms: i64,
 ) -> Result<RequestId, Problem> {
-    let BuyerSku { listed, sku, buyer } = own;
+    let BuyerSku { sale, sku, buyer } = own;
     let (ids, derives) = (&deps.request_ids, sku.policy.derives_request_id());
     let Some(sent_id) = sent_id else {
         if derives {
-            return Ok(ids.derive(&listed.sale.id, sku.no, *buyer));
+            return Ok(ids.derive(&sale.id, sku.no, *buyer));
         }
         let path = "POST /v1/sales/{sale_id}/request-ids";
         return Err(Problem::invalid(format!("request_id is missing; get one from {path}")));
     };
     let id = RequestIds::read(sent_id).ok_or(ProblemCode::RequestIdInvalid)?;
-    if !ids.verify(&id, &listed.sale.id, sku.no, *buyer) {
+    if !ids.verify(&id, &sale.id, sku.no, *buyer) {
         return Err(ProblemCode::RequestIdInvalid.into());
     }
     // A derived number is signed only for a buyer who may use it, and never expires.
@@ -275,7 +274,7 @@ fn refused(
     deps: &HttpDeps,
     now_ms: i64,
 ) -> Problem {
-    let sale = &own.listed.sale;
+    let sale = &own.sale;
     let problem = Problem::from(ProblemCode::from(refusal));
     let problem = again.into_iter().fold(problem, |problem, id| problem.with("again", id));
     match *refusal {

@@ -10,11 +10,10 @@ use utoipa::ToSchema;
 
 use super::views::{QuotaView, RequestView, no_store_json, request_state, request_states};
 use crate::domain::{
-    BucketNo, BuyerId, OrderState, Refusal, RequestId, RequestRecord, RequestStatus, Sku,
+    BucketNo, BuyerId, OrderState, Refusal, RequestId, RequestRecord, RequestStatus, Sale, Sku,
 };
 use crate::http::middleware::problem::Handled;
 use crate::http::state::{HttpDeps, State};
-use crate::services::catalog::CatalogSale;
 use crate::stock;
 
 /// Failed requests that one read follows to the request that bought again. A buyer may cancel any
@@ -23,7 +22,7 @@ const FAILED_MAX: u32 = 32;
 
 /// A SKU of a sale, and the buyer who asks for it.
 pub struct BuyerSku {
-    pub listed: Arc<CatalogSale>,
+    pub sale: Arc<Sale>,
     pub sku: Arc<Sku>,
     pub buyer: BuyerId,
 }
@@ -63,12 +62,12 @@ pub async fn mine(request: HttpRequest, sale_id: web::Path<String>, state: State
     let deps = &state.deps;
     let buyer = state.buyer(&request)?;
     let now_ms = deps.clock.wall_ms();
-    let listed = state.sale(|catalog| catalog.public(&sale_id, now_ms)).await?;
+    let sale = state.sale(|catalog| catalog.public(&sale_id, now_ms)).await?;
     let of_sku = |sku: &Arc<Sku>| {
-        BuyerSku { listed: Arc::clone(&listed), sku: Arc::clone(sku), buyer }.into_view(deps)
+        BuyerSku { sale: Arc::clone(&sale), sku: Arc::clone(sku), buyer }.into_view(deps)
     };
-    let skus = try_join_all(listed.skus.iter().map(of_sku)).await?;
-    Ok(no_store_json(MineView { sale_id: listed.sale.id.to_string(), skus }))
+    let skus = try_join_all(sale.skus.iter().map(of_sku)).await?;
+    Ok(no_store_json(MineView { sale_id: sale.id.to_string(), skus }))
 }
 
 impl BuyerSku {
@@ -79,17 +78,17 @@ impl BuyerSku {
 
     /// The signed request id of a number.
     pub fn sign(&self, deps: &HttpDeps, number: RequestId) -> String {
-        deps.request_ids.sign(number, &self.listed.sale.id, self.sku.no, self.buyer)
+        deps.request_ids.sign(number, &self.sale.id, self.sku.no, self.buyer)
     }
 
     /// The number with which the buyer buys again after this request.
     pub fn next(&self, deps: &HttpDeps, ended: RequestId) -> RequestId {
-        deps.request_ids.next(ended, &self.listed.sale.id, self.sku.no, self.buyer)
+        deps.request_ids.next(ended, &self.sale.id, self.sku.no, self.buyer)
     }
 
     /// The signed id with which the buyer buys again after a request that failed for this reason.
     pub fn again(&self, deps: &HttpDeps, failed: RequestId, reason: &Refusal) -> Option<String> {
-        deps.request_ids.again(failed, reason, &self.listed.sale.id, &self.sku, self.buyer)
+        deps.request_ids.again(failed, reason, &self.sale.id, &self.sku, self.buyer)
     }
 
     /// The record of a request, as the stock has it.
@@ -129,8 +128,8 @@ impl BuyerSku {
         &self,
         deps: &HttpDeps,
     ) -> Result<(RequestId, Option<RequestRecord>), stock::Error> {
-        let Self { listed, sku, buyer } = self;
-        let mut number = deps.request_ids.derive(&listed.sale.id, sku.no, *buyer);
+        let Self { sale, sku, buyer } = self;
+        let mut number = deps.request_ids.derive(&sale.id, sku.no, *buyer);
         let (mut num_ended, mut num_failed) = (0, 0);
         loop {
             let Some(record) = self.record(deps, number).await? else {

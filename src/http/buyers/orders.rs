@@ -57,7 +57,7 @@ pub async fn views_of(state: &HttpState, orders: &[Order]) -> Result<Vec<OrderVi
     let mut known = Vec::with_capacity(orders.len());
     for order in orders {
         let found = deps.sales.find(|catalog| catalog.of_sku(order.sku)).await?;
-        let of_buyer = |(listed, sku)| (order, BuyerSku { listed, sku, buyer: order.buyer });
+        let of_buyer = |(sale, sku)| (order, BuyerSku { sale, sku, buyer: order.buyer });
         known.extend(found.map(of_buyer));
     }
     let successors = known.iter().filter_map(|(order, own)| successor(deps, own, order));

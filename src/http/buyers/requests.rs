@@ -2,8 +2,6 @@
 //! their requests. Read from the stock, never from the ledger. Only a cancellation asks the ledger,
 //! which decides it.
 
-use std::sync::Arc;
-
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -43,18 +41,18 @@ pub async fn create(mut call: UnreadCall, sale_id: web::Path<String>, state: Sta
     let deps = &state.deps;
     let now_ms = deps.clock.wall_ms();
     let buyer = state.admit(&call.request, LimitedCall::RequestId)?;
-    let listed = state.sale(|catalog| catalog.announced(&sale_id)).await?;
-    if listed.sale.retention.is_purged() {
+    let sale = state.sale(|catalog| catalog.announced(&sale_id)).await?;
+    if sale.retention.is_purged() {
         return Err(ProblemCode::UnknownSku.into());
     }
     let query: RequestIdQuery = call.body(state.settings.http.body_max_bytes).await?;
-    let sku = Arc::clone(listed.sku(&query.sku_id).ok_or(ProblemCode::UnknownSku)?);
-    if listed.sale.is_over(now_ms) {
+    let sku = sale.sku(&query.sku_id).ok_or(ProblemCode::UnknownSku)?;
+    if sale.is_over(now_ms) {
         return Err(ProblemCode::Ended.into());
     }
-    let skus = std::slice::from_ref(&sku);
+    let skus = std::slice::from_ref(sku);
     state.admit_shared(&call.request, LimitedCall::RequestId, buyer, skus).await?;
-    let (ids, sale) = (&deps.request_ids, &listed.sale);
+    let ids = &deps.request_ids;
     let (number, expires_at_ms) = if sku.policy.derives_request_id() {
         (ids.derive(&sale.id, sku.no, buyer), sale.ends_at_ms)
     } else {
@@ -86,11 +84,11 @@ impl BuyerRequest {
         let unknown = || not_found(sent);
         let id = RequestIds::read(sent).ok_or_else(unknown)?;
         let found = deps.sales.find(|catalog| catalog.of_sku(id.sku_no)).await?;
-        let (listed, sku) = found.ok_or_else(unknown)?;
-        if !deps.request_ids.verify(&id, &listed.sale.id, sku.no, buyer) {
+        let (sale, sku) = found.ok_or_else(unknown)?;
+        if !deps.request_ids.verify(&id, &sale.id, sku.no, buyer) {
             return Err(unknown());
         }
-        let own = BuyerSku { listed, sku, buyer };
+        let own = BuyerSku { sale, sku, buyer };
         Ok(Self { id: sent.to_owned(), number: id.number, own })
     }
 

@@ -14,11 +14,10 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::poll_interval::{PollLoad, interval_ms};
 use super::views::{SalePage, SaleView, SalesPage, page_cursor, page_cut, page_limit, rfc3339};
-use crate::domain::SaleId;
+use crate::domain::{Sale, SaleId};
 use crate::http::middleware::embedded::{REVALIDATE, tagged};
 use crate::http::middleware::problem::{Handled, Problem};
 use crate::http::state::{HttpState, State};
-use crate::services::catalog::CatalogSale;
 
 /// Greatest age of a page, in milliseconds. Its numbers are `http.sales_refresh_ms` old already.
 const AGE_MAX_MS: u64 = 100;
@@ -32,7 +31,7 @@ const LIMIT_MAX: u32 = 200;
 /// One sale rendered as JSON.
 #[derive(Debug)]
 struct CachedPage {
-    listed: Arc<CatalogSale>,
+    sale: Arc<Sale>,
     rendered_at: Instant,
     /// Readers of this rendering, who ask again after `poll_after_ms`.
     num_reads: AtomicU32,
@@ -58,10 +57,10 @@ impl SalePages {
     }
 
     /// The page of the sale as it is in the catalog now, with stock of at most the allowed age.
-    fn page(&self, listed: &Arc<CatalogSale>, state: &HttpState, now: Instant) -> Arc<CachedPage> {
-        let last = self.pages.load().get(&listed.sale.id).cloned();
+    fn page(&self, sale: &Arc<Sale>, state: &HttpState, now: Instant) -> Arc<CachedPage> {
+        let last = self.pages.load().get(&sale.id).cloned();
         if let Some(page) = &last
-            && Arc::ptr_eq(&page.listed, listed)
+            && Arc::ptr_eq(&page.sale, sale)
             && now.duration_since(page.rendered_at) < self.age_max
         {
             page.num_reads.fetch_add(1, Ordering::Relaxed);
@@ -73,14 +72,14 @@ impl SalePages {
             poll_after_ms: last.poll_after_ms,
         });
         let now_ms = state.deps.clock.wall_ms();
-        let interval = |has_stock| interval_ms(&listed.sale, has_stock, now_ms, load);
-        let view = SaleView::new(listed, state, interval);
+        let interval = |has_stock| interval_ms(sale, has_stock, now_ms, load);
+        let view = SaleView::new(sale, state, interval);
         let poll_after_ms = view.poll_after_ms;
         let view = serde_json::to_string(&view).unwrap_or_default();
         let members = view.get(1..view.len().saturating_sub(1)).unwrap_or_default().to_owned();
         let hash = xxh3_64(members.as_bytes());
         let page = Arc::new(CachedPage {
-            listed: Arc::clone(listed),
+            sale: Arc::clone(sale),
             rendered_at: now,
             num_reads: AtomicU32::new(1),
             poll_after_ms,
@@ -97,7 +96,7 @@ impl SalePages {
             let mut new = HashMap::clone(old);
             let age = |old: &CachedPage| page.rendered_at.duration_since(old.rendered_at);
             new.retain(|_, old| age(old) < UNREAD_AGE);
-            new.insert(page.listed.sale.id.clone(), Arc::clone(&page));
+            new.insert(page.sale.id.clone(), Arc::clone(&page));
             new
         });
     }
@@ -117,11 +116,11 @@ pub struct SalesQuery {
 
 impl SalesQuery {
     /// Reduces the sales, oldest first, to the page. Returns the cursor of the next page.
-    pub fn page(&self, sales: &mut Vec<Arc<CatalogSale>>) -> Result<Option<String>, Problem> {
+    pub fn page(&self, sales: &mut Vec<Arc<Sale>>) -> Result<Option<String>, Problem> {
         let limit = page_limit(self.limit, LIMIT_DEFAULT, LIMIT_MAX)?;
         let after = page_cursor(self.cursor.as_deref(), |number| number.parse::<i32>().ok())?;
-        sales.retain(|listed| after.is_none_or(|after| listed.sale.no > after));
-        Ok(page_cut(sales, limit, |last| last.sale.no.to_string()))
+        sales.retain(|sale| after.is_none_or(|after| sale.no > after));
+        Ok(page_cut(sales, limit, |last| last.no.to_string()))
     }
 }
 
@@ -137,10 +136,9 @@ impl SalesQuery {
 pub async fn list(request: HttpRequest, query: web::Query<SalesQuery>, state: State) -> Handled {
     let (deps, now) = (&state.deps, state.deps.clock.now());
     let now_ms = deps.clock.wall_ms();
-    let mut listed = deps.catalog.all_public(now_ms);
-    let next_cursor = query.page(&mut listed)?;
-    let pages: Vec<_> =
-        listed.iter().map(|listed| state.sale_pages.page(listed, &state, now)).collect();
+    let mut sales = deps.catalog.all_public(now_ms);
+    let next_cursor = query.page(&mut sales)?;
+    let pages: Vec<_> = sales.iter().map(|sale| state.sale_pages.page(sale, &state, now)).collect();
     let next = next_cursor.map(|next| format!(",\"next_cursor\":\"{next}\""));
     let next = next.unwrap_or_default();
     let hashes = pages.iter().flat_map(|page| page.hash.to_le_bytes());
@@ -164,8 +162,8 @@ pub async fn list(request: HttpRequest, query: web::Query<SalesQuery>, state: St
 pub async fn show(request: HttpRequest, sale_id: web::Path<String>, state: State) -> Handled {
     let deps = &state.deps;
     let now_ms = deps.clock.wall_ms();
-    let listed = state.sale(|catalog| catalog.public(&sale_id, now_ms)).await?;
-    let page = state.sale_pages.page(&listed, &state, deps.clock.now());
+    let sale = state.sale(|catalog| catalog.public(&sale_id, now_ms)).await?;
+    let page = state.sale_pages.page(&sale, &state, deps.clock.now());
     Ok(respond(&request, page.hash, || {
         let time = rfc3339(deps.clock.wall_ms());
         format!("{{\"server_time\":\"{time}\",{}}}", page.members)
@@ -186,7 +184,7 @@ fn respond(request: &HttpRequest, hash: u64, body: impl FnOnce() -> String) -> H
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{Sale, samples};
+    use crate::domain::samples;
     use crate::runtime::clock::now_monotonic;
 
     #[test]
@@ -194,10 +192,7 @@ mod tests {
         let pages = SalePages::new(50);
         let begun = now_monotonic();
         let page = |id: &str, rendered_at| CachedPage {
-            listed: Arc::new(CatalogSale {
-                sale: Sale { id: id.parse().unwrap(), ..samples::sale() },
-                skus: Vec::new(),
-            }),
+            sale: Arc::new(Sale { id: id.parse().unwrap(), ..samples::sale() }),
             rendered_at,
             num_reads: AtomicU32::new(1),
             poll_after_ms: 1_000,

@@ -67,14 +67,14 @@ pub struct TicketView {
 pub async fn challenge(mut call: UnreadCall, sale_id: web::Path<String>, state: State) -> Handled {
     let now_ms = state.deps.clock.wall_ms();
     let buyer = state.admit(&call.request, LimitedCall::Challenge)?;
-    let listed = state.sale(|catalog| catalog.announced(&sale_id)).await?;
+    let sale = state.sale(|catalog| catalog.announced(&sale_id)).await?;
     let body_max = state.settings.http.body_max_bytes;
     let wanted: ChallengeRequest = call.optional_body(body_max).await?;
     let kind = state.challenges.kind(wanted.kind).ok_or_else(|| {
         Problem::invalid("kind is none of those that the server offers (tickets.challenges)")
     })?;
-    state.admit_shared(&call.request, LimitedCall::Challenge, buyer, &listed.skus).await?;
-    let issued = state.challenges.issue(kind, &listed.sale, buyer, now_ms);
+    state.admit_shared(&call.request, LimitedCall::Challenge, buyer, &sale.skus).await?;
+    let issued = state.challenges.issue(kind, &sale, buyer, now_ms);
     Ok(no_store_json(ChallengeView {
         challenge_id: issued.challenge_id,
         kind,
@@ -94,17 +94,17 @@ pub async fn challenge(mut call: UnreadCall, sale_id: web::Path<String>, state: 
 pub async fn ticket(mut call: UnreadCall, sale_id: web::Path<String>, state: State) -> Handled {
     let now_ms = state.deps.clock.wall_ms();
     let buyer = state.admit(&call.request, LimitedCall::Ticket)?;
-    let listed = state.sale(|catalog| catalog.announced(&sale_id)).await?;
+    let sale = state.sale(|catalog| catalog.announced(&sale_id)).await?;
     let sent: TicketRequest = call.body(state.settings.http.body_max_bytes).await?;
-    state.admit_shared(&call.request, LimitedCall::Ticket, buyer, &listed.skus).await?;
+    state.admit_shared(&call.request, LimitedCall::Ticket, buyer, &sale.skus).await?;
     let answer = match sent.answer {
         Answer::Number(number) => number.to_string(),
         Answer::Text(text) => text,
     };
     let now = state.deps.clock.now();
     let may_answer = |number| state.admission.may_answer(number, state.challenges.attempts(), now);
-    let (sale, id) = (&listed.sale, &sent.challenge_id);
-    let ticket = state.challenges.redeem(id, &answer, sale, buyer, now_ms, may_answer);
+    let id = &sent.challenge_id;
+    let ticket = state.challenges.redeem(id, &answer, &sale, buyer, now_ms, may_answer);
     let ticket = ticket.ok_or(ProblemCode::ChallengeFailed)?;
     Ok(no_store_json(TicketView {
         path_id: ticket.path_id(&state.deps.signer, &sale.id, buyer),

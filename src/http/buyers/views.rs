@@ -17,7 +17,6 @@ use crate::http::buyers::mine::BuyerSku;
 use crate::http::middleware::problem::{NO_STORE, Problem, ProblemCode};
 use crate::http::state::HttpState;
 pub use crate::runtime::clock::rfc3339;
-use crate::services::catalog::CatalogSale;
 
 /// 200 with this JSON, not cacheable.
 pub fn no_store_json(view: impl Serialize) -> HttpResponse {
@@ -141,14 +140,9 @@ pub struct SaleView {
 impl SaleView {
     /// Uses the units left at the time of the call, and lets `poll_after_ms` choose the interval by
     /// whether units are left.
-    pub fn new(
-        listed: &CatalogSale,
-        state: &HttpState,
-        poll_after_ms: impl FnOnce(bool) -> u32,
-    ) -> Self {
-        let sale = &listed.sale;
+    pub fn new(sale: &Sale, state: &HttpState, poll_after_ms: impl FnOnce(bool) -> u32) -> Self {
         let view = |sku: &Arc<Sku>| SkuView::new(sku, stock_left(state, sale, sku));
-        let skus: Vec<SkuView> = listed.skus.iter().map(view).collect();
+        let skus: Vec<SkuView> = sale.skus.iter().map(view).collect();
         Self {
             sale_id: sale.id.to_string(),
             title: sale.title.clone(),
@@ -325,16 +319,16 @@ impl RequestView {
             RequestStatus::Queued => return Self::pending(request_id, request_state(status)),
             RequestStatus::Failed(refusal) => (Some(refusal.code()), None),
             RequestStatus::Ordered { quantity, placed_at_ms, amount, state, pay_by_ms } => {
-                let BuyerSku { listed, sku, buyer } = own;
+                let BuyerSku { sale, sku, buyer } = own;
                 let order = OrderView {
                     request_id: request_id.clone(),
-                    sale_id: listed.sale.id.to_string(),
+                    sale_id: sale.id.to_string(),
                     sku_id: sku.id.to_string(),
                     buyer_id: buyer.to_string(),
                     quantity,
                     amount,
-                    currency: listed.sale.currency.to_string(),
-                    sale_title: listed.sale.title.clone(),
+                    currency: sale.currency.to_string(),
+                    sale_title: sale.title.clone(),
                     sku_title: sku.title.clone(),
                     state,
                     placed_at: rfc3339(placed_at_ms),

@@ -88,11 +88,11 @@ impl DeadLettersQuery {
                 None => Ok(None),
             };
         };
-        let listed = state.deps.catalog.sale(sale).ok_or(ProblemCode::UnknownSku)?;
+        let sale = state.deps.catalog.sale(sale).ok_or(ProblemCode::UnknownSku)?;
         let Some(sku) = &self.sku_id else {
-            return Ok(Some(listed.skus.iter().map(|sku| sku.no).collect()));
+            return Ok(Some(sale.skus.iter().map(|sku| sku.no).collect()));
         };
-        let sku = listed.sku(sku).ok_or(ProblemCode::UnknownSku)?;
+        let sku = sale.sku(sku).ok_or(ProblemCode::UnknownSku)?;
         Ok(Some(vec![sku.no]))
     }
 

@@ -68,14 +68,14 @@ pub struct SkuStats {
 pub async fn metrics(state: State) -> HttpResponse {
     let deps = &state.deps;
     let now_ms = deps.clock.wall_ms();
-    for listed in deps.catalog.all() {
-        let is_dormant = listed.sale.is_dormant(now_ms);
-        for sku in &listed.skus {
-            let labels = SaleSku { sale: listed.sale.id.to_string(), sku: sku.id.to_string() };
+    for sale in deps.catalog.all() {
+        let is_dormant = sale.is_dormant(now_ms);
+        for sku in &sale.skus {
+            let labels = SaleSku { sale: sale.id.to_string(), sku: sku.id.to_string() };
             if is_dormant {
                 deps.metrics.stock_left.remove(&labels);
             } else {
-                let left = stock_left(&state, &listed.sale, sku);
+                let left = stock_left(&state, &sale, sku);
                 deps.metrics.stock_left.get_or_create(&labels).set(i64::from(left));
             }
         }
@@ -106,13 +106,13 @@ pub async fn actors(state: State) -> HttpResponse {
 pub async fn stats(operator: ReqData<Operator>, state: State) -> HttpResponse {
     let deps = &state.deps;
     let mut skus = Vec::new();
-    for listed in deps.catalog.all() {
-        skus.extend(listed.skus.iter().map(|sku| SkuStats {
-            sale_id: listed.sale.id.to_string(),
+    for sale in deps.catalog.all() {
+        skus.extend(sale.skus.iter().map(|sku| SkuStats {
+            sale_id: sale.id.to_string(),
             sku_id: sku.id.to_string(),
-            phase: listed.sale.phase,
+            phase: sale.phase,
             initial_stock: sku.initial,
-            stock_left: stock_left(&state, &listed.sale, sku),
+            stock_left: stock_left(&state, &sale, sku),
             sold_out: deps.stock.is_sold_out(sku.no),
         }));
     }

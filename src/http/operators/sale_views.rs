@@ -1,5 +1,7 @@
 //! JSON shapes of the operators' routes for sales.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa::openapi::schema::Object;
@@ -267,7 +269,7 @@ impl SkuBody {
 
 impl AdminSaleView {
     pub(super) fn new(sale: &Sale, state: &HttpState) -> Self {
-        let sku_view = |sku: &Sku| AdminSkuView {
+        let sku_view = |sku: &Arc<Sku>| AdminSkuView {
             sku: SkuView::new(sku, stock_left(state, sale, sku)),
             sku_no: sku.no.to_string(),
             buckets: sku.buckets,

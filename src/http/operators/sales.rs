@@ -61,9 +61,9 @@ impl From<SalesError> for Problem {
     responses((status = 200, description = "oldest first", body = AdminSalesView)),
 )]
 pub async fn list(query: web::Query<SalesQuery>, state: State) -> Handled {
-    let mut listed = state.deps.catalog.all();
-    let next_cursor = query.page(&mut listed)?;
-    let sales = listed.iter().map(|listed| AdminSaleView::new(&listed.sale, &state)).collect();
+    let mut sales = state.deps.catalog.all();
+    let next_cursor = query.page(&mut sales)?;
+    let sales = sales.iter().map(|sale| AdminSaleView::new(sale, &state)).collect();
     Ok(no_store_json(AdminSalesView { sales, next_cursor }))
 }
 
@@ -73,8 +73,8 @@ pub async fn list(query: web::Query<SalesQuery>, state: State) -> Handled {
     responses((status = 200, description = "the sale", body = AdminSaleView)),
 )]
 pub async fn show(sale_id: web::Path<String>, state: State) -> Handled {
-    let listed = state.sale(|catalog| catalog.sale(&sale_id)).await?;
-    Ok(no_store_json(AdminSaleView::new(&listed.sale, &state)))
+    let sale = state.sale(|catalog| catalog.sale(&sale_id)).await?;
+    Ok(no_store_json(AdminSaleView::new(&sale, &state)))
 }
 
 /// Creates a sale in phase draft.

@@ -138,7 +138,7 @@ async fn read_gates(
     findings: &mut TraceFindings,
 ) -> Result<(), stock::Error> {
     let (all, known_sku) = (deps.catalog.all(), findings.sku);
-    let skus = all.iter().filter(|it| it.sale.has_buckets()).flat_map(|listed| &listed.skus);
+    let skus = all.iter().filter(|it| it.has_buckets()).flat_map(|sale| &sale.skus);
     let keys = skus
         .filter(|sku| known_sku.is_none_or(|no| no == sku.no))
         .flat_map(|sku| BucketKey::all_of(sku));

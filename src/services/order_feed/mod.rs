@@ -117,8 +117,8 @@ impl OrderFeed {
                 FeedEvent::Order(event) => event.order.sku,
                 FeedEvent::Refused { failure, .. } => failure.sku,
             };
-            let (listed, sku) = self.catalog.of_sku(sku_no).ok_or(FeedError::UnknownSku(sku_no))?;
-            let of_sale = (&listed.sale, &*sku);
+            let (sale, sku) = self.catalog.of_sku(sku_no).ok_or(FeedError::UnknownSku(sku_no))?;
+            let of_sale = (&*sale, &*sku);
             cloud_events.push(CloudEvent::new(&self.installation, of_sale, event, &payments));
         }
         Ok(cloud_events)

@@ -34,11 +34,11 @@ impl SalesService {
     /// # Errors
     /// [`SalesError::Unknown`].
     pub async fn buckets(&self, id: &SaleId) -> Result<Vec<SkuBucketsReport>, SalesError> {
-        let listed = self.catalog.sale(id.as_str()).ok_or(SalesError::Unknown)?;
-        let (phase, epoch) = (listed.sale.phase, listed.sale.epoch);
-        let mut reports = Vec::with_capacity(listed.skus.len());
-        for sku in &listed.skus {
-            let (health, why) = if listed.sale.retention.is_purged() {
+        let sale = self.catalog.sale(id.as_str()).ok_or(SalesError::Unknown)?;
+        let (phase, epoch) = (sale.phase, sale.epoch);
+        let mut reports = Vec::with_capacity(sale.skus.len());
+        for sku in &sale.skus {
+            let (health, why) = if sale.retention.is_purged() {
                 // A stock that is asked registers the SKU, and polls its deleted buckets.
                 ("missing", Some("the sale is purged".to_owned()))
             } else {

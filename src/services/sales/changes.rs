@@ -39,7 +39,7 @@ pub struct StockOrder {
 #[derive(Debug, Clone)]
 pub struct StockChanged {
     pub change: StockChange,
-    pub sku: Sku,
+    pub sku: Arc<Sku>,
 }
 
 impl SalesService {
@@ -75,9 +75,8 @@ impl SalesService {
     pub async fn change_stock(&self, order: StockOrder) -> Result<StockChanged, SalesError> {
         let _guard = self.operation.lock().await;
         let sale = self.current_sale(&order.sale).await?;
-        let sku = sale.sku(order.sku.as_str()).cloned().map(Arc::new);
-        let sku = sku.ok_or(SalesError::Unknown)?;
-        self.end_open_withdrawal(&sku).await?;
+        let sku = sale.sku(order.sku.as_str()).ok_or(SalesError::Unknown)?;
+        self.end_open_withdrawal(sku).await?;
         let request = StockChangeRequest {
             id: order.change_id,
             sku: sku.no,
@@ -91,7 +90,7 @@ impl SalesService {
         let outcome = match self.backends.ledger.stock_change(sku.no, request.id.clone()).await? {
             Some(recorded) => request.repeats(recorded),
             None if sale.phase == Phase::Closed => return Err(SalesError::IsClosed),
-            None if order.delta < 0 => self.take_out(&sku, request.clone()).await?,
+            None if order.delta < 0 => self.take_out(sku, request.clone()).await?,
             None => self.backends.ledger.change_stock(request.clone()).await?,
         };
         let (change, is_repeat) = match outcome {
@@ -112,7 +111,7 @@ impl SalesService {
         // the next sync adds them, and so does a load.
         let sale = self.enter_changed(&order.sale).await?;
         let sku = sale.sku(order.sku.as_str()).cloned().ok_or(SalesError::Unknown)?;
-        self.apply_stock_changes(&Arc::new(sku.clone()), change.no - 1).await?;
+        self.apply_stock_changes(&sku, change.no - 1).await?;
         let available = self.backends.ledger.available(sku.no).await?;
         self.backends.stock.cache_left(sku.no, available);
         Ok(StockChanged { change, sku })

@@ -50,14 +50,14 @@ impl SalesService {
     /// # Errors
     /// [`SalesError::Unknown`].
     pub async fn funnel(&self, id: &SaleId) -> Result<Vec<FunnelStage>, SalesError> {
-        let listed = self.catalog.sale(id.as_str()).ok_or(SalesError::Unknown)?;
-        let skus = &listed.skus[..];
+        let sale = self.catalog.sale(id.as_str()).ok_or(SalesError::Unknown)?;
+        let skus = &sale.skus[..];
         let now_ms = self.clock.wall_ms();
         let in_ledger = in_ledger(&*self.backends.ledger, skus);
         let in_ledger = db::with_timeout("a count", in_ledger).await;
         let [left, ordered, failed] =
             stages_of(["left", "committed", "failed"], "requests", in_ledger, now_ms);
-        let is_loaded = self.has_buckets(&listed.sale) && self.is_due(&listed.sale);
+        let is_loaded = self.has_buckets(&sale) && self.is_due(&sale);
         let loaded = if is_loaded { skus } else { &[] };
         let in_stock = in_stock(&*self.backends.stock, loaded).await;
         let [unsettled] = stages_of(["unsettled"], "requests", in_stock, now_ms);

@@ -226,7 +226,7 @@ impl SalesService {
         let sale = self.current_sale(id).await?;
         let skus = sale.skus.iter().filter(|sku| only.is_none_or(|id| sku.id == *id));
         let skus = skus.filter(|sku| bucket.is_none_or(|bucket| bucket < sku.buckets));
-        let skus: Vec<_> = skus.cloned().map(Arc::new).collect();
+        let skus: Vec<_> = skus.cloned().collect();
         if skus.is_empty() {
             return Err(SalesError::Unknown);
         }

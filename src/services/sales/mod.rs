@@ -226,12 +226,12 @@ impl SalesService {
     /// sale end once the catalog refuses its purchases.
     fn enter_in_catalog(&self, sale: &Sale) {
         if self.has_buckets(sale) {
-            for sku in sale.skus.iter().cloned().map(Arc::new) {
-                self.backends.stock.register(&sku);
-                self.gates.open(&sku);
+            for sku in &sale.skus {
+                self.backends.stock.register(sku);
+                self.gates.open(sku);
             }
         }
-        if self.catalog.sale(sale.id.as_str()).is_none_or(|listed| listed.sale != *sale) {
+        if self.catalog.sale(sale.id.as_str()).is_none_or(|known| *known != *sale) {
             self.catalog.put(sale);
         }
         if sale.retention.is_purged() {
@@ -337,8 +337,8 @@ impl SalesService {
         if self.backends.is_shared {
             return self.sale_in_ledger(id).await;
         }
-        let listed = self.catalog.sale(id.as_str()).ok_or(SalesError::Unknown)?;
-        Ok(listed.sale.clone())
+        let sale = self.catalog.sale(id.as_str()).ok_or(SalesError::Unknown)?;
+        Ok((*sale).clone())
     }
 
     async fn sale_in_ledger(&self, id: &SaleId) -> Result<Sale, SalesError> {
@@ -350,7 +350,7 @@ impl SalesService {
     /// they are not loaded or fenced: [`Self::sync_sale`] loads them.
     async fn set_bucket_phases(&self, sale: &Sale) -> Result<(), SalesError> {
         for sku in &sale.skus {
-            self.set_sku_phase(sale, &Arc::new(sku.clone())).await?;
+            self.set_sku_phase(sale, sku).await?;
         }
         Ok(())
     }

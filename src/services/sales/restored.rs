@@ -41,8 +41,7 @@ impl SalesService {
     pub(super) async fn epoch_behind(&self, sale: &Sale) -> Result<Option<Epoch>, SalesError> {
         let mut latest = None;
         for sku in &sale.skus {
-            let sku = Arc::new(sku.clone());
-            match self.backends.stock.health(&sku, sale.phase, sale.epoch).await {
+            match self.backends.stock.health(sku, sale.phase, sale.epoch).await {
                 Ok(BucketHealth::OtherPhase { latest: found }) => latest = latest.max(Some(found)),
                 // A store that is away must not delay an operator once per SKU.
                 Err(stock::Error::Unavailable { .. } | stock::Error::Unknown { .. }) => break,
@@ -66,7 +65,7 @@ impl SalesService {
     ) -> Result<Sale, SalesError> {
         if self.backends.is_shared {
             for sku in &sale.skus {
-                self.hold_despite_old_tokens(&Arc::new(sku.clone())).await?;
+                self.hold_despite_old_tokens(sku).await?;
             }
         }
         // After a crash here a maintenance process loads the held buckets in their own epoch: the

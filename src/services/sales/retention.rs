@@ -4,7 +4,6 @@
 //! buckets, then the rows in many short transactions. On crash: the next purge continues. May
 //! repeat: everything, also after the end.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::{SalesError, SalesService};
@@ -213,9 +212,9 @@ impl SalesService {
     async fn num_queued(&self, sale: &Sale) -> Result<u64, SalesError> {
         let stock = &self.backends.stock;
         let mut queued = 0;
-        for sku in sale.skus.iter().cloned().map(Arc::new) {
+        for sku in &sale.skus {
             // Registers buckets that this process has not needed before.
-            stock.health(&sku, sale.phase, sale.epoch).await?;
+            stock.health(sku, sale.phase, sale.epoch).await?;
             queued += stock.num_unsettled_in_any_state(sku.no).await?;
         }
         Ok(queued)
@@ -237,8 +236,8 @@ impl SalesService {
     }
 
     async fn delete_buckets(&self, sale: &Sale) -> Result<(), SalesError> {
-        for sku in sale.skus.iter().cloned().map(Arc::new) {
-            self.backends.stock.purge(&sku).await?;
+        for sku in &sale.skus {
+            self.backends.stock.purge(sku).await?;
         }
         Ok(())
     }

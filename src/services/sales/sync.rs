@@ -30,11 +30,10 @@ impl SalesService {
         for sales in [open, others] {
             let skus = sales.iter().flat_map(|sale| sale.skus.iter().map(move |sku| (*sale, sku)));
             let syncs = skus.map(|(sale, sku)| async move {
-                let sku = Arc::new(sku.clone());
                 let Ok(mut syncs) = self.loads.of_sku(sku.no).try_lock_owned() else {
                     return (sale.no, Ok(false));
                 };
-                (sale.no, self.sync_sku(sale, &sku, &mut syncs).await.map(|_| true))
+                (sale.no, self.sync_sku(sale, sku, &mut syncs).await.map(|_| true))
             });
             let synced = stream::iter(syncs).buffer_unordered(SYNCS_MAX);
             results.extend(synced.collect::<Vec<_>>().await);
@@ -76,9 +75,8 @@ impl SalesService {
     pub(super) async fn sync_sale(&self, sale: &Sale) -> Result<u64, SalesError> {
         let mut num_orders = Ok(0);
         for sku in sale.skus.iter().filter(|_| self.has_buckets(sale)) {
-            let sku = Arc::new(sku.clone());
             let mut syncs = self.loads.of_sku(sku.no).lock_owned().await;
-            let loaded = self.sync_sku(sale, &sku, &mut syncs).await;
+            let loaded = self.sync_sku(sale, sku, &mut syncs).await;
             num_orders = num_orders.and_then(|sum: u64| Ok(sum + loaded?));
         }
         if num_orders.is_ok() {

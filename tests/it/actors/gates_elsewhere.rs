@@ -36,7 +36,7 @@ fn handle(
 fn a_process_without_gates_denies_nothing() {
     in_system(async {
         let fixture = Failing::open(Tier::Memory, OFFER).await;
-        let sale = fixture.catalog.sale("sale").unwrap().sale.clone();
+        let sale = fixture.catalog.sale("sale").unwrap();
         assert!(is_placed(&fixture.buy_as(7, 7, 1).await));
         let reservation = fixture.ask(7, 7, 1);
         for phase in [Phase::Draft, Phase::Paused, Phase::Closed] {
@@ -79,7 +79,7 @@ fn a_process_without_gates_denies_nothing() {
 fn before_the_start_buckets_that_are_not_loaded_have_accepted_nothing() {
     in_system(async {
         let fixture = Failing::open(Tier::Memory, OFFER).await;
-        let sale = fixture.catalog.sale("sale").unwrap().sale.clone();
+        let sale = fixture.catalog.sale("sale").unwrap();
         let reservation = fixture.ask(7, 7, 1);
         let (request, buyer) = (reservation.request, reservation.buyer);
         let phases = [
@@ -93,9 +93,9 @@ fn before_the_start_buckets_that_are_not_loaded_have_accepted_nothing() {
             {
                 let starts_at_ms = START_MS + i64::from(is_early);
                 let catalog = Arc::new(Catalog::default());
-                catalog.put(&Sale { phase, starts_at_ms, ..sale.clone() });
-                let listed = catalog.sale("sale").unwrap();
-                let sku = listed.sku("sku").unwrap();
+                catalog.put(&Sale { phase, starts_at_ms, ..(*sale).clone() });
+                let sale = catalog.sale("sale").unwrap();
+                let sku = sale.sku("sku").unwrap();
                 let directory = Arc::new(GateDirectory::default());
                 if has_gates {
                     directory.open(sku.no, Vec::new);
@@ -104,7 +104,7 @@ fn before_the_start_buckets_that_are_not_loaded_have_accepted_nothing() {
                 let gates = handle(&catalog, directory, stock);
                 let found =
                     (gates.record(sku, request, buyer).await, gates.owned(sku, buyer).await);
-                let refused = gates.refuse(&listed, &reservation, START_MS).await;
+                let refused = gates.refuse(&sale, &reservation, START_MS).await;
                 let case = format!("{phase:?}, gates: {has_gates}, early: {is_early}");
                 if is_early {
                     assert_eq!(found, (Ok(None), Ok(0)), "{case}");

@@ -245,6 +245,7 @@ fn requests_lost_to_a_missing_binding_arrive_with_their_first_copy() {
 /// A SKU in both stock and ledger, with enough units for every request.
 pub(super) async fn sku_of_both(simulation: &Simulation) -> Arc<Sku> {
     let sku = offers::offer(simulation.ledger.as_ref(), "both", UNLIMITED, 100).await;
+    let sku = Arc::new(sku);
     simulation.catalog.put(&Sale {
         no: sku.no.0,
         id: "both".parse().unwrap(),
@@ -256,9 +257,8 @@ pub(super) async fn sku_of_both(simulation: &Simulation) -> Arc<Sku> {
         currency: Currency::default(),
         ticket_required: false,
         retention: floodgate::domain::Retention::default(),
-        skus: vec![sku.clone()],
+        skus: vec![Arc::clone(&sku)],
     });
-    let sku = Arc::new(sku);
     let loading = simulation.stock.load(sku.clone(), 0, LoaderToken(1)).await.unwrap();
     loading.publish(sku.initial, Phase::Open, Epoch(1)).await.unwrap();
     sku

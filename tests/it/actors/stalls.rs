@@ -97,9 +97,9 @@ fn the_lease_of_a_loader_that_hangs_passes_on() {
         let harness = Harness::on(&settings, backends, clock.clone());
         harness.create(OFFER, START_MS - 1000).await;
         // Opened by another process.
-        let sale = harness.catalog.sale("sale").unwrap().sale.clone();
+        let sale = harness.catalog.sale("sale").unwrap();
         ledger
-            .set_sale_phase(sale.id, sale.epoch, Phase::Open, START_MS, None)
+            .set_sale_phase(sale.id.clone(), sale.epoch, Phase::Open, START_MS, None)
             .await
             .unwrap()
             .unwrap();

@@ -86,7 +86,7 @@ impl Shop {
         let offer = Offer { policy: UNLIMITED, stock: 40, buckets: 2 };
         sales.create(offer.draft("sale", START_MS - 1_000)).await.unwrap();
         let sale = sales.set_phase(&"sale".parse().unwrap(), Phase::Open, None).await.unwrap();
-        let sku = Arc::new(sale.skus[0].clone());
+        let sku = sale.skus[0].clone();
         let shop = Self { storage, backends, sales, sku };
         for request in 1..=3 {
             sell(&shop.backends, &shop.sku, request).await;

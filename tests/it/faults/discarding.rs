@@ -58,8 +58,8 @@ fn service(fixture: &Failing) -> DeadLetterService {
 
 impl Failing {
     fn intent(&self, request: u64) -> OrderIntent {
-        let listed = self.harness.catalog.sale("sale").unwrap();
-        self.harness.ask(request, request, 1).intent(listed.sku("sku").unwrap())
+        let sale = self.harness.catalog.sale("sale").unwrap();
+        self.harness.ask(request, request, 1).intent(sale.sku("sku").unwrap())
     }
 
     /// Stores the dead letter of one message with these requests.

@@ -25,7 +25,7 @@ async fn sku_of(fixture: &GateFixture) -> Sku {
     let ledger = open_ledger_for_reading(&fixture.settings(&[])).unwrap();
     let sales = ledger.sales().await.unwrap();
     ledger.close().await;
-    sales[0].skus[0].clone()
+    (*sales[0].skus[0]).clone()
 }
 
 /// Buyers whose home bucket is `bucket`.

@@ -134,7 +134,7 @@ fn books_ahead_of_their_ledger_are_named_and_an_opening_above_them_heals() {
             assert!(is_named, "{synced:?}");
         }
         harness.set_phase(Phase::Open).await;
-        assert!(harness.catalog.sale("sale").unwrap().sale.epoch > Epoch(9));
+        assert!(harness.catalog.sale("sale").unwrap().epoch > Epoch(9));
         assert!(is_placed(&harness.buy_as(1, 1, 1).await));
         harness.sync().await.unwrap();
         harness.assert_holds().await;

@@ -1,5 +1,6 @@
 //! Requests that were queued for longer than their SKU allows: gates and the reconciler end them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use floodgate::config::Tier;
@@ -143,10 +144,10 @@ fn a_step_of_the_clock_is_no_time_in_the_queue() {
 async fn waiting(consumers: Consumers) -> (Simulation, Process) {
     let simulation = Simulation::new(2);
     simulation.ledger.follow(simulation.clock.clone());
-    let (listed, sku) = simulation.catalog.of_sku(SKU).unwrap();
+    let (sale, sku) = simulation.catalog.of_sku(SKU).unwrap();
     let mut sku = (*sku).clone();
     sku.queue_timeout_s = 60;
-    simulation.catalog.put(&Sale { skus: vec![sku], ..listed.sale.clone() });
+    simulation.catalog.put(&Sale { skus: vec![Arc::new(sku)], ..(*sale).clone() });
     simulation.lose(1..=10).await;
     let watermarks = watermarks(&simulation);
     watermarks.set(0, consumers);

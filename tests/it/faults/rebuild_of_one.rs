@@ -18,10 +18,10 @@ use crate::support::wait::until;
 
 /// Until no answer of a gate from before says that a bucket is ready.
 async fn until_lost(harness: &Harness) {
-    let (listed, stock) = (harness.catalog.sale("sale").unwrap(), &harness.backends.stock);
-    for sku in &listed.skus {
+    let (sale, stock) = (harness.catalog.sale("sale").unwrap(), &harness.backends.stock);
+    for sku in &sale.skus {
         until("lost buckets", async || {
-            let health = stock.health(sku, listed.sale.phase, listed.sale.epoch).await;
+            let health = stock.health(sku, sale.phase, sale.epoch).await;
             (!matches!(health, Ok(BucketHealth::Ready))).then_some(())
         })
         .await;

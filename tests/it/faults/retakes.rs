@@ -46,7 +46,7 @@ impl SoldOut {
 /// Places the order, and answers as it is told.
 struct Selling {
     ledger: Arc<dyn Ledger>,
-    sku: Sku,
+    sku: Arc<Sku>,
     answer: Purchase,
 }
 

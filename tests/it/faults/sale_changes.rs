@@ -111,7 +111,7 @@ fn the_catalog_never_goes_back_to_an_earlier_description() {
             release.send(()).unwrap();
         };
         tokio::join!(early, change, end);
-        assert_eq!(harness.catalog.sale("sale").unwrap().sale.skus[0].initial, 10);
+        assert_eq!(harness.catalog.sale("sale").unwrap().skus[0].initial, 10);
     });
 }
 

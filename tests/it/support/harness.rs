@@ -153,7 +153,7 @@ impl Harness {
             request: RequestId::new(request).unwrap(),
             sku: sku.no,
             bucket: BucketNo::home_of(buyer, sku.buckets),
-            epoch: sale.sale.epoch,
+            epoch: sale.epoch,
             terms: sku.terms(),
             buyer,
             quantity,

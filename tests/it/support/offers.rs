@@ -1,6 +1,7 @@
 //! Sales and intents for tests that call a ledger directly.
 
 use std::future::Future;
+use std::sync::Arc;
 
 use floodgate::db::{AuditRow, FeedEvent, Ledger};
 use floodgate::domain::{
@@ -92,7 +93,7 @@ pub fn sale_draft(id: &str, skus: Vec<SkuDraft>) -> SaleDraft {
 pub async fn offer(ledger: &dyn Ledger, id: &str, policy: Policy, initial: u32) -> Sku {
     let draft = sale_draft(id, vec![sku_draft("sku", policy, initial)]);
     let sale: Sale = ledger.create_sale(draft, 1).await.unwrap().expect("a new name");
-    sale.skus.into_iter().next().unwrap()
+    Arc::unwrap_or_clone(sale.skus.into_iter().next().unwrap())
 }
 
 /// Creates and opens a sale with one SKU.

@@ -23,7 +23,7 @@ const BANNED: &[(&str, &str)] = &[
     ("Keeper", "Collector, or the maintenance role"),
     ("Lane", "ConnectionPurpose"),
     ("Life", "Incarnation"),
-    ("Listed", "CatalogSale"),
+    ("Listed", "Sale"),
     ("Living", "Supervised"),
     ("OrderDoor", "LedgerWriterHandle"),
     ("OrderIntake", "OrderConsumer"),

@@ -100,7 +100,7 @@ impl Shop {
 async fn sale(ledger: &dyn Ledger, id: &str, skus: Vec<SkuDraft>) -> Vec<Sku> {
     let sale = ledger.create_sale(sale_draft(id, skus), 1).await.unwrap().unwrap();
     ledger.set_sale_phase(sale.id, sale.epoch, Phase::Open, 1, None).await.unwrap();
-    sale.skus
+    sale.skus.into_iter().map(Arc::unwrap_or_clone).collect()
 }
 
 /// A report of an attempt whose payment id is `pay-<request>-<attempt>`.

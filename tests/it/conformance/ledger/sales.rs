@@ -1,6 +1,7 @@
 //! Sales and their phases.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use floodgate::db::{ErrorClass, Ledger};
 use floodgate::domain::{Epoch, Phase};
@@ -49,8 +50,8 @@ pub async fn a_name_is_taken_once(backend: &dyn Backend) {
     let sales = ledger.sales().await.unwrap();
     let names: Vec<_> = sales.iter().map(|sale| sale.id.as_str()).collect();
     assert_eq!(names, ["first", "second"]);
-    assert_eq!(sales[0].skus, [first]);
-    assert_eq!(sales[1].skus, [second]);
+    assert_eq!(sales[0].skus, [Arc::new(first)]);
+    assert_eq!(sales[1].skus, [Arc::new(second)]);
 }
 
 pub async fn a_draft_that_does_not_fit_is_not_stored(backend: &dyn Backend) {

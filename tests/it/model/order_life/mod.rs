@@ -114,7 +114,8 @@ fn orders_live_as_the_model_says() {
                     ..sku_draft("sku", plan.policy, STOCK)
                 };
                 let draft = sale_draft(&format!("sale-{number}"), vec![draft]);
-                let sku = ledger.create_sale(draft, 1).await.unwrap().unwrap().skus.remove(0);
+                let sale = ledger.create_sale(draft, 1).await.unwrap().unwrap();
+                let sku = (*sale.skus[0]).clone();
                 let (orders, barred) = (Vec::new(), BTreeMap::new());
                 let model = Model { plan: &plan, now: START_MS, orders, barred };
                 let (base, known) = (1_000 * number, BTreeSet::new());

@@ -2,8 +2,8 @@
 //! that a test can show that the checker finds it. It shares no code with the other ledgers.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use floodgate::db::{
@@ -97,7 +97,7 @@ impl DefectiveLedger {
 }
 
 impl Rows {
-    fn sku(&self, no: SkuNo) -> Option<(&Sale, &Sku)> {
+    fn sku(&self, no: SkuNo) -> Option<(&Sale, &Arc<Sku>)> {
         self.sales.iter().find_map(|sale| Some((sale, sale.skus.iter().find(|s| s.no == no)?)))
     }
 

@@ -1,6 +1,7 @@
 //! The sales of the defective ledger.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use floodgate::db::{Error, Ledger, OrderReader, SaleStore};
@@ -42,7 +43,7 @@ impl SaleStore for DefectiveLedger {
             currency: draft.currency,
             ticket_required: draft.ticket_required,
             retention: floodgate::domain::Retention::default(),
-            skus: skus.collect(),
+            skus: skus.map(Arc::new).collect(),
         };
         for sku in &sale.skus {
             rows.available.insert(sku.no, i64::from(sku.initial));

@@ -126,7 +126,7 @@ impl Simulation {
             currency: Currency::default(),
             ticket_required: false,
             retention: floodgate::domain::Retention::default(),
-            skus: vec![sku.clone()],
+            skus: vec![Arc::new(sku.clone())],
         });
         sku
     }
