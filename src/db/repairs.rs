@@ -6,8 +6,8 @@ use diesel::prelude::*;
 use super::Error;
 use super::rows::readable;
 use super::schema::repairs;
-use crate::domain::dead_letter::clip;
 use crate::domain::repair::DETAIL_CHARS_MAX;
+use crate::domain::text::clip;
 use crate::domain::{AuditVerdict, BuyerId, Repair, RepairAction, RepairOutcome, RequestId, SkuNo};
 
 /// The repairs of counts, and the record of every repair.

@@ -5,8 +5,8 @@ use diesel::prelude::*;
 
 use super::Error;
 use super::schema::operator_verbs;
-use crate::domain::dead_letter::clip;
 use crate::domain::operator_verb::REASON_CHARS_MAX;
+use crate::domain::text::clip;
 use crate::domain::{ByOperator, OperatorVerb};
 
 /// The record of what operators changed. A verb that changes the ledger is recorded in the

@@ -205,19 +205,3 @@ pub struct DeadLetterCounts {
     pub parked: u64,
     pub discarded: u64,
 }
-
-/// The first `max` characters of a text.
-pub fn clip(text: &str, max: usize) -> String {
-    text.chars().take(max).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_text_is_truncated_between_characters() {
-        assert_eq!(clip("秒杀!", 2), "秒杀");
-        assert_eq!(clip("ab", 9), "ab");
-    }
-}

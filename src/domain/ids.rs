@@ -195,14 +195,6 @@ impl fmt::Display for TraceId {
     }
 }
 
-/// The bytes of a text of hexadecimal digits, two for each byte.
-pub(crate) fn bytes_of_hex(text: &str) -> Option<Vec<u8>> {
-    let nibble = |byte: &u8| char::from(*byte).to_digit(16).and_then(|n| u8::try_from(n).ok());
-    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
-    let bytes = pairs.iter().map(|[high, low]| Some(nibble(high)? << 4 | nibble(low)?));
-    rest.is_empty().then(|| bytes.collect())?
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

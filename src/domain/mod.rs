@@ -27,6 +27,7 @@ pub mod sale;
 pub mod sale_change;
 pub(crate) mod samples;
 pub mod stock_change;
+pub mod text;
 pub mod violation;
 
 pub use book::{Book, BucketSnapshot, Counting};

@@ -7,8 +7,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::ids::bytes_of_hex;
 use super::named::{ledger_numbers, named_enum};
+use super::text::{bytes_of_hex, hex};
 
 named_enum! {
     /// How far a sale is; each state follows the one before.
@@ -84,7 +84,7 @@ pub struct ArchiveDigest(pub [u8; 32]);
 
 impl fmt::Display for ArchiveDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        f.write_str(&hex(&self.0))
     }
 }
 

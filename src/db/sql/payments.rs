@@ -8,7 +8,7 @@ use crate::db::Error;
 use crate::db::life_rows::Cause;
 use crate::db::payment_rows::{PaymentEventRow, PaymentRow};
 use crate::db::rows::{readable, unstorable};
-use crate::domain::dead_letter::clip;
+use crate::domain::text::clip;
 use crate::domain::{
     Actor, AttemptKey, ByOperator, Money, OpenPayment, Order, OrderKey, OrderState, OrderTrigger,
     Payment, PaymentEvent, PaymentOutcome, PaymentRecorded, PaymentReport, PaymentState,

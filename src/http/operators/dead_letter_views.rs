@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::domain::text::hex;
 use crate::domain::{
     DeadLetter, DeadLetterContent, DeadLetterCounts, DeadLetterOrigin, DeadLetterState,
     OrderIntent, RequestId,
@@ -146,14 +147,13 @@ pub struct ParkBody {
 pub(super) fn view_of(state: &HttpState, content: DeadLetterContent) -> DeadLetterContentView {
     let why_not = state.dead_letters.why_not_replayable(&content);
     let intents = envelope::intents_in(&content.body);
-    let head = content.body.iter().take(PREVIEW_BYTES);
     DeadLetterContentView {
         headers: serde_json::from_str(&content.dead_letter.headers).unwrap_or_default(),
         intents: intents.iter().map(|intent| view_of_intent(state, intent)).collect(),
         replayable: why_not.is_none(),
         why_not,
         cut: content.is_cut(),
-        preview: head.fold(String::new(), |text, byte| format!("{text}{byte:02x}")),
+        preview: hex(content.body.iter().take(PREVIEW_BYTES)),
         body: STANDARD.encode(&content.body),
         requests: content.requests.iter().map(RequestId::to_string).collect(),
         dead_letter: content.dead_letter.into(),

@@ -121,13 +121,8 @@ mod tests {
     }
 
     fn sha256(bytes: &[u8]) -> String {
-        use std::fmt::Write;
-
         use sha2::{Digest, Sha256};
-        Sha256::digest(bytes).iter().fold(String::new(), |mut text, byte| {
-            write!(text, "{byte:02x}").unwrap();
-            text
-        })
+        crate::domain::text::hex(&Sha256::digest(bytes))
     }
 
     #[test]

@@ -11,8 +11,9 @@ use sha2::{Digest, Sha256};
 use super::replay;
 use crate::broker::{Delivery, Headers, SIGNATURE_HEADERS};
 use crate::domain::dead_letter::{
-    BODY_BYTES_MAX, DeadLetterOrigin, MESSAGE_ID_CHARS_MAX, NewDeadLetter, TEXT_CHARS_MAX, clip,
+    BODY_BYTES_MAX, DeadLetterOrigin, MESSAGE_ID_CHARS_MAX, NewDeadLetter, TEXT_CHARS_MAX,
 };
+use crate::domain::text::clip;
 use crate::domain::{OrderIntent, OrderKey};
 use crate::messages::envelope;
 use crate::messages::envelope::EnvelopeReader;

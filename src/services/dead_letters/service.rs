@@ -14,7 +14,8 @@ use tokio::sync::Mutex;
 use super::replay::{self, ReplayableDeadLetter};
 use crate::broker::{Message, PublishChannel, PublishOutcome, Route};
 use crate::db::{self, Ledger};
-use crate::domain::dead_letter::{TEXT_CHARS_MAX, clip};
+use crate::domain::dead_letter::TEXT_CHARS_MAX;
+use crate::domain::text::clip;
 use crate::domain::{
     DeadLetter, DeadLetterContent, DeadLetterNo, DeadLetterState, DeadLetterTransition,
     OrderIntent, Refusal, RequestId,
