@@ -163,7 +163,7 @@ impl BulkItemView {
 /// Runs the verb on each; ends at the first error that the next one would meet, too.
 ///
 /// # Errors
-/// `no-broker`: this process replays nothing.
+/// `no-broker`: this process does not replay the first one; nothing was done.
 async fn run_each(
     state: &HttpState,
     verb: Verb,
@@ -174,7 +174,7 @@ async fn run_each(
     for no in numbers {
         let (done, refused) = match verb.run(state, *no, reason).await {
             Ok(done) => (Some(done), None),
-            Err(error @ DeadLetterError::NoBroker) => return Err(error.into()),
+            Err(error @ DeadLetterError::NoBroker) if items.is_empty() => return Err(error.into()),
             Err(error) if is_of_all(&error) => return Ok((items, Some(error.to_string()))),
             Err(error) => (None, Some(error.to_string())),
         };

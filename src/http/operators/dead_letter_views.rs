@@ -144,8 +144,11 @@ pub struct ParkBody {
 }
 
 /// The dead letter with its body, and why it cannot be replayed.
-pub(super) fn view_of(state: &HttpState, content: DeadLetterContent) -> DeadLetterContentView {
-    let why_not = state.dead_letters.why_not_replayable(&content);
+pub(super) async fn view_of(
+    state: &HttpState,
+    content: DeadLetterContent,
+) -> DeadLetterContentView {
+    let why_not = state.dead_letters.why_not_replayable(&content).await;
     let intents = envelope::intents_in(&content.body);
     DeadLetterContentView {
         headers: serde_json::from_str(&content.dead_letter.headers).unwrap_or_default(),

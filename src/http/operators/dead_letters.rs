@@ -51,7 +51,7 @@ pub async fn list(state: State, query: web::Query<DeadLettersQuery>) -> Handled 
 )]
 pub async fn show(dead_letter_id: web::Path<String>, state: State) -> Handled {
     let content = state.dead_letters.show(parse_id(&dead_letter_id)?).await?;
-    Ok(HttpResponse::Ok().json(view_of(&state, content)))
+    Ok(HttpResponse::Ok().json(view_of(&state, content).await))
 }
 
 /// What an operator does with a dead letter.

@@ -8,14 +8,6 @@ use crate::messages::envelope;
 use crate::messages::envelope::{EnvelopeFlaw, EnvelopeReader, MalformedEnvelope};
 use crate::services::dead_letters::headers::DeadLetterHeaders;
 
-/// A dead letter that can be replayed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ReplayableDeadLetter {
-    pub intents: Vec<OrderIntent>,
-    /// The message to publish.
-    pub message: Message,
-}
-
 /// Builds the message: to the queue of its first intent, with new headers, so that attempts are
 /// counted from zero; a payment event as it was, to its queue.
 ///
@@ -27,7 +19,7 @@ pub fn prepare(
     reader: &EnvelopeReader,
     queues: u16,
     now_ms: i64,
-) -> Result<ReplayableDeadLetter, MalformedEnvelope> {
+) -> Result<Message, MalformedEnvelope> {
     if content.is_cut() {
         let (kept, all) = (content.body.len(), content.dead_letter.body_bytes);
         let what = format!("only the first {kept} of its {all} bytes were kept");
@@ -38,16 +30,15 @@ pub fn prepare(
     if stored.is_payment() {
         let message_id = content.dead_letter.message_id.clone();
         let headers = Headers { message_id, origin: None, ..stored.message };
-        let message = Message { route: Route::Payments, headers, body };
-        return Ok(ReplayableDeadLetter { message, intents: Vec::new() });
+        return Ok(Message { route: Route::Payments, headers, body });
     }
     let intents = verified_intents(&stored.message, &body, reader)?;
     let first = intents
         .first()
-        .ok_or_else(|| MalformedEnvelope::new(EnvelopeFlaw::Body, "nothing is in it"))?;
+        .ok_or_else(|| MalformedEnvelope::new(EnvelopeFlaw::Body, "the message has no intents"))?;
     let route = Route::orders_of(BucketKey { sku: first.sku, bucket: first.bucket }, queues);
     let headers = envelope::headers(&body, &reader.installation, now_ms)?;
-    Ok(ReplayableDeadLetter { message: Message { route, headers, body }, intents })
+    Ok(Message { route, headers, body })
 }
 
 /// All intents of a message, their signatures verified.

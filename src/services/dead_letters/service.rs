@@ -11,7 +11,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use tokio::sync::Mutex;
 
-use super::replay::{self, ReplayableDeadLetter};
+use super::replay;
 use crate::broker::{Message, PublishChannel, PublishOutcome, Route};
 use crate::db::{self, Ledger};
 use crate::domain::dead_letter::TEXT_CHARS_MAX;
@@ -136,22 +136,31 @@ impl DeadLetterService {
     }
 
     /// Why a dead letter cannot be replayed; `None` if it can.
-    pub fn why_not_replayable(&self, content: &DeadLetterContent) -> Option<String> {
-        match self.prepare(content) {
+    pub async fn why_not_replayable(&self, content: &DeadLetterContent) -> Option<String> {
+        match self.prepare(content).await {
             Ok(_) => None,
             Err(DeadLetterError::NotReplayable { why }) => Some(why),
             Err(error) => Some(error.to_string()),
         }
     }
 
-    fn prepare(
+    /// The message of a replay; `None` if all requests have ended.
+    async fn prepare(
         &self,
         content: &DeadLetterContent,
-    ) -> Result<(&Broker, ReplayableDeadLetter), DeadLetterError> {
+    ) -> Result<Option<(&Broker, Message)>, DeadLetterError> {
+        if content.dead_letter.state == DeadLetterState::Discarded {
+            return Err(DeadLetterError::Discarded);
+        }
+        let intents = stored_intents(content).unwrap_or_default();
+        let examined = self.ledger.examine(intents.clone()).await?;
+        let has_ended = |intent: &OrderIntent| examined.has_ended(intent.request);
+        if !intents.is_empty() && intents.iter().all(has_ended) {
+            return Ok(None);
+        }
         let broker = self.broker.as_ref().ok_or(DeadLetterError::NoBroker)?;
-        let now_ms = self.clock.wall_ms();
-        replay::prepare(content, &broker.reader, broker.queues, now_ms)
-            .map(|dead_letter| (&**broker, dead_letter))
+        replay::prepare(content, &broker.reader, broker.queues, self.clock.wall_ms())
+            .map(|message| Some((&**broker, message)))
             .map_err(|malformed| DeadLetterError::NotReplayable { why: malformed.what })
     }
 
@@ -162,22 +171,15 @@ impl DeadLetterService {
     /// publish.
     pub async fn replay(&self, no: DeadLetterNo) -> DeadLetterResult {
         let content = self.show(no).await?;
-        match content.dead_letter.state {
-            DeadLetterState::Replayed => {
-                return Ok((DeadLetterOutcome::Already, content.dead_letter));
-            }
-            DeadLetterState::Discarded => return Err(DeadLetterError::Discarded),
-            DeadLetterState::Open | DeadLetterState::Parked => {}
+        if content.dead_letter.state == DeadLetterState::Replayed {
+            return Ok((DeadLetterOutcome::Already, content.dead_letter));
         }
-        let (broker, replay) = self.prepare(&content)?;
-        let examined = self.ledger.examine(replay.intents.clone()).await?;
-        let has_ended = |intent: &OrderIntent| examined.has_ended(intent.request);
-        let has_requests = !replay.intents.is_empty();
-        let outcome = if has_requests && replay.intents.iter().all(has_ended) {
-            DeadLetterOutcome::Resolved
-        } else {
-            publish(broker, replay.message).await?;
-            DeadLetterOutcome::Published
+        let outcome = match self.prepare(&content).await? {
+            None => DeadLetterOutcome::Resolved,
+            Some((broker, message)) => {
+                publish(broker, message).await?;
+                DeadLetterOutcome::Published
+            }
         };
         // Crash here [replayed_not_marked]: the message is in an order queue and the dead letter
         // still open; the next replay publishes it again or finds that its requests have ended.

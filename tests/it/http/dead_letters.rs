@@ -221,6 +221,9 @@ async fn a_dead_letter_is_discarded_unless_its_requests_are_orders() {
     assert_eq!(stage_states, [(&gate, &failed), (&dead_letter, &discarded), (&ledger, &failed)]);
     problem(post(&app, "/1/replay", None).await, 409, "dead-letter-conflict").await;
     problem(post(&app, "/1/park", None).await, 409, "dead-letter-conflict").await;
+    let discarded: Json = get(&app, "/1").await.json().await.unwrap();
+    let why_not = discarded["why_not"].as_str().unwrap();
+    assert!(discarded["replayable"] == false && why_not.contains("was discarded"), "{discarded}");
 
     problem(post(&app, "/2/discard", None).await, 409, "dead-letter-conflict").await;
     problem(post(&app, "/3/discard", None).await, 409, "dead-letter-not-replayable").await;
@@ -263,6 +266,24 @@ async fn without_a_broker_a_replay_is_refused() {
     let done: Json = post(&app, "/2/replay", None).await.json().await.unwrap();
     assert_eq!(done["done"], "already", "a repeat returns the earlier outcome");
     problem(post(&app, "/9/replay", None).await, 404, "unknown-dead-letter").await;
+}
+
+#[tokio::test]
+async fn without_a_broker_a_dead_letter_whose_requests_are_orders_is_resolved() {
+    let app = selling(unlimited(), 5).await;
+    let id = app.request_id("sale", 7).await;
+    let purchase = json!({"sku_id": "sku", "quantity": 1, "request_id": id});
+    assert_eq!(app.buy("sale", 7, purchase).await.status(), 200);
+    store_with_request(&app, 1, id.split('-').next().unwrap().parse().unwrap());
+    store_with_request(&app, 2, 100);
+    let shown: Json = get(&app, "/1").await.json().await.unwrap();
+    assert_eq!(shown["replayable"], true);
+    let filter = json!({"state": "open", "order": "oldest"});
+    let all = json!({"filter": filter, "expected_count": 2, "reason": "by the test"});
+    let step: Json = post(&app, "/replay", Some(all)).await.json().await.unwrap();
+    assert_eq!(step["dead_letters"][0]["done"], "resolved", "{step}");
+    assert!(step["stopped"].as_str().unwrap().contains("no broker"), "{step}");
+    problem(post(&app, "/2/replay", None).await, 409, "no-broker").await;
 }
 
 #[tokio::test]

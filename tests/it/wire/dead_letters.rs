@@ -10,7 +10,7 @@ use floodgate::domain::{
 use floodgate::messages::envelope;
 use floodgate::outbox::OutboxDeadLetter;
 use floodgate::services::dead_letters::headers::{DeadLetterHeaders, from_delivery, from_outbox};
-use floodgate::services::dead_letters::replay::prepare;
+use floodgate::services::dead_letters::replay::{prepare, verified_intents};
 
 use super::{INSTALLATION, reader};
 use crate::support::intents::{INTENT_BYTES, pack_into};
@@ -176,9 +176,10 @@ fn foreign_headers_are_clipped_and_parsed_again() {
 #[test]
 fn a_replay_goes_to_the_queue_of_its_first_intent_with_new_headers() {
     let (_, body) = envelope(&[intent(7), intent(8)]);
-    let replay = prepare(&content(&ours(), &body), &reader(), 4, 77).unwrap();
-    assert_eq!(replay.intents, [intent(7), intent(8)]);
-    let Message { route, headers, body: sent } = replay.message;
+    let message = prepare(&content(&ours(), &body), &reader(), 4, 77).unwrap();
+    let intents = verified_intents(&message.headers, &message.body, &reader()).unwrap();
+    assert_eq!(intents, [intent(7), intent(8)]);
+    let Message { route, headers, body: sent } = message;
     assert_eq!((route, sent), (Route::Orders(3), body));
     assert_eq!((headers.message_id.as_str(), headers.attempts), ("7-2", 0));
     assert_eq!((headers.sent_at_ms, headers.reason), (Some(77), None));
