@@ -12,32 +12,32 @@ use crate::redis::scripts::intent;
 const LOOKUPS_MAX: usize = 500;
 
 /// Publishes lost requests of one bucket in envelopes like those of its outbox, and waits for the
-/// confirms. Returns the number of confirmed requests, and the first error of the others. Declares
+/// confirms. Returns the confirmed requests, and the first error of the others. Declares
 /// the topology once per pass and sets `topology_declared`.
 pub(super) async fn republish(
     deps: &Reconciler,
     bucket: BucketKey,
     lost: &[OrderIntent],
     topology_declared: &mut bool,
-) -> (usize, Option<String>) {
-    let (mut messages, mut sizes) = (Vec::new(), Vec::new());
-    let (mut confirmed, mut failure) = (0, None);
+) -> (Vec<OrderIntent>, Option<String>) {
+    let (mut messages, mut envelopes) = (Vec::new(), Vec::new());
+    let (mut confirmed, mut failure) = (Vec::new(), None);
     for envelope in lost.chunks(deps.settings.outbox.envelope_max.max(1)) {
         match message(deps, bucket, envelope) {
             Ok(message) => {
                 messages.push(message);
-                sizes.push(envelope.len());
+                envelopes.push(envelope);
             }
             Err(malformed) => failure = failure.or(Some(malformed.to_string())),
         }
     }
     if messages.is_empty() {
-        return (0, failure);
+        return (confirmed, failure);
     }
     // A missing binding may have lost the requests, and would lose the copies too.
     if !*topology_declared {
         if let Err(error) = deps.pipeline.publisher.declare().await {
-            return (0, Some(error.to_string()));
+            return (confirmed, Some(error.to_string()));
         }
         *topology_declared = true;
     }
@@ -47,9 +47,9 @@ pub(super) async fn republish(
         .open_channel(deps.settings.relay.confirm_window)
         .publish(messages)
         .await;
-    for (outcome, size) in sent.into_iter().zip(sizes) {
+    for (outcome, envelope) in sent.into_iter().zip(envelopes) {
         match outcome {
-            PublishOutcome::Confirmed => confirmed += size,
+            PublishOutcome::Confirmed => confirmed.extend_from_slice(envelope),
             PublishOutcome::Refused { reason }
             | PublishOutcome::NotSent { reason }
             | PublishOutcome::Unknown { reason } => {

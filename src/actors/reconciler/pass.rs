@@ -332,10 +332,8 @@ impl BucketPass<'_> {
         }
         let is_declared = &mut self.budget.topology_declared;
         let (confirmed, failure) = republish(self.deps, self.bucket, &lost, is_declared).await;
-        if confirmed > 0 {
-            self.copies.record(lost.iter().copied(), self.deps.clock.wall_ms());
-        }
-        self.budget.republished += confirmed;
+        self.budget.republished += confirmed.len();
+        self.copies.record(confirmed.into_iter(), self.deps.clock.wall_ms());
         if let Some(error) = failure {
             self.block(Blocked::Broker, error);
         }

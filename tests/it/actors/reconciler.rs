@@ -53,7 +53,7 @@ const RECONCILE_AGE: Duration = Duration::from_secs(6);
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 
 /// Seconds after its acceptance within which a lost request is published again.
-const REPUBLISH_MAX_S: u32 = 16;
+pub(super) const REPUBLISH_MAX_S: u32 = 16;
 
 /// Runs passes, one per second, until `num` requests are published again.
 ///

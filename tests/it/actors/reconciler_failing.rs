@@ -9,7 +9,8 @@ use floodgate::runtime::clock::Clock;
 use floodgate::stock::Stock;
 
 use super::reconciler::{
-    SECOND, reserve, run_passes, simulation_with_lost_requests, sku_of_both, until_republished,
+    REPUBLISH_MAX_S, SECOND, reserve, run_passes, simulation_with_lost_requests, sku_of_both,
+    until_republished,
 };
 use crate::support::faulty_stock::{FaultyStock, StockFault};
 use crate::support::harness::in_system;
@@ -104,5 +105,26 @@ fn a_wall_clock_that_steps_back_delays_no_walk() {
         simulation.reserve([11]).await;
         until_republished(&simulation, &process, 1).await;
         assert!(simulation.queues.kept().contains_key(&11));
+    });
+}
+
+/// A refused envelope does not wait for a second copy: no copy of it was published.
+#[test]
+fn requests_of_a_refused_envelope_are_published_as_soon_as_the_broker_accepts_them() {
+    in_system(async {
+        let (simulation, watermarks) = simulation_with_lost_requests().await;
+        simulation.queues.refuse(1);
+        let process = reconciler(&simulation, &watermarks);
+        for _ in 0..REPUBLISH_MAX_S {
+            run_passes(&simulation, &process, 1, SECOND).await;
+            if simulation.queues.kept().len() >= 7 {
+                break;
+            }
+        }
+        assert!(simulation.queues.kept().contains_key(&9), "the other envelope of its bucket");
+        simulation.queues.accept_all();
+        run_passes(&simulation, &process, 2, SECOND).await;
+        let kept = simulation.queues.kept();
+        assert_eq!((kept.len(), kept.values().max()), (10, Some(&1)), "{kept:?}");
     });
 }
