@@ -129,10 +129,15 @@ macro_rules! filtered {
 queries! {
 /// The queries about dead letters.
 trait DeadLetterQueries {
-    /// Records one more arrival of a stored dead letter; returns 1, or 0 if it is not stored.
+    /// Counts one more arrival of a stored dead letter; returns 1, or 0 if it is not stored.
+    fn count_arrival(&mut self, digest: &[u8]) -> QueryResult<usize> {
+        let stored = dead_letters::table.filter(dead_letters::digest.eq(digest));
+        update(stored).set(dead_letters::arrivals.eq(dead_letters::arrivals + 1)).execute(self)
+    }
+
+    /// Records why and when a stored dead letter arrived.
     fn record_arrival(&mut self, digest: &[u8], row: &DeadLetterRow) -> QueryResult<usize> {
         let values = (
-            dead_letters::arrivals.eq(dead_letters::arrivals + 1),
             dead_letters::origin.eq(&row.origin),
             dead_letters::reason.eq(&row.reason),
             dead_letters::attempts.eq(row.attempts),
@@ -143,14 +148,25 @@ trait DeadLetterQueries {
         update(stored).set(values).execute(self)
     }
 
-    /// Sets a replayed dead letter to open; returns 1, or 0 if it is not replayed.
-    fn reopen_dead_letter(&mut self, digest: &[u8], now_ms: i64) -> QueryResult<usize> {
+    /// Sets a replayed dead letter to open; returns 1, or 0 if it is not replayed, or if this is
+    /// the recorded arrival, read from its source again. A message that fails after its replay has
+    /// the time of the replay in its headers; an entry of an outbox has no such header, and keeps
+    /// the time at which it was given up.
+    fn reopen_dead_letter(&mut self, digest: &[u8], row: &DeadLetterRow) -> QueryResult<usize> {
+        let is_new_time = dead_letters::dead_at_ms.ne(row.dead_at_ms);
+        let is_of_relay = dead_letters::origin.eq(DeadLetterOrigin::Relay.name());
+        let is_another = dead_letters::headers
+            .ne(&row.headers)
+            .or(dead_letters::reason.ne(&row.reason))
+            .or(dead_letters::origin.ne(&row.origin))
+            .or(is_new_time.and(is_of_relay));
         let replayed = dead_letters::table
             .filter(dead_letters::digest.eq(digest))
-            .filter(dead_letters::state.eq(DeadLetterState::Replayed.to_db()));
+            .filter(dead_letters::state.eq(DeadLetterState::Replayed.to_db()))
+            .filter(is_another);
         let values = (
             dead_letters::state.eq(DeadLetterState::Open.to_db()),
-            dead_letters::changed_at_ms.eq(now_ms),
+            dead_letters::changed_at_ms.eq(row.changed_at_ms),
         );
         update(replayed).set(values).execute(self)
     }

@@ -156,8 +156,9 @@ fn store_one<D: Database>(
 ) -> Result<Option<StoreDeadLetterOutcome>, Error> {
     let mut row = DeadLetterRow::first_arrival(dead_letter, now_ms)?;
     // The first UPDATE locks the row: a concurrent replay waits and then reads the new arrival.
-    if conn.record_arrival(&dead_letter.digest, &row)? > 0 {
-        let reopened = conn.reopen_dead_letter(&dead_letter.digest, now_ms)? > 0;
+    if conn.count_arrival(&dead_letter.digest)? > 0 {
+        let reopened = conn.reopen_dead_letter(&dead_letter.digest, &row)? > 0;
+        conn.record_arrival(&dead_letter.digest, &row)?;
         return Ok(Some(if reopened {
             StoreDeadLetterOutcome::Reopened
         } else {

@@ -9,7 +9,8 @@ use crate::messages::envelope::{EnvelopeFlaw, EnvelopeReader, MalformedEnvelope}
 use crate::services::dead_letters::headers::DeadLetterHeaders;
 
 /// Builds the message: to the queue of its first intent, with new headers, so that attempts are
-/// counted from zero; a payment event as it was, to its queue.
+/// counted from zero; a payment event with its own, to its queue. Either has the time of the
+/// replay: the ledger tells a message that fails again from a copy of its dead letter by it.
 ///
 /// # Errors
 /// Why it cannot be replayed: the body is truncated, belongs to another installation, or has a
@@ -29,7 +30,8 @@ pub fn prepare(
     let stored = DeadLetterHeaders::read(&content.dead_letter.headers);
     if stored.is_payment() {
         let message_id = content.dead_letter.message_id.clone();
-        let headers = Headers { message_id, origin: None, ..stored.message };
+        let sent_at_ms = Some(now_ms);
+        let headers = Headers { message_id, origin: None, sent_at_ms, ..stored.message };
         return Ok(Message { route: Route::Payments, headers, body });
     }
     let intents = verified_intents(&stored.message, &body, reader)?;

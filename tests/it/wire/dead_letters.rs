@@ -186,6 +186,13 @@ fn a_replay_goes_to_the_queue_of_its_first_intent_with_new_headers() {
 }
 
 #[test]
+fn a_replayed_payment_event_has_the_time_of_its_replay() {
+    let headers = Headers { origin: Some("payments".to_owned()), ..Headers::default() };
+    let message = prepare(&content(&headers, b"{}"), &reader(), 4, 77).unwrap();
+    assert_eq!((message.route, message.headers.sent_at_ms), (Route::Payments, Some(77)));
+}
+
+#[test]
 fn the_error_states_why_it_cannot_be_replayed() {
     let (_, body) = envelope(&[intent(7), intent(8)]);
     let why = |content: &DeadLetterContent| prepare(content, &reader(), 4, 0).unwrap_err().what;

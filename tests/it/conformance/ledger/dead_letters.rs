@@ -146,6 +146,44 @@ pub async fn a_replayed_message_that_fails_again_is_open_again(backend: &dyn Bac
     assert_eq!(all(&*ledger).await[0].state, DeadLetterState::Parked);
 }
 
+/// A collector reads a dead letter again whose removal from its source failed.
+pub async fn a_copy_of_the_recorded_arrival_leaves_a_replayed_dead_letter_replayed(
+    backend: &dyn Backend,
+) {
+    let ledger = backend.open().await;
+    let by_relay = |dead_at_ms| NewDeadLetter {
+        origin: DeadLetterOrigin::Relay,
+        dead_at_ms,
+        ..new_dead_letter(&[1])
+    };
+    // A message of a queue is received again later; a replay has published it at another time.
+    let of_queue = |sent_at_ms: i64, received_ms| NewDeadLetter {
+        headers: format!("{{\"sent_at_ms\":{sent_at_ms}}}"),
+        dead_at_ms: received_ms,
+        ..new_dead_letter(&[2])
+    };
+    for (first, copy, fails_again) in
+        [(by_relay(7), by_relay(7), by_relay(8)), (of_queue(1, 7), of_queue(1, 8), of_queue(2, 8))]
+    {
+        let request = first.requests[0].request;
+        store(&*ledger, vec![first]).await;
+        let stored = async || {
+            let with = DeadLetterFilter::with(request);
+            read_dead_letters(&*ledger, with, 1).await.remove(0)
+        };
+        let replayed = transition(&stored().await, DeadLetterState::Replayed);
+        assert!(ledger.transition_dead_letter(replayed).await.unwrap());
+        for _ in 0..2 {
+            let outcome = store(&*ledger, vec![copy.clone()]).await;
+            assert_eq!(outcome, [StoreDeadLetterOutcome::AlreadyStored], "{copy:?}");
+            assert_eq!(stored().await.state, DeadLetterState::Replayed);
+        }
+        let outcome = store(&*ledger, vec![fails_again]).await;
+        assert_eq!(outcome, [StoreDeadLetterOutcome::Reopened]);
+        assert_eq!(stored().await.state, DeadLetterState::Open);
+    }
+}
+
 pub async fn a_discarded_dead_letter_stays_discarded_and_ends_nothing(backend: &dyn Backend) {
     let ledger = backend.open().await;
     store(&*ledger, vec![new_dead_letter(&[1])]).await;

@@ -213,6 +213,7 @@ macro_rules! backends {
                     a_dead_letter_reads_back_as_it_was_stored
                     copies_of_a_message_are_one_dead_letter
                     a_replayed_message_that_fails_again_is_open_again
+                    a_copy_of_the_recorded_arrival_leaves_a_replayed_dead_letter_replayed
                     a_discarded_dead_letter_stays_discarded_and_ends_nothing
                     a_dead_letter_that_changed_meanwhile_keeps_its_state
                     dead_letters_come_newest_first_in_pages
