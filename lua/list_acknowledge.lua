@@ -7,7 +7,7 @@
 -- ARGV: server, installation, outcomes, identities.., dead letters..
 -- `outcomes` has a byte for each identity: P published, D given up. Each D has a dead letter, which
 -- is written only if its entry is removed.
--- Answer: OK, number of removed entries.
+-- Answer: OK, number of removed entries, the position of each D that is not removed.
 local outbox, claimed, dead = KEYS[2], KEYS[3], KEYS[4]
 local installation, outcomes = ARGV[2], ARGV[3]
 local size, identities_at = #outcomes, 3
@@ -37,15 +37,19 @@ local function search(list, entries)
 end
 search(claimed, held)
 if num_found < size then search(outbox, call('LRANGE', outbox, 0, RECLAIMED_MAX - 1)) end
-local dead_letters, letter_at = {}, identities_at + size
+local answer, dead_letters, letter_at = {OK, num_found}, {}, identities_at + size
 for i = 1, size do
   if sub(outcomes, i, i) == 'D' then
     letter_at = letter_at + 1
-    if found[i] then dead_letters[#dead_letters + 1] = ARGV[letter_at] end
+    if found[i] then
+      dead_letters[#dead_letters + 1] = ARGV[letter_at]
+    else
+      answer[#answer + 1] = i
+    end
   end
 end
 -- Written first: after a crash a dead letter whose entry stays is a duplicate; an entry that was
 -- removed without its dead letter would be lost.
 if #dead_letters > 0 then call('RPUSH', dead, unpack(dead_letters)) end
 for _, location in pairs(found) do call('LREM', location[1], 1, location[2]) end
-return {OK, num_found}
+return answer

@@ -5,13 +5,13 @@
 -- ARGV: server, installation, outcomes, ids.., dead letters..
 -- `outcomes` has a byte for each id: P published, D given up. Each D has a dead letter, which is
 -- written only if its entry is removed.
--- Answer: OK, number of removed entries.
+-- Answer: OK, number of removed entries, the position of each D that is not removed.
 local outbox, dead, installation, outcomes = KEYS[2], KEYS[3], ARGV[2], ARGV[3]
 local size, ids_at = #outcomes, 3
 local bad = check_installation(installation)
 if bad then return bad end
 if size > CLAIM_MAX then return {TOO_MANY} end
-local dead_letters, letter_at = {}, ids_at + size
+local answer, dead_letters, letter_at = {OK, 0}, {}, ids_at + size
 if find(outcomes, 'D') then
   for i = 1, size do
     local id = ARGV[ids_at + i]
@@ -19,6 +19,8 @@ if find(outcomes, 'D') then
       letter_at = letter_at + 1
       if #call('XRANGE', outbox, id, id) > 0 then
         dead_letters[#dead_letters + 1] = ARGV[letter_at]
+      else
+        answer[#answer + 1] = i
       end
     end
   end
@@ -27,4 +29,5 @@ end
 -- removed without its dead letter would be lost.
 if #dead_letters > 0 then call('RPUSH', dead, unpack(dead_letters)) end
 call('XACK', outbox, GROUP, unpack(ARGV, ids_at + 1, ids_at + size))
-return {OK, call('XDEL', outbox, unpack(ARGV, ids_at + 1, ids_at + size))}
+answer[2] = call('XDEL', outbox, unpack(ARGV, ids_at + 1, ids_at + size))
+return answer

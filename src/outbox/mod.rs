@@ -164,12 +164,13 @@ pub trait Outbox: Send + Sync {
 
     /// Removes entries that were published or given up: those that the worker holds, reclaimed ones
     /// at the front of the outbox, and in a stream those that another worker holds. No dead letter
-    /// is written for an entry that is not removed. One round trip to each server.
+    /// is written for an entry that is not removed: returns the indices of those that were given
+    /// up. One round trip to each server.
     async fn acknowledge(
         &self,
         worker: &str,
         ended: &[(BucketKey, Vec<EndedEntry>)],
-    ) -> PerBucket<()>;
+    ) -> PerBucket<Vec<usize>>;
 
     /// Returns all entries of these workers to the bucket's outbox, where they are claimed first.
     /// Returns their number.

@@ -206,7 +206,7 @@ impl Outbox for RedisOutbox {
         &self,
         worker: &str,
         ended: &[(BucketKey, Vec<EndedEntry>)],
-    ) -> PerBucket<()> {
+    ) -> PerBucket<Vec<usize>> {
         let now_ms = self.clock.wall_ms();
         let non_empty = || ended.iter().filter(|(_, ended)| !ended.is_empty());
         let call = |keys: &BucketKeys, ended: &Vec<_>| {
@@ -215,7 +215,7 @@ impl Outbox for RedisOutbox {
         let inputs = non_empty().map(|(bucket, ended)| (*bucket, ended));
         let removed = self.call_each(inputs, call, "acknowledging").await;
         for ((bucket, removed), (_, ended)) in removed.iter().zip(non_empty()) {
-            let Ok(removed) = removed else { continue };
+            let Ok((removed, _)) = removed else { continue };
             let num_others = (ended.len() as u64).saturating_sub(*removed);
             if num_others > 0 {
                 let key = self.keys(*bucket).outbox();
@@ -226,7 +226,10 @@ impl Outbox for RedisOutbox {
                 );
             }
         }
-        removed.into_iter().map(|(bucket, removed)| (bucket, removed.map(drop))).collect()
+        let kept = |(_, positions): (u64, Vec<usize>)| {
+            positions.iter().map(|at| at.saturating_sub(1)).collect()
+        };
+        removed.into_iter().map(|(bucket, removed)| (bucket, removed.map(kept))).collect()
     }
 
     async fn reclaim(&self, bucket: BucketKey, workers: &[String]) -> Result<u64, Error> {

@@ -87,17 +87,19 @@ pub fn take_over(
 }
 
 /// Removes published and given-up entries, at most [`codes::CLAIM_MAX`]. `now_ms` is epoch
-/// milliseconds. Answers the number of removed entries; the others belong to other workers.
+/// milliseconds. Answers the number of removed entries, and the positions, from 1, of given-up
+/// entries that are not removed: they belong to other workers.
 pub fn acknowledge(
     keys: &BucketKeys,
     kind: OutboxKind,
     worker: &str,
     ended: &[EndedEntry],
     now_ms: i64,
-) -> ScriptCall<u64> {
+) -> ScriptCall<(u64, Vec<usize>)> {
     let outcome = |ended: &EndedEntry| if ended.dead_letter.is_some() { b'D' } else { b'P' };
     let script = kind.pick(Script::ListAcknowledge, Script::StreamAcknowledge);
-    let mut call = ScriptCall::new(script, keys, Reply::count)
+    let read = |reply: &mut Reply| Ok((reply.count()?, reply.rest(Reply::count)?));
+    let mut call = ScriptCall::new(script, keys, read)
         .key(&keys.outbox())
         .keys(kind.lists([keys.claimed(worker)]))
         .key(&keys.dead())

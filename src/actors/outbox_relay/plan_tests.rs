@@ -88,6 +88,12 @@ fn publish(plan: &mut RelayPlan, sent: Vec<PublishOutcome>, now: Instant) -> Rou
     plan.apply_outcomes(batch, sent, now)
 }
 
+/// Entries given up, not acknowledged yet.
+fn num_dead(plan: &RelayPlan) -> usize {
+    let ended = plan.buckets.values().flat_map(|bucket| &bucket.ended);
+    ended.filter(|ended| ended.dead_letter.is_some()).count()
+}
+
 /// The numbers of the ended entries.
 fn take_ended(plan: &mut RelayPlan, now: Instant) -> Vec<u64> {
     let ended = plan.take_ended(now).into_iter().flat_map(|(_, ended)| ended);
@@ -110,8 +116,8 @@ fn a_renamed_worker_keeps_the_retry_state_of_its_entries() {
     assert_eq!(messages.iter().map(number).collect::<Vec<_>>(), [1, 5]);
     plan.apply_outcomes(batch, vec![refused(), PublishOutcome::Confirmed], later);
     let (_, batch) = plan.take_due(later + RETRY_MAX, 0);
-    let outcome = plan.apply_outcomes(batch, vec![refused()], later);
-    assert_eq!(outcome.num_dead, 0, "two counted attempts; the third had no new confirm");
+    plan.apply_outcomes(batch, vec![refused()], later);
+    assert_eq!(num_dead(&plan), 0, "two counted attempts; the third had no new confirm");
 }
 
 #[test]
@@ -265,13 +271,13 @@ fn a_stalled_queue_is_distinguished_from_an_unavailable_broker() {
     // Messages without an outcome are unknown.
     let later = now + RETRY_MAX;
     let (_, batch) = plan.take_due(later, 0);
-    let outcome = plan.apply_outcomes(batch, Vec::new(), later);
-    assert_eq!((outcome.num_dead, plan.num_claimed()), (0, 3));
+    plan.apply_outcomes(batch, Vec::new(), later);
+    assert_eq!((num_dead(&plan), plan.num_claimed()), (0, 3));
 
     // The queue confirms one message of the round, and has no answer for the other one.
     let mut plan = plan_with(entries(1..3), now);
     let outcome = publish(&mut plan, vec![unknown(), PublishOutcome::Confirmed], now);
-    assert_eq!((outcome.stalled_queue, outcome.num_dead, plan.num_claimed()), (None, 0, 2));
+    assert_eq!((outcome.stalled_queue, num_dead(&plan), plan.num_claimed()), (None, 0, 2));
 }
 
 #[test]

@@ -13,8 +13,6 @@ use crate::outbox::{EndedEntry, NewOutboxDeadLetter, OutboxEntry};
 /// The result of one round.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct RoundOutcome {
-    /// Entries given up after `relay.attempts_max` counted refusals.
-    pub num_dead: usize,
     /// Why messages were not sent, if no queue answered.
     pub unavailable: Option<String>,
     /// Why a message has no confirm, if its queue answered for none of its messages.
@@ -94,7 +92,6 @@ impl RelayPlan {
                         in_flight.attempts += 1;
                     }
                     if in_flight.attempts >= self.settings.attempts_max {
-                        round.num_dead += 1;
                         let InFlight { entry: OutboxEntry { id, bytes }, attempts, .. } = in_flight;
                         let reason = format!("refused in {attempts} attempts, last: {reason}");
                         let dead_letter = Some(NewOutboxDeadLetter { bytes, reason, attempts });

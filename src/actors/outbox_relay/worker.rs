@@ -14,7 +14,7 @@ use crate::actors::outbox_relay::worker_names::WorkerNames;
 use crate::broker::{BrokerStatus, PublishChannel};
 use crate::domain::{BucketKey, Phase};
 use crate::messages::envelope;
-use crate::outbox::{EndedEntry, Error, OutboxEntry, PerBucket};
+use crate::outbox::{EndedEntry, Error, NewOutboxDeadLetter, OutboxEntry, PerBucket};
 use crate::runtime::backoff::Backoff;
 use crate::runtime::clock::now_monotonic;
 
@@ -237,14 +237,16 @@ impl RelayWorker {
     fn record_acknowledged(
         &mut self,
         ended: Vec<(BucketKey, Vec<EndedEntry>)>,
-        answers: PerBucket<()>,
+        answers: PerBucket<Vec<usize>>,
     ) {
         let now = now_monotonic();
         let mut answers: HashMap<_, _> = answers.into_iter().collect();
         for (bucket, ended) in ended {
-            match answers.remove(&bucket).unwrap_or(Ok(())) {
-                Ok(()) => {
-                    log_dead_letters(bucket, &ended);
+            match answers.remove(&bucket).unwrap_or(Ok(Vec::new())) {
+                Ok(not_removed) => {
+                    let removed = ended.into_iter().enumerate();
+                    let removed = removed.filter(|(index, _)| !not_removed.contains(index));
+                    self.record_dead_letters(bucket, removed.filter_map(|(_, it)| it.dead_letter));
                     self.plan.record_acknowledged(bucket);
                 }
                 Err(error) => {
@@ -252,6 +254,19 @@ impl RelayWorker {
                     self.plan.retry_acknowledgement(bucket, ended, now);
                 }
             }
+        }
+    }
+
+    /// Logs each dead letter that the outbox has stored, and counts those given up after refusals.
+    fn record_dead_letters(
+        &self,
+        BucketKey { sku, bucket }: BucketKey,
+        dead_letters: impl Iterator<Item = NewOutboxDeadLetter>,
+    ) {
+        for NewOutboxDeadLetter { bytes, reason, attempts } in dead_letters {
+            self.deps.metrics.relay_failed("dead", usize::from(attempts > 0));
+            let requests = envelope::requests_in(&bytes);
+            tracing::error!(%sku, %bucket, reason, ?requests, "outbox entry given up: dead letter");
         }
     }
 
@@ -265,11 +280,10 @@ impl RelayWorker {
         self.outbox_errors.insert(bucket, text);
     }
 
-    /// Counts the entries given up after refusals, updates the broker state and logs its changes.
+    /// Updates the broker state and logs its changes.
     fn record_broker(&mut self, round: RoundOutcome, now: Instant) {
         let worker = &*self.name;
-        let RoundOutcome { num_dead, unavailable, stalled_queue } = round;
-        self.deps.metrics.relay_failed("dead", num_dead);
+        let RoundOutcome { unavailable, stalled_queue } = round;
         // Claiming goes on: the entries of this worker may be the cause.
         if let Some(reason) = stalled_queue.as_ref().filter(|_| !self.is_queue_stalled) {
             tracing::warn!(worker, reason, "broker queue confirms nothing, retrying");
@@ -324,14 +338,5 @@ impl RelayWorker {
 impl Drop for RelayWorker {
     fn drop(&mut self) {
         self.report_in_flight(0);
-    }
-}
-
-/// Logs each dead letter, after the outbox has stored it.
-fn log_dead_letters(bucket: BucketKey, ended: &[EndedEntry]) {
-    let BucketKey { sku, bucket } = bucket;
-    for dead_letter in ended.iter().filter_map(|ended| ended.dead_letter.as_ref()) {
-        let (reason, requests) = (&dead_letter.reason, envelope::requests_in(&dead_letter.bytes));
-        tracing::error!(%sku, %bucket, reason, ?requests, "outbox entry given up: dead letter");
     }
 }

@@ -248,7 +248,7 @@ pub async fn acknowledge_ended(
     bucket: BucketKey,
     worker: &str,
     ended: &[EndedEntry],
-) -> Result<(), Error> {
+) -> Result<Vec<usize>, Error> {
     only(outbox.acknowledge(worker, &[(bucket, ended.to_vec())]).await, bucket)
 }
 
@@ -258,8 +258,9 @@ pub async fn acknowledge(
     worker: &str,
     entries: &[OutboxEntry],
 ) -> Result<(), Error> {
-    acknowledge_ended(outbox, bucket, worker, &entries.iter().map(published).collect::<Vec<_>>())
-        .await
+    let ended: Vec<_> = entries.iter().map(published).collect();
+    let not_removed = acknowledge_ended(outbox, bucket, worker, &ended).await;
+    not_removed.map(|given_up| assert!(given_up.is_empty(), "none was given up"))
 }
 
 /// The outcome of an entry that the broker confirmed.

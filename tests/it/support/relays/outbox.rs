@@ -283,17 +283,21 @@ impl Outbox for FakeOutbox {
         &self,
         worker: &str,
         ended: &[(BucketKey, Vec<EndedEntry>)],
-    ) -> PerBucket<()> {
+    ) -> PerBucket<Vec<usize>> {
         let acknowledged = self
             .call(Call::Acknowledge, "acknowledging", || {
-                for (key, ended) in ended {
-                    let found = |bucket: &mut Bucket| {
-                        ended.iter().filter(|ended| bucket.acknowledge(worker, ended)).count()
+                let acknowledge = |(key, ended): &(BucketKey, Vec<EndedEntry>)| {
+                    let late = |bucket: &mut Bucket| {
+                        let mut late: Vec<usize> = (0..ended.len()).collect();
+                        late.retain(|index| !bucket.acknowledge(worker, &ended[*index]));
+                        late
                     };
-                    let num_late = ended.len() - self.with(*key, found);
-                    self.store.facts.lock().acknowledged_late += num_late;
-                }
-                ended.iter().map(|(key, _)| (*key, Ok(()))).collect::<Vec<_>>()
+                    let mut late = self.with(*key, late);
+                    self.store.facts.lock().acknowledged_late += late.len();
+                    late.retain(|index| ended[*index].dead_letter.is_some());
+                    (*key, Ok(late))
+                };
+                ended.iter().map(acknowledge).collect::<Vec<_>>()
             })
             .await;
         acknowledged.unwrap_or_else(|error| all_failed(ended.iter().map(|(key, _)| *key), &error))
