@@ -143,7 +143,6 @@ impl RelayWorker {
         if pause.is_zero() {
             return;
         }
-        // A worker whose broker is unavailable claims nothing: notifications are for the others.
         let handle = &self.deps.relay_handle;
         let recovered = tokio::select! {
             () = tokio::time::sleep(pause) => false,
@@ -158,7 +157,7 @@ impl RelayWorker {
     }
 
     /// Adds the buckets of every sale to the plan, removes those that a purge has deleted, and
-    /// takes the notifications.
+    /// takes the notifications if the broker is up: otherwise they are for the other workers.
     fn watch(&mut self, now: Instant) {
         if now >= self.watch_at {
             self.watch_at = now + CATALOG_EVERY;
@@ -177,6 +176,9 @@ impl RelayWorker {
                     }
                 }
             }
+        }
+        if !self.is_broker_up() {
+            return;
         }
         let notified = std::mem::take(&mut *self.deps.relay_handle.buckets.lock());
         for bucket in notified {

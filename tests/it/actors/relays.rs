@@ -86,6 +86,34 @@ fn a_notified_worker_polls_at_once() {
 }
 
 #[test]
+fn a_worker_that_waits_for_the_broker_takes_no_notification() {
+    in_system(async {
+        let mut simulation = Simulation::new(1);
+        // No worker polls on its own within the time of this test.
+        simulation.settings.relay.poll_min_ms = 3_600_000;
+        simulation.settings.relay.poll_max_ms = 3_600_000;
+        simulation.settings.relay.workers = 1;
+        let process = simulation.relays_with(|process| {
+            process.faults.arm(Call::Publish, When::Before, InjectedFault::Freeze);
+        });
+        let other = simulation.relays_with(|other| {
+            other.relay_handle = process.relay_handle.clone();
+        });
+        rounds(&process, 4).await;
+        rounds(&other, 4).await;
+        simulation.queues.set_reach(BrokerStatus::Down);
+        until("a probe", || async { process.faults.is_frozen().then_some(()) }).await;
+        simulation.accept([1]);
+        process.relay_handle.notify(simulation.bucket_of(1));
+        rounds(&other, 100).await;
+        other.kill();
+        simulation.queues.set_reach(BrokerStatus::Up);
+        process.faults.thaw();
+        simulation.until_published([1]).await;
+    });
+}
+
+#[test]
 fn all_buckets_are_claimed_in_one_exchange_and_new_sales_are_served() {
     in_system(async {
         let simulation = Simulation::new(200);
