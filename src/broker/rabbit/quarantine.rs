@@ -28,7 +28,7 @@ struct QuarantineLeft {
 #[derive(Debug, Default)]
 pub(super) struct Quarantine {
     active: Mutex<HashMap<Route, QuarantineLeft>>,
-    /// When a frequently delivered message last started it.
+    /// When a frequently delivered message last started it, or [`Self::put_off`] was called.
     last_start: Mutex<HashMap<Route, Instant>>,
 }
 
@@ -52,6 +52,12 @@ impl Quarantine {
         last_start.insert(source, now);
         self.start(source, prefetch, now);
         true
+    }
+
+    /// Lets no frequently delivered message start a quarantine now: the deliveries of this queue
+    /// were not acknowledged in time, and are counted once more although no consumer crashed.
+    pub(super) fn put_off(&self, source: Route, now: Instant) {
+        self.last_start.lock().insert(source, now);
     }
 
     /// Whether the queue must be read one message at a time.

@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions};
+use lapin::protocol::AMQPSoftError;
 use lapin::types::FieldTable;
 use lapin::{Channel, Consumer, ErrorKind};
 use parking_lot::Mutex;
@@ -15,7 +16,7 @@ use parking_lot::Mutex;
 use super::super::{
     Acknowledger, Delivery, Error, QueueDepth, Route, Subscriber, Subscription, headers,
 };
-use super::declare::is_missing;
+use super::declare::{has_code, is_missing};
 use super::{Inner, RabbitBroker, declare, error_message};
 use crate::broker::rabbit::connection::RabbitConnection;
 use crate::broker::topology::Queue;
@@ -183,6 +184,9 @@ impl Subscription for RabbitSubscription {
                         ?source,
                         "broker queue: a message is not parsable, reading one at a time"
                     );
+                } else if has_code(&error, AMQPSoftError::PRECONDITIONFAILED.get_id()) {
+                    // A delivery exceeded `consumer_timeout`, as while the ledger is down.
+                    inner.quarantine.put_off(*source, now_monotonic());
                 }
                 inner.request_verify();
                 return Err(self.shared.end(error_message(&error)));

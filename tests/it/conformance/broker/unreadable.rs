@@ -123,6 +123,37 @@ fn an_unreadable_message_is_quarantined_without_its_neighbours() {
     });
 }
 
+/// Receives the message of an order queue so many times, without an acknowledgement.
+async fn redeliver(broker: &RabbitBroker, times: u32) {
+    for num_previous in 0..times {
+        let mut prefetching = broker.subscribe(Route::Orders(0), 8).await.unwrap();
+        assert_eq!(prefetching.next().await.unwrap().num_previous, num_previous);
+    }
+}
+
+/// While the ledger is down no delivery is acknowledged, and no consumer crashes.
+#[test]
+fn a_message_that_was_not_acknowledged_in_time_is_not_taken_alone() {
+    let server = RabbitMq::start();
+    run(async {
+        let broker = RabbitBroker::new(server.options(Topology::new(NAMESPACE, 1, 100))).unwrap();
+        let orders = Route::Orders(0);
+        let published = broker.open_channel(64).publish(messages(orders, 0..1)).await;
+        assert_eq!(published, [PublishOutcome::Confirmed]);
+        redeliver(&broker, 9).await;
+        for parameter in ["consumer_timeout", "channel_tick_interval"] {
+            server.ctl(&["eval", &format!("application:set_env(rabbit, {parameter}, 1000).")]);
+        }
+        let mut waiting = broker.subscribe(orders, 8).await.unwrap();
+        assert_eq!(waiting.next().await.unwrap().num_previous, 9);
+        let ended = waiting.next().await.unwrap_err().to_string();
+        assert!(ended.contains("timed out"), "{ended}");
+        drop(waiting);
+        let mut again = broker.subscribe(orders, 8).await.unwrap();
+        assert_eq!(again.next().await.unwrap().num_previous, 10);
+    });
+}
+
 /// Such a message may crash every process that receives it, and each crash counts as a delivery of
 /// all prefetched messages. It is therefore received alone.
 #[test]
@@ -133,13 +164,8 @@ fn a_message_redelivered_often_is_taken_alone() {
         let mut outgoing = broker.open_channel(64);
         let orders = Route::Orders(0);
         assert_eq!(outgoing.publish(messages(orders, 0..1)).await, [PublishOutcome::Confirmed]);
+        redeliver(&broker, 10).await;
         let mut prefetching = broker.subscribe(Route::Orders(0), 8).await.unwrap();
-        for num_previous in 0..10 {
-            let delivery = prefetching.next().await.unwrap();
-            assert_eq!(delivery.num_previous, num_previous);
-            drop(prefetching);
-            prefetching = broker.subscribe(Route::Orders(0), 8).await.unwrap();
-        }
         let error = prefetching.next().await.unwrap_err().to_string();
         assert!(error.contains("delivered 10 times before"), "{error}");
         drop(prefetching);
