@@ -19,7 +19,7 @@ use render::{render_dead_letter, render_list};
 const EXAMPLES: &str = "\
 Examples:
   floodgate dlq list                           open dead letters, newest first
-  floodgate dlq list --sale spring --contains 'no sale has' --until 1h
+  floodgate dlq list --contains 'no sale has' --until 1h
   floodgate dlq show 17                        its reason, bytes and orders
   floodgate dlq replay 17 18                   publish them again
   floodgate dlq replay --all --origin relay --dry-run

@@ -104,7 +104,8 @@ codes! {
     ChangeConflict => 409, "change-conflict", "Change id used",
         "This change_id names a change of another SKU or of other units.";
     DeadLetterNotReplayable => 409, "dead-letter-not-replayable", "Dead letter not replayable",
-        "The dead letter cannot be replayed. Show it, then park it.";
+        "The dead letter cannot be replayed, or discarded: its requests cannot be read. Show it, \
+         then park it.";
     DeadLetterConflict => 409, "dead-letter-conflict", "Dead letter changed",
         "The dead letter was replayed, or changed meanwhile. Show it again.";
     DeadLetterOrdered => 409, "dead-letter-ordered", "Requests are orders",
@@ -132,9 +133,9 @@ codes! {
     Busy => 503, "busy", "Busy",
         "This call took nothing. Ask again with the same request id after Retry-After.";
     BrokerAway => 503, "broker-away", "Broker away",
-        "The broker did not take it. Nothing was published; try again.";
+        "The broker did not accept the message. Nothing was published; try again.";
     NotConfirmed => 503, "not-confirmed", "Not confirmed",
-        "The broker did not confirm it: it may be published. Repeats do no harm.";
+        "The broker did not confirm the message: it may be published. Repeats do no harm.";
     NotReady => 503, "not-ready", "Not ready",
         "This process cannot do its work now. See checks.";
 }
