@@ -97,10 +97,12 @@ fn remedy(trace: &Json) -> String {
     let find = |name: &str| stages.iter().rev().find(|stage| field(stage, "stage") == name);
     if let Some(ledger) = find("ledger") {
         return match field(ledger, "state").as_str() {
-            "failed" => "done: it was refused, the reason is the answer, its units are back",
-            _ => "done: it is an order; the same purchase sent again reads it",
-        }
-        .to_owned();
+            "failed" => format!(
+                "done: the ledger recorded the failure of the request; reason: {}",
+                on_one_line(&field(ledger, "reason"), TEXT_CHARS)
+            ),
+            _ => "done: it is an order; the same purchase sent again reads it".to_owned(),
+        };
     }
     // `dead`: not in the ledger yet.
     let is_end = |stage: &&Json| {

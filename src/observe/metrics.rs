@@ -136,7 +136,7 @@ metrics! {
     reconcile_republished: Counter = "floodgate_reconcile_republished", "Lost requests";
     repairs: Family<RepairLabels, Counter> = "floodgate_repairs", "Of audits and the reconciler";
     reconcile_blocked: Family<ReasonLabel, Gauge>
-        = "floodgate_reconcile_blocked", "Buckets skipped";
+        = "floodgate_reconcile_blocked", "Buckets whose old requests cannot be decided";
     order_changes_settled: Counter = "floodgate_order_changes_settled", "Changes of orders";
     order_changes_waiting: Gauge = "floodgate_order_changes_waiting", "Changes not settled";
     order_changes_oldest: Gauge<f64, AtomicU64>
@@ -207,7 +207,7 @@ impl Metrics {
         self.dead_letters_stored.get_or_create(&OriginLabel { origin: origin.name() }).inc();
     }
 
-    /// Sets the numbers of dead letters in the ledger. Called by the dead-letter collector.
+    /// Sets the numbers of dead letters in the ledger. Called by `DeadLetterCounter`.
     pub fn dead_letters(&self, counts: DeadLetterCounts) {
         let DeadLetterCounts { open, replayed, parked, discarded } = counts;
         let by_state = [

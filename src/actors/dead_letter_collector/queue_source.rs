@@ -37,8 +37,8 @@ impl DeadLetterSource for QueueSource {
         if self.deps.capacity(num_pending) > 0 {
             return Ok(());
         }
-        // Nothing more can be received: back off until a dead letter that was set aside is due.
-        Err("the ledger rejected every unacknowledged dead letter".to_owned())
+        // The ledger rejected each of them, or the round ended first: back off.
+        Err("no more dead letters are received until one of those held is stored".to_owned())
     }
 }
 

@@ -40,7 +40,7 @@ pub struct WriterDeps {
     /// failure of an accepted request. Counted by the ledger: the refusal is the answer.
     pub counting: Counting,
     pub settings: ConsumerSettings,
-    /// Opened when the ledger fails.
+    /// The ledger writer opens it when the ledger fails.
     pub breaker: Breaker,
     pub clock: SharedClock,
     pub metrics: Arc<Metrics>,
@@ -88,7 +88,7 @@ pub async fn write_results(
                 deps.metrics.stock_error(&error);
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,
-                    "committed, results not written to the stock"
+                    "orders committed, results not written to the stock"
                 );
             }
             Ok(()) => {}

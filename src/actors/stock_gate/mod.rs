@@ -248,7 +248,7 @@ impl StockGate {
         self.decide_next(ctx);
     }
 
-    /// The stock is done with a batch: sends the next one.
+    /// The stock has answered a batch: sends the next one.
     fn decide_next(&mut self, ctx: &mut Context<Self>) {
         self.in_progress.deciding = false;
         self.decide(ctx);
@@ -265,7 +265,7 @@ impl StockGate {
         }
         if let Some(error) = self.last_error.changed(Err(error)) {
             let (sku, bucket) = (self.deps.sku.no, self.deps.bucket);
-            tracing::warn!(%sku, %bucket, %error, "the gate cannot decide");
+            tracing::warn!(%sku, %bucket, %error, "stock gate: stock call failed");
         }
         false
     }

@@ -248,7 +248,7 @@ fn record(
             returned
         }
         Ok(Confirmation::Nack(returned)) => {
-            confirmations.refused(index, "the broker did not take it (basic.nack)");
+            confirmations.refused(index, "the broker rejected the message (basic.nack)");
             returned
         }
         Ok(Confirmation::NotRequested) => {

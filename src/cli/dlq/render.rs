@@ -87,7 +87,7 @@ pub(super) fn render_results(summary: &Json) -> String {
         let outcome = if has("refused") {
             format!("refused: {}", text("refused"))
         } else if has("unknown") {
-            format!("may have been done: {}", text("unknown"))
+            format!("outcome unknown: {}", text("unknown"))
         } else if text("done") == "published" && text("state") != "replayed" {
             format!("published, and it is {} again", text("state"))
         } else {
@@ -102,7 +102,7 @@ pub(super) fn render_results(summary: &Json) -> String {
         ("num_discarded", "discarded"),
         ("num_already", "were so already"),
         ("num_refused", "refused"),
-        ("num_unknown", "may have been done"),
+        ("num_unknown", "of unknown outcome"),
         ("num_not_tried", "not tried"),
     ]
     .into_iter()

@@ -45,16 +45,17 @@ pub(super) async fn examine(settings: &Settings, running: bool) -> Vec<Check> {
 fn inaccessible(BrokerHealthError { code, reason }: &BrokerHealthError) -> Check {
     check("broker")
         .when(*code == Some(ACCESS_REFUSED))
-        .fail(format!("does not let us in: {reason}"))
+        .fail(format!("refuses the user: {reason}"))
         .remedy(
             "put the right user and password into amqp.url; the user `guest` may connect from the \
              broker's own machine only",
         )
         .when(*code == Some(NOT_ALLOWED))
-        .fail(format!("does not let us into the virtual host: {reason}"))
+        .fail(format!("refuses the user the virtual host: {reason}"))
         .remedy(
-            "`rabbitmqctl add_vhost VHOST` and `rabbitmqctl set_permissions -p VHOST USER '.*' \
-             '.*' '.*'`, or name another one in amqp.url (`/` is written %2f)",
+            "`rabbitmqctl add_vhost VHOST` and `rabbitmqctl set_permissions -p VHOST USER \
+             '^NAMESPACE\\.' '^NAMESPACE\\.' '^NAMESPACE\\.'`, or name another one in amqp.url \
+             (`/` is written %2f)",
         )
         .fail(format!("does not answer: {reason}"))
         .remedy(

@@ -32,30 +32,30 @@ pub enum DeadLetterError {
     #[error("no dead letter has the number {0}")]
     Unknown(DeadLetterNo),
     /// Truncated, foreign or malformed.
-    #[error("it cannot be replayed: {why}")]
+    #[error("the dead letter cannot be replayed: {why}")]
     NotReplayable { why: String },
     /// Replayed already: it cannot be parked or discarded.
-    #[error("it was replayed: it is on its way, or has ended")]
+    #[error("the dead letter was replayed: its requests are on their way, or have ended")]
     Replayed,
     /// Discarded already: it cannot be replayed or parked.
-    #[error("it was discarded: its requests are recorded failures, or orders")]
+    #[error("the dead letter was discarded: its requests are recorded failures, or orders")]
     Discarded,
     /// Changed concurrently, by another operator or by a new arrival.
-    #[error("it changed meanwhile: look at it, then try again")]
+    #[error("the dead letter changed meanwhile: show it, then try again")]
     Changed,
     #[error("this process has no broker: dead letters are replayed in tier pipeline only")]
     NoBroker,
-    /// The broker refused it; it is unchanged.
-    #[error("the broker did not take it: {reason}")]
+    /// Nothing was published; the dead letter is unchanged.
+    #[error("the broker did not accept the message: {reason}")]
     PublishRefused { reason: String },
     /// The publish outcome is unknown; the dead letter is unchanged and may be replayed again.
-    #[error("the broker did not confirm it: {reason}")]
+    #[error("the broker did not confirm the message: {reason}")]
     NotConfirmed { reason: String },
     /// Discard: every request is an order.
-    #[error("every request in it is an order; replay closes it")]
+    #[error("every request of the dead letter is an order; replay closes it")]
     Ordered,
     /// Discard: its requests cannot be read.
-    #[error("it cannot be discarded: its requests cannot be read")]
+    #[error("the dead letter cannot be discarded: its requests cannot be read")]
     Unreadable,
     /// Of this dead letter, or of one of its requests.
     #[error(transparent)]

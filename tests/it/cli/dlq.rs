@@ -176,8 +176,8 @@ fn an_unknown_outcome_is_not_counted_as_not_tried() {
     let counts = ["num_already", "num_unknown", "num_not_tried"].map(|name| summary[name].clone());
     assert_eq!(counts, [1, 1, 1].map(|count| json!(count)));
     let text = breaks_off().text(&["dlq", "replay", "1", "2", "3"], 2);
-    assert!(text.contains("\ndead letter 2: may have been done: http"), "{text}");
-    let counts = "\n1 were so already, 1 may have been done, 1 not tried\n";
+    assert!(text.contains("\ndead letter 2: outcome unknown: http"), "{text}");
+    let counts = "\n1 were so already, 1 of unknown outcome, 1 not tried\n";
     assert!(text.ends_with(counts), "{text}");
 
     // Certain: the broker did not take it. Uncertain: it did not confirm.

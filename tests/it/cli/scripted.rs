@@ -300,7 +300,7 @@ fn the_next_step_is_that_of_the_furthest_stage() {
         (vec![waiting("relay")], "wait: its relay publishes it", 0),
         (vec![waiting("broker")], "wait: a consumer takes it", 0),
         (vec![ledger("paid")], "done: it is an order", 0),
-        (vec![ledger("failed")], "done: it was refused", 0),
+        (vec![ledger("failed")], "done: the ledger recorded the failure", 0),
         (vec![dead.clone()], "next: floodgate dlq show 17", 0),
         (vec![dead_at_relay], "wait: it becomes a dead letter", 0),
         (vec![replayed], "wait: it was replayed", 0),

@@ -114,7 +114,7 @@ fn inaccessible(error: &RedisHealthError, cli: &str) -> Check {
             "start it, or correct redis.url; `{cli} PING` from this machine must answer"
         ))
         .when(is_login_refused(code))
-        .fail(format!("does not let us in: {reason}"))
+        .fail(format!("refuses the user: {reason}"))
         .remedy(
             "put the right user and password into redis.url, as in redis://user:password@host:port",
         )

@@ -61,7 +61,7 @@ pub(super) fn cluster(seen: &Result<Slots, RedisHealthError>, servers: &[Server]
                 .fail(format!("no member answers: {reason}"))
                 .remedy("start it, or correct the members in redis.url")
                 .when(is_login_refused(code))
-                .fail(format!("does not let us in: {reason}"))
+                .fail(format!("refuses the user: {reason}"))
                 .remedy("put the right user and password into redis.url")
                 .fail(format!("does not report its slots: {reason}"))
                 .remedy("if it is a single server, write redis.url as redis://host:port");
