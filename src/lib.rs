@@ -14,11 +14,11 @@
 //! 4 outbox/                                                accepted intents, not published yet
 //! 5 actors/outbox_relay                                    claim, publish, acknowledge
 //! 6 broker/                                                exchanges, queues, dead letters
-//! 7 actors/order_consumer -> actors/ledger_writer          writes new orders, one per process
+//! 7 actors/order_consumer -> actors/ledger_writer          one per queue -> one per process
 //! 8 db/                                                    one transaction per batch
 //! 9 actors/payment_timer                                   unpaid orders end, their units return
-//! 10 actors/orphan_rescuer -> actors/dead_letter_collector  abandoned claims, dead letters
-//! 11 actors/reconciler -> services/audit/                   compare Redis, broker and ledger
+//! 10 actors/orphan_rescuer actors/dead_letter_collector     abandoned claims; dead letters
+//! 11 actors/reconciler services/audit/                      compare Redis, broker and ledger
 //! 12 actors/supervisor                                      restarts failed actors
 //! ```
 //!

@@ -1,4 +1,4 @@
-//! Flow step 6/12: relay -> consumer.
+//! Flow step 6/12: relay -> order consumer.
 //!
 //! The broker between outbox and ledger. It stores confirmed messages until a consumer acknowledges
 //! them and delivers them at least once. An unroutable message is returned to its publisher and

@@ -1,5 +1,3 @@
-//! Flow step 6/12: relay -> consumer.
-//!
 //! The required topology of the broker: every name, argument and binding, as data.
 //! `rabbit/declare.rs` declares and verifies it.
 //!

@@ -62,15 +62,16 @@ impl<C> Queues<Receiver<Job<C>>> {
 /// Opens the connections of the threads: each owns one, and opens it when a job needs it.
 pub struct Connector<C> {
     pub connect: Box<dyn Fn() -> Result<C, Error> + Send + Sync>,
-    /// Asked before each job: its error is the job's, and the connection stays open.
+    /// Runs before each job. If it fails, the job fails with its error and the connection stays
+    /// open.
     pub check: Box<dyn Fn() -> Result<(), Error> + Send + Sync>,
     /// Whether an open connection can run a job; otherwise another is opened.
     pub is_valid: fn(&mut C) -> bool,
     /// An unused connection is closed after this time.
     pub idle_max: Duration,
-    /// Counts the jobs that found the database away and the connections that were lost, for all
-    /// threads of one database: afterwards each thread opens another connection, because its own
-    /// may be lost as well.
+    /// Counts the jobs that found the database unreachable and the connections that were lost, for
+    /// all threads of one database: afterwards each thread opens another connection, because its
+    /// own may be lost as well.
     pub outages: Arc<AtomicU64>,
 }
 

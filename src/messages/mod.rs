@@ -7,9 +7,9 @@
 //!
 //! | message | kind | from | to | reply | when full |
 //! |---|---|---|---|---|---|
-//! | [`Reserve`] | command | gate handle | stock gate | [`BuyAnswer`] | no permit: `busy` |
+//! | [`Reserve`] | command | gate handle | stock gate | [`BuyAnswer`] or none | no permit: `busy` |
 //! | [`LendStock`] | command | stock gate | sibling gate | units lent | one per gate |
-//! | [`PlaceOrders`] | command | gate, consumer | writer | [`PlaceOutcome`] each | sender waits |
+//! | [`PlaceOrders`] | command | gate, consumer | writer | [`WriteResult`] each | sender waits |
 //! | [`RunNow`] | command | who changed orders | periodic actor | none | dropped: a run follows |
 //! | [`Quiet`] | command | system | actors with work in flight | when idle | never full |
 

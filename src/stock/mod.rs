@@ -139,7 +139,7 @@ pub struct QueuedPage {
     pub damage: Option<String>,
 }
 
-/// Counts the units of every bucket.
+/// Decides reservations, and stores their results and the units of every bucket.
 #[async_trait]
 pub trait Stock: Send + Sync {
     /// Makes a SKU with its latest terms known to this process, without a call. Until then it is

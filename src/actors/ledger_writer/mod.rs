@@ -6,10 +6,11 @@
 //! next. Results are written once, concurrently with the next batch, so that a slow stock delays no
 //! commit.
 //!
-//! Owns: nothing that is not in the ledger or, as unsettled, in the stock. Limits: permits inside,
-//! `consumer.batch_max` per transaction, eight batches whose results are being written. On error:
-//! bounded retries, then an error for each intent that says whether it may have been written. On
-//! crash: replies are dropped; gates and order consumers resubmit. May repeat: every intent.
+//! Owns: no state of its own; orders are in the ledger, undecided requests in the stock. Limits:
+//! permits inside, `consumer.batch_max` per transaction, eight batches whose results are being
+//! written. On error: bounded retries, then an error for each intent that says whether it may have
+//! been written. On crash: replies are dropped; gates and order consumers resubmit. May repeat:
+//! every intent.
 
 pub mod batch;
 

@@ -1,4 +1,4 @@
-//! Flow step 11/12: Redis, broker, ledger -> the same again.
+//! Flow step 11/12: stock, ledger -> stock, broker.
 //!
 //! Compares the requests that buckets call `queued` with the ledger and repairs differences: writes
 //! missing results to the bucket, and publishes lost requests again (`bucket_walk` defines when a

@@ -1,4 +1,4 @@
-//! Flow step 12/12: any actor -> a new one.
+//! Flow step 12/12: exited actor -> its successor.
 //!
 //! Each child has a monitor task that owns its factory. The task receives the child's exit reason,
 //! or detects that work under way makes no progress. It starts a new actor after a backoff and

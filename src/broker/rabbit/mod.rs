@@ -1,4 +1,4 @@
-//! Flow step 6/12: relay -> consumer.
+//! Flow step 6/12: relay -> order consumer.
 //!
 //! The RabbitMQ backend.
 //!

@@ -1,5 +1,4 @@
-//! Which callers may ask now: limits of buyers, addresses and purchases in flight; challenges, and
-//! the tickets that they yield.
+//! Rate limits of buyers and addresses, the bound on purchases in flight, challenges and tickets.
 //!
 //! On the way of a purchase nothing here waits, takes a lock or allocates, unless it refuses, or
 //! the limits are shared and there is something left to buy.

@@ -1,4 +1,4 @@
-//! How often a key did something: the generic cell rate algorithm (GCRA) in a table of fixed size.
+//! Rate limiter (GCRA) in a table of fixed size.
 //!
 //! A key, such as a buyer, may do `count` things at once and as many in each window. Its state is
 //! one time, the *theoretical arrival time*: when the key will have all of its count again. The
