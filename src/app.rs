@@ -28,7 +28,7 @@ use crate::runtime::clock::{SharedClock, SystemClock};
 use crate::runtime::shutdown::Shutdown;
 use crate::services::catalog::Catalog;
 use crate::services::order_feed::OrderFeed;
-use crate::services::orders::{OrderService, OrdersChanged};
+use crate::services::order_life::{OrderService, OrdersChanged};
 use crate::services::sales::{SalesError, SalesService};
 use crate::tier::{self, Backends};
 

@@ -70,9 +70,9 @@ pub mod services {
     pub mod catalog;
     pub mod dead_letters;
     pub mod order_feed;
-    pub mod orders;
+    pub mod order_life;
     pub mod rebuild;
-    pub mod requests;
+    pub mod request_ending;
     pub mod sales;
     pub mod trusted_time;
 }

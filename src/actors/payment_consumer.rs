@@ -23,8 +23,8 @@ use crate::messages::envelope;
 use crate::observe::metrics::{Metrics, OutcomeLabel};
 use crate::payment::WebhookReader;
 use crate::runtime::clock::SharedClock;
-use crate::services::dead_letters::headers::PAYMENTS;
-use crate::services::orders::OrderService;
+use crate::services::dead_letters::new_dead_letter::PAYMENTS;
+use crate::services::order_life::OrderService;
 
 /// Most unacknowledged events.
 const PREFETCH: u16 = 64;

@@ -11,7 +11,7 @@ use super::payment_timer::{
 use super::system::ActorSystem;
 use crate::config::PaymentBackend;
 use crate::payment::Payments;
-use crate::services::orders::{OrderService, OrdersChanged};
+use crate::services::order_life::{OrderService, OrdersChanged};
 use crate::tier::Pipeline;
 
 /// Interval between reads of a queue; a read waits for the first message.

@@ -37,7 +37,7 @@ use crate::runtime::fault_injection::FaultInjector;
 use crate::runtime::permits::Permits;
 use crate::runtime::shutdown::Shutdown;
 use crate::services::catalog::Catalog;
-use crate::services::requests::RequestService;
+use crate::services::request_ending::RequestService;
 use crate::services::sales::{Gates, SalesService};
 use crate::services::trusted_time::TrustedTime;
 use crate::tier::Backends;

@@ -1,7 +1,7 @@
 //! Flow step 8/12: ledger writer -> ledger.
 //!
 //! The ledger is the source of truth: only its loss loses a sale, every other store is rebuilt from
-//! it. [`Ledger`] is the contract of every backend; [`conflict_resolution`] determines one exact
+//! it. [`Ledger`] is the contract of every backend; [`placement`] determines one exact
 //! outcome per intent of a batch, in the same way for every backend.
 //!
 //! On crash: an uncommitted transaction has no effect; committed rows are found by request id.
@@ -21,7 +21,6 @@ use crate::domain::{
 };
 
 mod archive_tables;
-pub mod conflict_resolution;
 mod dead_letter_store;
 pub mod error;
 mod failure_rows;
@@ -31,6 +30,7 @@ mod life_rows;
 pub mod migrate;
 pub mod mysql;
 mod payment_rows;
+pub mod placement;
 mod repairs;
 mod retention;
 mod rows;

@@ -4,10 +4,11 @@
 //! they become orders, failures, or the same dead letter. Those of a discarded one are recorded
 //! failures.
 //!
-//! A dead letter's reason is given in `outbox_relay/round_outcome.rs` (refused by the broker),
+//! A dead letter's reason is given in `outbox_relay/publish_round.rs` (refused by the broker),
 //! `messages/envelope.rs` (unreadable), `order_consumer/deliveries.rs` (contradicts the sale),
 //! `order_consumer/submission.rs` (failed at the ledger), `actors/payment_consumer.rs`, and
-//! `broker/headers.rs` (given up by the broker). `services/dead_letters/headers.rs` builds the row.
+//! `broker/headers.rs` (given up by the broker). `services/dead_letters/new_dead_letter.rs` builds
+//! the row.
 
 use serde::Serialize;
 use utoipa::ToSchema;

@@ -28,7 +28,7 @@ use crate::domain::{BucketKey, RequestId, TraceId};
 use crate::redis::executor::CallError;
 use crate::redis::scripts::Error as ScriptError;
 
-mod dead_letter;
+mod dead_letter_bytes;
 mod heartbeats;
 mod redis;
 pub mod scripts;

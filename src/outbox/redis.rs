@@ -14,7 +14,7 @@ use futures_util::future::join_all;
 use super::heartbeats::Heartbeats;
 use super::{
     EndedEntry, EntryLocation, Error, FoundEntry, Outbox, OutboxDeadLetter, OutboxEntry,
-    OutboxStatus, PerBucket, dead_letter,
+    OutboxStatus, PerBucket, dead_letter_bytes,
 };
 use crate::config::OutboxKind;
 use crate::domain::{BucketKey, RequestId, TraceId};
@@ -289,7 +289,7 @@ fn trace_in(body: &[u8], request: RequestId) -> Option<TraceId> {
 /// Decodes a dead letter. Undecodable bytes become a dead letter that carries them, so that one
 /// corrupt element does not block the rest.
 fn decode_dead_letter(bytes: &[u8]) -> OutboxDeadLetter {
-    dead_letter::unpack(bytes).unwrap_or_else(|broken| OutboxDeadLetter {
+    dead_letter_bytes::unpack(bytes).unwrap_or_else(|broken| OutboxDeadLetter {
         id: bytes.into(),
         bytes: bytes::Bytes::copy_from_slice(bytes),
         reason: format!("no dead letter of this program: {broken}"),

@@ -1,5 +1,5 @@
 //! The calls of the outbox scripts: `list_*.lua`, `stream_*.lua` and `collect.lua`. The entries are
-//! written by `reserve.lua`, whose call is in `redis/scripts/decisions.rs`.
+//! written by `reserve.lua`, whose call is in `redis/scripts/reserve_settle.rs`.
 //!
 //! An entry is one message: its [packed intents](crate::redis::scripts::intent). In a list it is an
 //! element, in a stream the field `intents`. The scripts of both kinds have the same contract, so
@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use crate::config::OutboxKind;
 use crate::domain::RequestRecord;
-use crate::outbox::{EndedEntry, OutboxDeadLetter, OutboxEntry, OutboxStatus, dead_letter};
+use crate::outbox::{EndedEntry, OutboxDeadLetter, OutboxEntry, OutboxStatus, dead_letter_bytes};
 use crate::redis::scripts::call::Reply;
 use crate::redis::scripts::{BucketKeys, Error, Script, ScriptCall, codes};
 
@@ -108,7 +108,7 @@ pub fn acknowledge(
         call = call.packed(|bytes| bytes.extend(&ended.id));
     }
     for new in ended.iter().filter_map(|ended| ended.dead_letter.as_ref()) {
-        call = call.packed(|bytes| dead_letter::pack_into(new, now_ms, bytes));
+        call = call.packed(|bytes| dead_letter_bytes::pack_into(new, now_ms, bytes));
     }
     call
 }

@@ -8,7 +8,7 @@ use super::source_collector::{DeadLetterSource, Pending, PendingDeadLetter};
 use crate::actors::periodic::BucketRotation;
 use crate::domain::BucketKey;
 use crate::outbox::{self, OutboxDeadLetter};
-use crate::services::dead_letters::headers;
+use crate::services::dead_letters::new_dead_letter;
 use crate::tier::Pipeline;
 
 /// All outboxes.
@@ -72,7 +72,7 @@ impl OutboxSource {
             };
             if capacity > 0 && !pending.iter().any(is_same) {
                 capacity -= 1;
-                let dead_letter = headers::from_outbox(&found, reader);
+                let dead_letter = new_dead_letter::from_outbox(&found, reader);
                 pending.push(PendingDeadLetter::new(dead_letter, (key, found)));
             }
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::CollectorDeps;
 use super::source_collector::{DeadLetterSource, Pending, PendingDeadLetter};
 use crate::broker::{self, Inbox, Route};
-use crate::services::dead_letters::headers;
+use crate::services::dead_letters::new_dead_letter;
 
 /// The broker's queue. A key is a delivery tag; pending dead letters are unacknowledged.
 pub(super) struct QueueSource {
@@ -60,7 +60,7 @@ impl QueueSource {
         };
         for delivery in inbox.next_batch(deps.every(), pending.len()).await? {
             let (reader, now_ms) = (&deps.pipeline.reader, deps.clock.wall_ms());
-            let dead_letter = headers::from_delivery(&delivery, reader, now_ms);
+            let dead_letter = new_dead_letter::from_delivery(&delivery, reader, now_ms);
             pending.push(PendingDeadLetter::new(dead_letter, delivery.tag));
         }
         Ok(())

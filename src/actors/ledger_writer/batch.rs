@@ -12,7 +12,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use crate::config::ConsumerSettings;
-use crate::db::conflict_resolution::place_each;
+use crate::db::placement::place_each;
 use crate::db::{self, ErrorClass, Ledger};
 use crate::domain::{
     BucketKey, BucketNo, Counting, Failure, Order, OrderIntent, PlaceOutcome, Refusal,

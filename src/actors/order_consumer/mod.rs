@@ -44,7 +44,7 @@ use crate::services::catalog::Catalog;
 use crate::watermark::{ANNOUNCED_EVERY, Watermarks};
 
 mod ack_window;
-mod dead_letter;
+mod dead_letter_publisher;
 mod deliveries;
 mod evidence;
 mod retry_queue;

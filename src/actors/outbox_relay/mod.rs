@@ -4,7 +4,7 @@
 //! publishes them on a channel of its own, waits for the confirms, and acknowledges the entries
 //! that were confirmed or given up. A worker runs these steps one after the other (`worker.rs`);
 //! throughput comes from large rounds and several workers. `plan` decides the next step,
-//! `round_outcome` interprets the publish outcomes.
+//! `publish_round` interprets the publish outcomes.
 //!
 //! Owns: a broker channel, and the claimed entries. Limits: `relay.claim_max` entries of a bucket,
 //! `relay.confirm_window` unconfirmed messages. On error: a failed acknowledgement is retried
@@ -40,7 +40,7 @@ use crate::services::catalog::Catalog;
 mod plan;
 #[cfg(test)]
 mod plan_tests;
-mod round_outcome;
+mod publish_round;
 mod worker;
 mod worker_names;
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::plan::{PollInterest, RelayPlan};
-use crate::actors::outbox_relay::round_outcome::RoundOutcome;
+use crate::actors::outbox_relay::publish_round::RoundOutcome;
 use crate::broker::{Message, PublishOutcome};
 use crate::config::RelaySettings;
 use crate::domain::{BucketKey, BucketNo, SkuNo, samples};

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use super::plan::{NO_JITTER, PollInterest, RelayPlan};
 use super::{CATALOG_EVERY, RelayDeps, WAIT_MAX};
-use crate::actors::outbox_relay::round_outcome::RoundOutcome;
+use crate::actors::outbox_relay::publish_round::RoundOutcome;
 use crate::actors::outbox_relay::worker_names::WorkerNames;
 use crate::broker::{BrokerStatus, PublishChannel};
 use crate::domain::{BucketKey, Phase};

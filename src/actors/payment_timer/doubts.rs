@@ -13,7 +13,7 @@ use futures_util::future::join_all;
 use super::TimerDeps;
 use crate::db;
 use crate::domain::{AttemptKey, Order, Payment};
-use crate::services::orders::OrderError;
+use crate::services::order_life::OrderError;
 
 /// Time between two rounds through the payments in doubt.
 const ROUND_EVERY: Duration = Duration::from_secs(3_600);

@@ -19,7 +19,7 @@ use crate::actors::periodic::{RunResult, Task};
 use crate::db;
 use crate::domain::{AttemptKey, DueOrder, OrderKey, OrderState, Payment};
 use crate::runtime::clock_guard::SteadyTime;
-use crate::services::orders::OrderError;
+use crate::services::order_life::OrderError;
 
 /// Wait until the provider is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(10);

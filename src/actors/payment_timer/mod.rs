@@ -24,7 +24,7 @@ use crate::domain::{Order, OrderState};
 use crate::observe::metrics::Metrics;
 use crate::runtime::clock::SharedClock;
 use crate::runtime::clock_guard::SteadyTime;
-use crate::services::orders::OrderService;
+use crate::services::order_life::OrderService;
 use crate::services::trusted_time::TrustedTime;
 
 mod doubts;

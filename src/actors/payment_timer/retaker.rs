@@ -18,7 +18,7 @@ use crate::db::{self, Ledger};
 use crate::domain::{DueRetake, Order, RequestId, RetakeEnd, RetakeOutcome};
 use crate::observe::metrics::{Metrics, OutcomeLabel};
 use crate::runtime::clock::SharedClock;
-use crate::services::orders::OrdersChanged;
+use crate::services::order_life::OrdersChanged;
 
 /// Most purchases of one pass.
 const RETAKES_PER_PASS: u32 = 1_000;

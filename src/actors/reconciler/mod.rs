@@ -21,7 +21,7 @@ use crate::lease::TaskLease;
 use crate::observe::metrics::{Metrics, ReasonLabel};
 use crate::runtime::clock::SharedClock;
 use crate::services::catalog::Catalog;
-use crate::services::requests::RequestService;
+use crate::services::request_ending::RequestService;
 use crate::tier::{Backends, Pipeline};
 
 mod bucket_walk;

@@ -32,7 +32,7 @@ use crate::runtime::backoff::Backoff;
 use crate::runtime::breaker::Breaker;
 use crate::runtime::clock::SharedClock;
 use crate::services::catalog::Catalog;
-use crate::services::requests::RequestService;
+use crate::services::request_ending::RequestService;
 use crate::stock::{self, Stock};
 
 pub use handle::{GateDirectory, GateHandle};

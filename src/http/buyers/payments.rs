@@ -18,8 +18,8 @@ use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
 use crate::http::state::{HttpDeps, State};
 use crate::observe::metrics::{Metrics, ReasonLabel};
 use crate::payment::{BODY_BYTES_MAX, EventBody, WebhookError};
-use crate::services::dead_letters::headers::from_webhook;
-use crate::services::orders::OrderError;
+use crate::services::dead_letters::new_dead_letter::from_webhook;
+use crate::services::order_life::OrderError;
 
 /// Longest wait of an answer for the bucket of its order.
 const SETTLE_WAIT: Duration = Duration::from_millis(200);

@@ -16,7 +16,7 @@ use crate::http::middleware::body::{UnreadCall, VerbBody};
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
 use crate::http::operators::verbs::record;
 use crate::http::state::{HttpState, State};
-use crate::services::orders::OrderError;
+use crate::services::order_life::OrderError;
 
 const LIMIT_DEFAULT: u32 = 50;
 const LIMIT_MAX: u32 = 500;

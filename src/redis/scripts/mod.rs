@@ -5,7 +5,7 @@
 //! A script is one atomic step on one bucket; its text is in `lua/`. Its typed call is a
 //! [`ScriptCall`], which also parses the answer; it does no I/O, so that any connection can send
 //! it. Key names, argument order and value layouts are defined here. The call of `reserve.lua`,
-//! which writes the outbox, is in `decisions`; those of the other outbox scripts are in
+//! which writes the outbox, is in `reserve_settle`; those of the other outbox scripts are in
 //! `outbox/scripts.rs`.
 //!
 //! Limits: at most [`codes::ITEMS_MAX`] items in a call. On error: unless a script answers `OK`, it
@@ -41,18 +41,18 @@ use crate::domain::{BucketNo, Sku, SkuNo};
 
 pub(crate) mod call;
 pub mod codes;
-pub mod decisions;
 pub mod intent;
 pub mod load;
+pub mod loans;
 pub mod lookup;
-pub mod moves;
+pub mod reserve_settle;
 pub mod snapshot;
 
 use call::Reply;
 
 pub use call::ScriptCall;
-pub use decisions::{EntryLimits, OutboxArgs};
 pub use load::OpenBucket;
+pub use reserve_settle::{EntryLimits, OutboxArgs};
 
 macro_rules! scripts {
     ($($name:ident = $file:literal;)*) => {

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::report::RepairReport;
 use super::{AuditSources, Error};
-use crate::db::conflict_resolution;
+use crate::db::placement;
 use crate::domain::invariants::Violation;
 use crate::domain::{
     AuditVerdict, BucketKey, ByOperator, Failure, OperatorVerb, OrderIntent, PlaceOutcome, Refusal,
@@ -203,7 +203,7 @@ impl Repairer<'_> {
         intents: &[OrderIntent],
     ) -> Result<Vec<Repair>, Error> {
         let mut outcomes = vec![None; intents.len()];
-        conflict_resolution::place_each(self.sources.ledger, intents, &mut outcomes).await?;
+        placement::place_each(self.sources.ledger, intents, &mut outcomes).await?;
         let mut repairs = Vec::new();
         for (intent, outcome) in intents.iter().zip(outcomes) {
             let (outcome, result) = match outcome {

@@ -1,7 +1,7 @@
 //! Dead letters: messages that could not be delivered from gate to ledger, and their replay.
 //! [`crate::actors::dead_letter_collector`] stores them in the ledger.
 
-pub mod headers;
+pub mod new_dead_letter;
 pub mod replay;
 mod service;
 

@@ -6,7 +6,7 @@ use crate::broker::{Headers, Message, Route};
 use crate::domain::{BucketKey, DeadLetter, DeadLetterContent, OrderIntent};
 use crate::messages::envelope;
 use crate::messages::envelope::{EnvelopeFlaw, EnvelopeReader, MalformedEnvelope};
-use crate::services::dead_letters::headers::DeadLetterHeaders;
+use crate::services::dead_letters::new_dead_letter::DeadLetterHeaders;
 
 /// Builds the message: to the queue of its first intent, with new headers, so that attempts are
 /// counted from zero; a payment event with its own, to its queue. Either has the time of the

@@ -23,7 +23,7 @@ use crate::domain::{
 use crate::messages::envelope;
 use crate::messages::envelope::EnvelopeReader;
 use crate::runtime::clock::SharedClock;
-use crate::services::requests::RequestService;
+use crate::services::request_ending::RequestService;
 use crate::tier::Pipeline;
 
 /// Why an operation failed.

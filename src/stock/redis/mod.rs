@@ -23,10 +23,10 @@ use crate::domain::{
     StockChange, Verdict, Withdrawal,
 };
 use crate::redis::executor::ScriptExecutor;
-use crate::redis::scripts::decisions::{self, SettleOutcome};
 use crate::redis::scripts::intent::IntentKey;
+use crate::redis::scripts::reserve_settle::{self, SettleOutcome};
 use crate::redis::scripts::{
-    Installation, Leveled, OutboxArgs, ScriptCall, codes, load, lookup, moves,
+    Installation, Leveled, OutboxArgs, ScriptCall, codes, load, loans, lookup,
 };
 use crate::redis::transport::{ConnectionPool, ConnectionPurpose};
 
@@ -108,8 +108,14 @@ impl RedisStock {
     ) -> Result<Vec<Verdict>, Error> {
         let keys = buckets.keys(bucket)?;
         let RedisStockOptions { replicated, intents, .. } = &self.options;
-        let call =
-            decisions::reserve(keys, &buckets.sku, buckets.outbox, *replicated, batch, intents);
+        let call = reserve_settle::reserve(
+            keys,
+            &buckets.sku,
+            buckets.outbox,
+            *replicated,
+            batch,
+            intents,
+        );
         let decided = self.reserve_executor.run(&call, "reserving").await;
         let (verdicts, level) = decided.map_err(|error| buckets.error(error))?;
         buckets.record_level(bucket, level);
@@ -194,7 +200,7 @@ impl Stock for RedisStock {
         let buckets = self.buckets_of(sku);
         buckets.forget_polls();
         let calls = (0..).map(BucketNo).zip(&buckets.keys).map(|(bucket, keys)| {
-            let call = moves::change_stock(keys, change.no, change.share(sku, bucket));
+            let call = loans::change_stock(keys, change.no, change.share(sku, bucket));
             buckets.run_leveled(bucket, call, "changing the stock")
         });
         worst_of(join_all(calls).await)
@@ -212,7 +218,7 @@ impl Stock for RedisStock {
     ) -> Result<(), Error> {
         let buckets = self.skus.get(sku)?;
         for (bucket, loan) in &withdrawal.loans {
-            let call = moves::end_withdrawal(buckets.keys(*bucket)?, loan.no, is_recorded);
+            let call = loans::end_withdrawal(buckets.keys(*bucket)?, loan.no, is_recorded);
             buckets.run_leveled(*bucket, call, "ending a withdrawal").await?;
         }
         Ok(())
@@ -250,7 +256,7 @@ impl Stock for RedisStock {
             Some(async move {
                 let buckets = self.skus.get(first.sku)?;
                 for orders in orders.chunks(codes::ITEMS_MAX_USIZE) {
-                    let call = decisions::settle(buckets.keys(bucket)?, &buckets.sku, orders);
+                    let call = reserve_settle::settle(buckets.keys(bucket)?, &buckets.sku, orders);
                     let requests = orders.iter().map(|order| order.request);
                     record_decisions(&buckets, bucket, requests, call, "recording orders").await?;
                 }
@@ -264,7 +270,7 @@ impl Stock for RedisStock {
     async fn release(&self, bucket: BucketKey, refused: Vec<Failure>) -> Result<(), Error> {
         let buckets = self.skus.get(bucket.sku)?;
         for refused in refused.chunks(codes::ITEMS_MAX_USIZE) {
-            let call = decisions::release(buckets.keys(bucket.bucket)?, &buckets.sku, refused);
+            let call = reserve_settle::release(buckets.keys(bucket.bucket)?, &buckets.sku, refused);
             let requests = refused.iter().map(|failure| failure.request);
             record_decisions(&buckets, bucket.bucket, requests, call, "recording refusals").await?;
         }
@@ -287,7 +293,7 @@ impl Stock for RedisStock {
 
     async fn lend(&self, from: BucketKey, to: BucketNo, want: u32) -> Result<Option<Loan>, Error> {
         let buckets = self.skus.get(from.sku)?;
-        let call = moves::lend(buckets.keys(from.bucket)?, to, want);
+        let call = loans::lend(buckets.keys(from.bucket)?, to, want);
         buckets.run_leveled(from.bucket, call, "lending units").await
     }
 

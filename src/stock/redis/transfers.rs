@@ -4,7 +4,7 @@ use super::super::Error;
 use super::poll;
 use super::sku_buckets::SkuBuckets;
 use crate::domain::{BucketNo, Loan, Withdrawal, withdrawn_from};
-use crate::redis::scripts::moves;
+use crate::redis::scripts::loans;
 
 /// Adds the units of a loan to the bucket `to`, and clears the loan. Returns the units added.
 pub(super) async fn borrow(
@@ -13,11 +13,11 @@ pub(super) async fn borrow(
     to: BucketNo,
     loan: Loan,
 ) -> Result<u32, Error> {
-    let call = moves::borrow(buckets.keys(to)?, from, loan);
+    let call = loans::borrow(buckets.keys(to)?, from, loan);
     let units = buckets.run_leveled(to, call, "borrowing units").await?;
     // Crash here [borrowed_not_cleared]: the lender still records the loan, and the borrower has
     // its number: the next transfer or refresh clears it and adds nothing.
-    let call = moves::clear_loan(buckets.keys(from)?, to, loan.no);
+    let call = loans::clear_loan(buckets.keys(from)?, to, loan.no);
     buckets.run_leveled(from, call, "clearing a loan").await?;
     Ok(units)
 }
@@ -36,7 +36,7 @@ pub(super) async fn withdraw(buckets: &SkuBuckets, units: u32) -> Result<Withdra
     let mut withdrawal = Withdrawal::default();
     let shares = (0..).map(BucketNo).zip(withdrawn_from(&free, units));
     for (bucket, units) in shares.filter(|(_, units)| *units > 0) {
-        let call = moves::lend(buckets.keys(bucket)?, BucketNo::LEDGER, units);
+        let call = loans::lend(buckets.keys(bucket)?, BucketNo::LEDGER, units);
         let Some(loan) = buckets.run_leveled(bucket, call, "withdrawing units").await? else {
             continue;
         };
@@ -45,7 +45,7 @@ pub(super) async fn withdraw(buckets: &SkuBuckets, units: u32) -> Result<Withdra
         withdrawal.units += loan.units;
         withdrawal.loans.push((bucket, loan));
         // The oldest: a later load has freed the loans before it.
-        withdrawal.load.get_or_insert(moves::load_of(loan));
+        withdrawal.load.get_or_insert(loans::load_of(loan));
     }
     Ok(withdrawal)
 }

@@ -340,7 +340,7 @@ async fn second_arrival(fixture: &DeadLetterFixture) -> floodgate::domain::NewDe
         num_previous: 0,
         body: message.body,
     };
-    floodgate::services::dead_letters::headers::from_delivery(
+    floodgate::services::dead_letters::new_dead_letter::from_delivery(
         &delivery,
         &crate::support::intents::reader(crate::support::relays::INSTALLATION),
         0,

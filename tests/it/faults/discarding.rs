@@ -10,7 +10,7 @@ use floodgate::domain::{
 };
 use floodgate::messages::BuyAnswer;
 use floodgate::messages::envelope;
-use floodgate::services::dead_letters::headers;
+use floodgate::services::dead_letters::new_dead_letter;
 use floodgate::services::dead_letters::{DeadLetterError, DeadLetterOutcome, DeadLetterService};
 use futures_util::future::join_all;
 
@@ -72,7 +72,8 @@ impl Failing {
         let headers = envelope::headers(&body, INSTALLATION, START_MS).unwrap();
         let delivery =
             Delivery { tag: 1, headers, routing_key: String::new(), num_previous: 0, body };
-        let dead_letter = headers::from_delivery(&delivery, &reader(INSTALLATION), START_MS);
+        let dead_letter =
+            new_dead_letter::from_delivery(&delivery, &reader(INSTALLATION), START_MS);
         self.ledger.store_dead_letters(vec![dead_letter], START_MS).await.unwrap();
         let first = self.intent(requests[0]).request;
         read_dead_letters(&*self.ledger, DeadLetterFilter::with(first), u32::MAX).await[0].no

@@ -14,7 +14,7 @@ use floodgate::messages::due_hint;
 use floodgate::observe::metrics::{Metrics, OutcomeLabel};
 use floodgate::runtime::clock::{ManualClock, SharedClock, SystemClock, wall_ms};
 use floodgate::runtime::clock_guard::CALM;
-use floodgate::services::orders::OrderService;
+use floodgate::services::order_life::OrderService;
 use floodgate::services::trusted_time::TrustedTime;
 use serde_json::{Value as Json, json};
 

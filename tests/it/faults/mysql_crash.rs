@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use floodgate::db::conflict_resolution::place_each;
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
+use floodgate::db::placement::place_each;
 use floodgate::db::{ErrorClass, Ledger, OrderWriter, SaleStore};
 use floodgate::domain::{OrderIntent, PlaceOutcome, Sku};
 use floodgate::runtime::clock::{ManualClock, now_monotonic};

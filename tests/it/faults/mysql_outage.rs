@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use floodgate::db::conflict_resolution::place_each;
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
+use floodgate::db::placement::place_each;
 use floodgate::db::{Error, ErrorClass, Ledger, OrderReader, SaleStore};
 use floodgate::domain::{OrderIntent, PlaceOutcome, Sku};
 use futures_util::future::join_all;

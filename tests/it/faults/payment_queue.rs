@@ -13,7 +13,7 @@ use floodgate::domain::{OrderState, PaymentState};
 use floodgate::observe::metrics::{Metrics, OutcomeLabel};
 use floodgate::payment::{DemoProvider, WebhookReader, WebhookVerifier};
 use floodgate::runtime::clock::{Clock, SystemClock};
-use floodgate::services::orders::OrderService;
+use floodgate::services::order_life::OrderService;
 use lapin::BasicProperties;
 use lapin::options::BasicPublishOptions;
 use lapin::types::{AMQPValue, FieldTable};

@@ -19,7 +19,7 @@ use floodgate::payment::{
     StartAnswer, StopAnswer, WebhookReader, WebhookVerifier,
 };
 use floodgate::runtime::clock::{SharedClock, SystemClock};
-use floodgate::services::orders::{OrderError, OrderService};
+use floodgate::services::order_life::{OrderError, OrderService};
 use tempfile::TempDir;
 
 use crate::support::offers::{assert_ledger_holds, buyer, intent, open_offer, request, run};

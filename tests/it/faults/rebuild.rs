@@ -11,7 +11,7 @@ use floodgate::domain::{
 use floodgate::messages::BuyAnswer;
 use floodgate::outbox::OutboxDeadLetter;
 use floodgate::runtime::clock::{ManualClock, SharedClock};
-use floodgate::services::dead_letters::headers;
+use floodgate::services::dead_letters::new_dead_letter;
 use floodgate::services::rebuild::load_sku;
 use floodgate::services::sales::SalesError;
 use floodgate::stock::Error;
@@ -176,7 +176,7 @@ fn requests_in_dead_letters_are_entered_where_redis_lost_them() {
                 attempts: 10,
                 dead_at_ms: START_MS,
             };
-            headers::from_outbox(&entry, &reader(INSTALLATION))
+            new_dead_letter::from_outbox(&entry, &reader(INSTALLATION))
         };
         // A load reads 32 dead letters at a time: the requests are not in the first ones.
         let others = (0..32_u8).map(|no| vec![no]);

@@ -17,7 +17,7 @@ use floodgate::observe::metrics::Metrics;
 use floodgate::runtime::clock::{ManualClock, SharedClock};
 use floodgate::services::catalog::Catalog;
 use floodgate::services::order_feed::{FeedError, OrderFeed};
-use floodgate::services::orders::OrderService;
+use floodgate::services::order_life::OrderService;
 use floodgate::services::trusted_time::TrustedTime;
 use floodgate::stock::Stock;
 use floodgate::tier::Backends;

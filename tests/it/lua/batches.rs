@@ -4,7 +4,7 @@
 
 use floodgate::domain::{Policy, Refusal};
 use floodgate::redis::scripts::Error;
-use floodgate::redis::scripts::decisions::{release, settle};
+use floodgate::redis::scripts::reserve_settle::{release, settle};
 
 use super::fenced_call::FencedCall;
 use super::harness::{Fixture, KINDS, ScriptClient, refused};

@@ -7,10 +7,10 @@ use floodgate::domain::{
     BucketNo, Epoch, Failure, LoaderToken, Loan, Order, OrderState, PayBy, Phase, RecordedOrder,
     Refusal, Reservation, Sku, TraceId, Verdict,
 };
-use floodgate::redis::scripts::decisions::{SettleOutcome, release, reserve, settle};
 use floodgate::redis::scripts::load::{LoadRow, clear, hold, load_rows, set_phase};
+use floodgate::redis::scripts::loans::{borrow, clear_loan, lend};
 use floodgate::redis::scripts::lookup::{QueuedRecord, read_queued};
-use floodgate::redis::scripts::moves::{borrow, clear_loan, lend};
+use floodgate::redis::scripts::reserve_settle::{SettleOutcome, release, reserve, settle};
 use floodgate::redis::scripts::snapshot::{BucketCounts, snapshot};
 use floodgate::redis::scripts::{
     BucketFence, BucketKeys, EntryLimits, Error, Installation, Leveled, OpenBucket, OutboxArgs,

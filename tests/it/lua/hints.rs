@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use floodgate::domain::Refusal;
-use floodgate::redis::scripts::decisions::SettleOutcome;
+use floodgate::redis::scripts::reserve_settle::SettleOutcome;
 use redis::{Client, Value};
 
 use super::harness::{Fixture, LOADER, ScriptClient, opening, refused, sku};

@@ -4,9 +4,9 @@ use floodgate::domain::{
     BucketNo, Epoch, LoaderToken, Loan, Phase, RecordState, Refusal, RequestRecord, RequestStatus,
     Verdict,
 };
-use floodgate::redis::scripts::decisions::SettleOutcome;
 use floodgate::redis::scripts::load::LoadRow;
 use floodgate::redis::scripts::lookup;
+use floodgate::redis::scripts::reserve_settle::SettleOutcome;
 use floodgate::redis::scripts::snapshot::snapshot;
 use floodgate::redis::scripts::{BucketFence, Error, OpenBucket};
 

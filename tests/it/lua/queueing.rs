@@ -4,8 +4,8 @@ use floodgate::domain::{
     Epoch, LoaderToken, Order, OrderIntent, OrderState, Phase, Refusal, RequestRecord, Reservation,
     Verdict,
 };
-use floodgate::redis::scripts::decisions::{SettleOutcome, release, settle};
 use floodgate::redis::scripts::lookup::read_queued;
+use floodgate::redis::scripts::reserve_settle::{SettleOutcome, release, settle};
 use floodgate::redis::scripts::{BucketFence, EntryLimits, Error, OpenBucket, OutboxArgs};
 
 use super::harness::{Fixture, KINDS, LOADER, OUTBOXES, ScriptClient, opening, refused, sku};

@@ -2,8 +2,8 @@
 
 use floodgate::domain::ids::ID_MAX;
 use floodgate::domain::{Epoch, Phase, Refusal, Verdict};
-use floodgate::redis::scripts::decisions::{SettleOutcome, reserve};
 use floodgate::redis::scripts::intent;
+use floodgate::redis::scripts::reserve_settle::{SettleOutcome, reserve};
 use redis::{Value, from_redis_value};
 
 use super::harness::{Fixture, KINDS, ScriptClient, refused, sku};

@@ -1,7 +1,7 @@
 //! The verdicts of `reserve` and the outcomes of `settle` and `release`.
 
 use floodgate::domain::{Epoch, OrderState, Phase, Policy, Refusal, RequestStatus, Verdict};
-use floodgate::redis::scripts::decisions::SettleOutcome;
+use floodgate::redis::scripts::reserve_settle::SettleOutcome;
 
 use super::harness::{Fixture, ScriptClient, refused, sku};
 use crate::support::offers::{ANY, ONE, quota, request};

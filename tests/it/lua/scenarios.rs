@@ -5,9 +5,11 @@ use floodgate::domain::{
     RequestRecord, Reservation,
 };
 use floodgate::redis::scripts::load::{LoadRow, clear, hold, load_rows};
+use floodgate::redis::scripts::loans::{borrow, change_stock, clear_loan, lend};
 use floodgate::redis::scripts::lookup;
-use floodgate::redis::scripts::moves::{borrow, change_stock, clear_loan, lend};
-use floodgate::redis::scripts::{Error, OutboxArgs, Script, ScriptCall, decisions, load, snapshot};
+use floodgate::redis::scripts::{
+    Error, OutboxArgs, Script, ScriptCall, load, reserve_settle, snapshot,
+};
 use redis::{RedisResult, Value};
 
 use super::fenced_call::FencedCall;
@@ -101,9 +103,9 @@ pub fn all(fixture: &Fixture) -> Vec<Scenario> {
     let ended = Order { state, version: 1, counts_for_limit, ..orders[0] };
     let refused = refused(&fixture.reservation(1, 1, 2), Refusal::RequestIdReused);
     let mut all = vec![
-        scenario(fixture, "settle", decisions::settle(keys, sku, &orders)),
-        scenario(fixture, "settle an end", decisions::settle(keys, sku, &[ended])),
-        scenario(fixture, "release", decisions::release(keys, sku, &[refused])),
+        scenario(fixture, "settle", reserve_settle::settle(keys, sku, &orders)),
+        scenario(fixture, "settle an end", reserve_settle::settle(keys, sku, &[ended])),
+        scenario(fixture, "release", reserve_settle::release(keys, sku, &[refused])),
         scenario(fixture, "set_phase", load::set_phase(keys, Epoch(2), Phase::Paused)),
         scenario(fixture, "snapshot", snapshot::snapshot(keys, pages.clone())),
         scenario(fixture, "find", lookup::find(keys, sku, &[request(1), request(99)])),

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use async_trait::async_trait;
-use floodgate::db::conflict_resolution::place_each;
+use floodgate::db::placement::place_each;
 use floodgate::db::{Error, OrderWriter};
 use floodgate::domain::{
     BucketNo, Epoch, Examination, Failure, OrderIntent, PlaceOutcome, Policy, Refusal, RequestId,

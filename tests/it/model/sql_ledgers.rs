@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use floodgate::db::Ledger;
-use floodgate::db::conflict_resolution::place_each;
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
+use floodgate::db::placement::place_each;
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::domain::{OrderIntent, PlaceOutcome, Policy, Sku};
 use floodgate::runtime::clock::{ManualClock, SharedClock};

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use floodgate::db::conflict_resolution::place_each;
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
+use floodgate::db::placement::place_each;
 use floodgate::db::{ErrorClass, Ledger, OrderWriter, SaleStore};
 use floodgate::domain::{
     Epoch, Failure, OrderIntent, Phase, PlaceOutcome, Refusal, RequestId, Sku,

@@ -17,7 +17,7 @@ use floodgate::outbox::OutboxDeadLetter;
 use floodgate::runtime::fault_injection::FaultInjector;
 use floodgate::runtime::shutdown::Shutdown;
 use floodgate::services::dead_letters::DeadLetterService;
-use floodgate::services::requests::RequestService;
+use floodgate::services::request_ending::RequestService;
 use floodgate::services::trusted_time::TrustedTime;
 use floodgate::stock::MemoryStock;
 use floodgate::tier::Pipeline;

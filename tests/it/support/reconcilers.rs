@@ -16,7 +16,7 @@ use floodgate::observe::metrics::Metrics;
 use floodgate::runtime::clock::{Clock, ManualClock, SharedClock};
 use floodgate::runtime::fault_injection::FaultInjector;
 use floodgate::runtime::shutdown::Shutdown;
-use floodgate::services::requests::RequestService;
+use floodgate::services::request_ending::RequestService;
 use floodgate::services::trusted_time::TrustedTime;
 use floodgate::stock::Stock;
 use floodgate::tickets::MemoryTicketUses;

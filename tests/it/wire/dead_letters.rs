@@ -9,7 +9,9 @@ use floodgate::domain::{
 };
 use floodgate::messages::envelope;
 use floodgate::outbox::OutboxDeadLetter;
-use floodgate::services::dead_letters::headers::{DeadLetterHeaders, from_delivery, from_outbox};
+use floodgate::services::dead_letters::new_dead_letter::{
+    DeadLetterHeaders, from_delivery, from_outbox,
+};
 use floodgate::services::dead_letters::replay::{prepare, verified_intents};
 
 use super::{INSTALLATION, reader};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use floodgate::broker::{Error, Headers, Message, PublishOutcome, Route, Topology};
 use floodgate::domain::DeadLetterOrigin;
-use floodgate::services::dead_letters::headers;
+use floodgate::services::dead_letters::new_dead_letter;
 use lapin::types::{AMQPValue, FieldTable};
 
 use super::{Backend, DELIVERIES_MAX, ids, message, messages, take};
@@ -20,7 +20,7 @@ pub async fn dead_letters_wait_with_their_reason(backend: &dyn Backend) {
     let found = process.drain(Route::Dead, 1).await;
     assert_eq!(found[0].headers, dead_letter.headers);
     assert_eq!(
-        headers::from_delivery(&found[0], &reader("0badcafe"), 1).origin,
+        new_dead_letter::from_delivery(&found[0], &reader("0badcafe"), 1).origin,
         DeadLetterOrigin::Consumer
     );
     assert_eq!(found[0].body, dead_letter.body);
@@ -40,7 +40,7 @@ pub async fn a_message_delivered_too_often_is_a_dead_letter(backend: &dyn Backen
     assert_eq!(dead_letter.headers.reason.as_deref(), Some("the broker: delivery_limit"));
     assert!(dead_letter.headers.origin.as_deref().unwrap().ends_with(".orders.0"));
     assert_eq!(
-        headers::from_delivery(&dead_letter, &reader("0badcafe"), 1).origin,
+        new_dead_letter::from_delivery(&dead_letter, &reader("0badcafe"), 1).origin,
         DeadLetterOrigin::Broker
     );
     assert_eq!(process.num_ready("orders.0").await, 0);

@@ -1,9 +1,9 @@
 //! The steps of a sequence: a script call, the answer of the books, and the script's own answer.
 
 use floodgate::domain::{BucketNo, Epoch, Failure, Loan, Order, Phase, Reservation, Verdict};
-use floodgate::redis::scripts::decisions::{SettleOutcome, release, reserve, settle};
 use floodgate::redis::scripts::load::set_phase;
-use floodgate::redis::scripts::moves::{borrow, change_stock, clear_loan, end_withdrawal, lend};
+use floodgate::redis::scripts::loans::{borrow, change_stock, clear_loan, end_withdrawal, lend};
+use floodgate::redis::scripts::reserve_settle::{SettleOutcome, release, reserve, settle};
 use floodgate::redis::scripts::{BucketKeys, BucketLevel};
 use redis::Value;
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use floodgate::db::conflict_resolution::place_each;
+use floodgate::db::placement::place_each;
 use floodgate::db::sqlite::SqliteLedger;
 use floodgate::db::{OrderChanges, OrderReader, Refunds, Retakes, SaleStore};
 use floodgate::domain::{
