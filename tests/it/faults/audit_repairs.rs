@@ -27,6 +27,7 @@ use crate::support::faulty_ledger::{Fault, FaultyLedger};
 use crate::support::faulty_stock::FaultyStock;
 use crate::support::gate::{GateFixture, PATIENT};
 use crate::support::harness::{Offer, START_MS, UNLIMITED, broken, in_system, settings};
+use crate::support::wait::until;
 
 struct NoGates;
 
@@ -349,10 +350,14 @@ fn a_difference_that_is_gone_at_the_second_read_is_no_violation() {
     in_system(async {
         for shop in Shop::each().await {
             shop.tamper("UPDATE skus SET available = available - 2");
-            let audit = audit_all(shop.sources(Duration::from_secs(5)), None, START_MS);
+            let ledger = FaultyLedger::new(Arc::clone(&shop.backends.ledger));
+            let release = ledger.hold_next_audit();
+            let sources = AuditSources { ledger: &ledger, ..shop.sources(Duration::ZERO) };
+            let audit = audit_all(sources, None, START_MS);
             let restore = async {
-                tokio::time::sleep(Duration::from_secs(3)).await;
+                until("the first read", async || ledger.holds_audit().then_some(())).await;
                 shop.tamper("UPDATE skus SET available = available + 2");
+                release.send(()).unwrap();
             };
             let (report, ()) = tokio::join!(audit, restore);
             let report = report.unwrap();

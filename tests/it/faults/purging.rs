@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Output;
+use std::sync::Arc;
 use std::time::Duration;
 
 use diesel::connection::SimpleConnection;
@@ -24,6 +25,7 @@ use tempfile::TempDir;
 use crate::support::admin::call;
 use crate::support::app::sale_body;
 use crate::support::crowd::{Attempt, send};
+use crate::support::faulty_ledger::FaultyLedger;
 use crate::support::gate::purchases;
 use crate::support::offers::{ANY, open_offer};
 use crate::support::pipeline::PipelineFixture;
@@ -267,21 +269,24 @@ fn a_sale_that_is_purged_during_an_audit_is_not_judged() {
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("ledger.db");
-        let ledger = SqliteLedger::open(&OpenOptions::new(&file)).unwrap();
-        open_offer(&ledger, "sale", ANY, 10).await;
+        let ledger = Arc::new(SqliteLedger::open(&OpenOptions::new(&file)).unwrap());
+        open_offer(&*ledger, "sale", ANY, 10).await;
         let mut conn = SqliteConnection::establish(file.to_str().unwrap()).unwrap();
         let taken = "PRAGMA busy_timeout = 5000; UPDATE skus SET available = 0";
         conn.batch_execute(taken).unwrap();
-        let recheck = Duration::from_secs(5);
-        let sources = AuditSources { ledger: &ledger, stock: None, pipeline: None, recheck };
+        let audited = FaultyLedger::new(ledger.clone());
+        let release = audited.hold_next_audit();
+        let recheck = Duration::ZERO;
+        let sources = AuditSources { ledger: &audited, stock: None, pipeline: None, recheck };
         let purge = async {
-            tokio::time::sleep(Duration::from_secs(1)).await;
+            until("the first read", async || audited.holds_audit().then_some(())).await;
             let (id, digest) = (|| "sale".parse().unwrap(), ArchiveDigest([7; 32]));
             let closed = ledger.set_sale_phase(id(), Epoch(1), Phase::Closed, 1, None).await;
             let archived = ledger.contents(&closed.unwrap().unwrap()).await.unwrap();
             for change in [Archive(digest), Seal(digest), BeginPurge(archived), EndPurge] {
                 assert!(ledger.set_retention(id(), change, None).await.unwrap().is_some());
             }
+            release.send(()).unwrap();
         };
         let (report, ()) = tokio::join!(audit_all(sources, None, 1), purge);
         let report = report.unwrap();

@@ -57,14 +57,38 @@ pub enum Fault {
     HidesStockChanges,
 }
 
+/// Holds the answer of one call.
+#[derive(Default)]
+pub(super) struct Hold(Mutex<Option<oneshot::Receiver<()>>>);
+
+impl Hold {
+    /// Holds the next answer until the sender is used or dropped.
+    fn next(&self) -> oneshot::Sender<()> {
+        let (release, hold) = oneshot::channel();
+        self.0.lock().replace(hold);
+        release
+    }
+
+    fn has_begun(&self) -> bool {
+        self.0.lock().is_none()
+    }
+
+    pub(super) async fn pass(&self) {
+        let hold = self.0.lock().take();
+        if let Some(hold) = hold {
+            hold.await.ok();
+        }
+    }
+}
+
 /// Wraps a ledger and applies the current [`Fault`].
 pub struct FaultyLedger {
     pub(super) inner: Arc<dyn Ledger>,
     fault: watch::Sender<Fault>,
     batches: Mutex<Vec<Vec<u64>>>,
     num_refused: AtomicUsize,
-    /// Holds the answer of the next read of the sales.
-    sales_hold: Mutex<Option<oneshot::Receiver<()>>>,
+    sales_hold: Hold,
+    audit_hold: Hold,
     /// Commits after the next scan of failures, then the ledger is down.
     last_order: Mutex<Option<OrderIntent>>,
 }
@@ -76,7 +100,8 @@ impl FaultyLedger {
             fault: watch::Sender::new(Fault::None),
             batches: Mutex::default(),
             num_refused: AtomicUsize::new(0),
-            sales_hold: Mutex::default(),
+            sales_hold: Hold::default(),
+            audit_hold: Hold::default(),
             last_order: Mutex::default(),
         }
     }
@@ -87,14 +112,22 @@ impl FaultyLedger {
 
     /// Holds the answer of the next read of the sales until the sender is used or dropped.
     pub fn hold_next_sales(&self) -> oneshot::Sender<()> {
-        let (release, hold) = oneshot::channel();
-        self.sales_hold.lock().replace(hold);
-        release
+        self.sales_hold.next()
     }
 
     /// Whether the read of the sales whose answer is held has begun.
     pub fn holds_sales(&self) -> bool {
-        self.sales_hold.lock().is_none()
+        self.sales_hold.has_begun()
+    }
+
+    /// Holds an audit that has read the orders of a SKU until the sender is used or dropped.
+    pub fn hold_next_audit(&self) -> oneshot::Sender<()> {
+        self.audit_hold.next()
+    }
+
+    /// Whether the audit is held.
+    pub fn holds_audit(&self) -> bool {
+        self.audit_hold.has_begun()
     }
 
     /// Commits this order after the next scan of failures, and is down from then on.
@@ -277,6 +310,7 @@ impl OrderReader for FaultyLedger {
 
     async fn anomalies(&self, sku: SkuNo) -> Result<Vec<Violation>, Error> {
         self.begin().await?;
+        self.audit_hold.pass().await;
         self.inner.anomalies(sku).await
     }
 

@@ -80,10 +80,7 @@ impl SaleStore for FaultyLedger {
     async fn sales(&self) -> Result<Vec<Sale>, Error> {
         self.begin().await?;
         let sales = self.inner.sales().await;
-        let hold = self.sales_hold.lock().take();
-        if let Some(hold) = hold {
-            hold.await.ok();
-        }
+        self.sales_hold.pass().await;
         sales
     }
 
