@@ -121,7 +121,9 @@ fn requests_of_a_refused_envelope_are_published_as_soon_as_the_broker_accepts_th
                 break;
             }
         }
-        assert!(simulation.queues.kept().contains_key(&9), "the other envelope of its bucket");
+        // The five requests of the bucket of request 1 are in two envelopes, in any order.
+        let kept = simulation.queues.kept();
+        assert!(kept.len() >= 7 && !kept.contains_key(&1), "{kept:?}");
         simulation.queues.accept_all();
         run_passes(&simulation, &process, 2, SECOND).await;
         let kept = simulation.queues.kept();
