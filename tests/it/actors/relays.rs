@@ -67,13 +67,18 @@ fn a_worker_holds_no_more_than_it_may() {
     });
 }
 
+/// No worker polls on its own within the time of a test.
+fn without_polls(buckets: u16) -> Simulation {
+    let mut simulation = Simulation::new(buckets);
+    simulation.settings.relay.poll_min_ms = 3_600_000;
+    simulation.settings.relay.poll_max_ms = 3_600_000;
+    simulation
+}
+
 #[test]
 fn a_notified_worker_polls_at_once() {
     in_system(async {
-        let mut simulation = Simulation::new(2);
-        // No worker polls on its own within the time of this test.
-        simulation.settings.relay.poll_min_ms = 3_600_000;
-        simulation.settings.relay.poll_max_ms = 3_600_000;
+        let simulation = without_polls(2);
         let process = simulation.relays();
         until_begun(&simulation, &process).await;
         rounds(&process, 2).await;
@@ -88,10 +93,7 @@ fn a_notified_worker_polls_at_once() {
 #[test]
 fn a_worker_that_waits_for_the_broker_takes_no_notification() {
     in_system(async {
-        let mut simulation = Simulation::new(1);
-        // No worker polls on its own within the time of this test.
-        simulation.settings.relay.poll_min_ms = 3_600_000;
-        simulation.settings.relay.poll_max_ms = 3_600_000;
+        let mut simulation = without_polls(1);
         simulation.settings.relay.workers = 1;
         let process = simulation.relays_with(|process| {
             process.faults.arm(Call::Publish, When::Before, InjectedFault::Freeze);

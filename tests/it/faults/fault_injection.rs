@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use loadgen::Pace;
 use serde_json::json;
 
 use crate::support::admin::{assert_audit_holds, open_sale, panics};
@@ -99,7 +100,8 @@ fn when_every_step_panics_the_process_ends_with_a_name_and_a_code() {
             let public = server.public;
             let ending =
                 until("the end of the process", async || (!server.is_running()).then_some(()));
-            send_until(public, "sale", purchases, vec![0; 100_000].into(), 1, ending).await;
+            let (attempts, pace) = (vec![0; 100_000].into(), (1, Pace::Closed));
+            send_until(public, "sale", purchases, attempts, pace, ending).await;
         });
         assert_eq!(server.wait().code(), Some(6), "{}", server.log());
         let log = server.log();

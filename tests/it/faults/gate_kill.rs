@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use loadgen::Pace;
 use serde_json::json;
 
 use crate::support::admin::open_sale;
@@ -65,7 +66,8 @@ fn kill_rounds(redis: Redis, also_killed: AlsoKilled) {
                 fixture.redis.restart();
             }
         };
-        let loading = send_until(public, "sale", purchases.clone(), attempts, 64, killing);
+        let loading =
+            send_until(public, "sale", purchases.clone(), attempts, (64, Pace::Closed), killing);
         history.absorb(runtime.block_on(loading));
         unanswered.push(purchases);
     }
@@ -139,7 +141,8 @@ fn a_killed_server_leaves_its_work_to_the_other() {
             };
             let survivor_load =
                 send(here, "sale", all.clone(), (0..300).collect::<Vec<_>>().into(), 16);
-            let victim_load = send_until(there, "sale", all.clone(), attempts, 32, killing);
+            let victim_load =
+                send_until(there, "sale", all.clone(), attempts, (32, Pace::Closed), killing);
             let (survivor_history, victim_history) = tokio::join!(survivor_load, victim_load);
             history.absorb(survivor_history);
             history.absorb(victim_history);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use floodgate::domain::{BucketKey, Phase, RequestId};
 use serde_json::json;
 
-use crate::support::crowd::send_steadily_until;
+use crate::support::crowd::{STEADY, send_until};
 use crate::support::defective_ledger::{DefectiveLedger, LedgerDefect};
 use crate::support::gate::{
     GateFixture, PATIENT, assert_holds_at_rest, buy, buy_for_sure, metric, purchases,
@@ -81,12 +81,12 @@ fn a_replica_that_becomes_master_is_filled_from_the_ledger_before_it_sells() {
             })
             .await;
         };
-        let mut history = send_steadily_until(
+        let mut history = send_until(
             app.public,
             "sale",
             purchases.clone(),
             attempts.into(),
-            32,
+            (32, STEADY),
             failover,
         )
         .await;

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use loadgen::{BuyRequest, Load, Until};
+use loadgen::{BuyRequest, Load, Pace, Until};
 use serde_json::json;
 
 use crate::support::admin::{assert_audit_holds, open_sale};
@@ -65,7 +65,8 @@ fn kill_rounds(tier: &str, rounds: u64) {
             tokio::time::sleep(after).await;
             server.kill();
         };
-        let loading = send_until(public, "sale", purchases.clone(), attempts, 64, killing);
+        let loading =
+            send_until(public, "sale", purchases.clone(), attempts, (64, Pace::Closed), killing);
         history.absorb(runtime.block_on(loading));
         unanswered.push(purchases);
     }

@@ -13,7 +13,7 @@ use serde_json::{Value as Json, json};
 
 use crate::support::admin::{call, stage};
 use crate::support::app::sale_body;
-use crate::support::crowd::{History, Purchase, send, send_steadily_until};
+use crate::support::crowd::{History, Purchase, STEADY, send, send_until};
 use crate::support::gate::{
     GateFixture, PATIENT, assert_holds_at_rest, metric, purchases, retry_until_answered,
 };
@@ -186,7 +186,7 @@ fn thousands_of_orders_due_at_once_return_their_units_while_another_sale_goes_on
         let attempts: Vec<usize> = (0..100).flat_map(|_| 0..others.len()).collect();
         let ended = until_free(&server, "due", DUE);
         let mut history =
-            send_steadily_until(server.public, "sale", others.clone(), attempts.into(), 8, ended)
+            send_until(server.public, "sale", others.clone(), attempts.into(), (8, STEADY), ended)
                 .await;
         let sold_meanwhile = history.purchases.iter().filter(|attempt| attempt.is_promise());
         assert!(sold_meanwhile.count() > 100, "the other sale went on");

@@ -14,7 +14,7 @@ use futures_util::FutureExt;
 use tokio::sync::oneshot;
 
 use crate::support::admin::open_sale;
-use crate::support::crowd::{History, send_steadily_until};
+use crate::support::crowd::{History, STEADY, send_until};
 use crate::support::gate::retry_until;
 use crate::support::paying_buyers::PayingBuyers;
 use crate::support::pipeline::PipelineFixture;
@@ -150,7 +150,7 @@ fn chaos(outbox: &str) {
         let (others, their_end) = (Arc::clone(&paying), end.clone());
         let other_load = runtime.spawn(async move { others.buy_until(public, their_end).await });
         let load = runtime.spawn(async move {
-            send_steadily_until(public, "sale", crowd, attempts, 16, end).await
+            send_until(public, "sale", crowd, attempts, (16, STEADY), end).await
         });
         pause(Duration::from_millis(random.u64(5..400)));
         kill_and_restart(&mut installation, victims, &mut random, pause);

@@ -11,7 +11,7 @@ use futures_util::FutureExt;
 use tokio::sync::oneshot;
 
 use crate::support::admin::{open_sale, until_open};
-use crate::support::crowd::{History, send, send_steadily_until};
+use crate::support::crowd::{History, STEADY, send, send_until};
 use crate::support::gate::retry_until;
 use crate::support::pipeline::PipelineFixture;
 use crate::support::quota_load;
@@ -48,7 +48,7 @@ async fn without_node(
     let attempts = quota_load::shuffled(&crowd, TIMES, random);
     let (stop_load, load_stopped) = oneshot::channel::<()>();
     let (end, purchases) = (load_stopped.map(drop), crowd.clone());
-    let load = send_steadily_until(public, "sale", purchases, attempts, 16, end);
+    let load = send_until(public, "sale", purchases, attempts, (16, STEADY), end);
     let fault = async {
         cluster.nodes[node].kill();
         let mut history = History::default();

@@ -18,7 +18,7 @@ use floodgate::stock::Error;
 use floodgate::tier::Backends;
 use serde_json::json;
 
-use crate::support::crowd::send_steadily_until;
+use crate::support::crowd::{STEADY, send_until};
 use crate::support::dead_letter_collectors::DeadLetterFixture;
 use crate::support::defective_ledger::{DefectiveLedger, LedgerDefect};
 use crate::support::faulty_ledger::{Fault, FaultyLedger};
@@ -317,12 +317,12 @@ fn buyers_get_no_wrong_answer_while_their_sale_is_rebuilt() {
                 assert_eq!(rebuilt["skus"], json!(["sku"]));
             }
         };
-        let mut history = send_steadily_until(
+        let mut history = send_until(
             app.public,
             "sale",
             purchases.clone(),
             attempts.into(),
-            16,
+            (16, STEADY),
             rebuilding,
         )
         .await;

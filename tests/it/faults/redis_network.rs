@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::support::TestApp;
-use crate::support::crowd::send_steadily_until;
+use crate::support::crowd::{STEADY, send_until};
 use crate::support::fault_proxy::{Mode, Way};
 use crate::support::gate::{
     GateFixture, assert_holds_at_rest, buy, buy_for_sure, metric, purchases, retry_until_answered,
@@ -34,7 +34,7 @@ fn run_outage(fail: impl Fn(&GateFixture), heal: impl Fn(&GateFixture)) {
             heal(&fixture);
         };
         let mut history =
-            send_steadily_until(app.public, "sale", purchases.clone(), attempts.into(), 32, fault)
+            send_until(app.public, "sale", purchases.clone(), attempts.into(), (32, STEADY), fault)
                 .await;
         history.absorb(retry_until_answered(app.public, purchases, 32).await);
         let verdict = fixture.check(app.internal, &history, STOCK.into()).await;

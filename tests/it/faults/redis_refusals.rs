@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::support::admin::{self, open_sale};
 use crate::support::app::sale_body;
-use crate::support::crowd::{History, send_steadily_until};
+use crate::support::crowd::{History, STEADY, send_until};
 use crate::support::fault_proxy::FaultProxy;
 use crate::support::gate::{
     GateFixture, PATIENT, assert_holds_at_rest, buy, buy_for_sure, metric, purchases,
@@ -96,7 +96,7 @@ fn a_full_redis_takes_no_new_request_and_finishes_what_it_took() {
         };
         let (public, internal) = (server.public, server.internal);
         let sent =
-            send_steadily_until(public, "sale", purchases.clone(), attempts.into(), 16, filling)
+            send_until(public, "sale", purchases.clone(), attempts.into(), (16, STEADY), filling)
                 .await;
         history.absorb(sent);
         until_refused(public, 399, BUSY).await;

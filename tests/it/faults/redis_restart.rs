@@ -4,7 +4,7 @@
 //! again.
 
 use crate::support::TestApp;
-use crate::support::crowd::{History, send_steadily_until};
+use crate::support::crowd::{History, STEADY, send_until};
 use crate::support::gate::{GateFixture, metric, retry_until_answered};
 use crate::support::quota_load;
 use crate::support::servers::redis::{AOF_ALWAYS, AOF_EVERYSEC, Redis};
@@ -23,7 +23,7 @@ async fn load_and(app: &TestApp, fault: impl Future<Output = ()>) -> History {
     let purchases = quota_load::purchases(app.public, 1..1 + BUYERS, &mut random).await;
     let attempts = quota_load::shuffled(&purchases, TIMES, &mut random);
     let mut history =
-        send_steadily_until(app.public, "sale", purchases.clone(), attempts, 64, fault).await;
+        send_until(app.public, "sale", purchases.clone(), attempts, (64, STEADY), fault).await;
     history.absorb(retry_until_answered(app.public, purchases, 64).await);
     quota_load::sell_rest(app.public, app.internal, &mut history).await;
     history

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::support::TestApp;
 use crate::support::admin::until_open;
-use crate::support::crowd::{History, send_steadily_until};
+use crate::support::crowd::{History, STEADY, send_until};
 use crate::support::defective_ledger::{DefectiveLedger, LedgerDefect};
 use crate::support::fault_proxy::{FaultProxy, Mode};
 use crate::support::gate::{
@@ -42,7 +42,7 @@ async fn with_fault(app: &TestApp, fault: impl AsyncFnOnce()) -> History {
         fault().await;
     };
     let mut history =
-        send_steadily_until(app.public, "sale", purchases.clone(), attempts.into(), 16, injecting)
+        send_until(app.public, "sale", purchases.clone(), attempts.into(), (16, STEADY), injecting)
             .await;
     history.absorb(retry_until_answered(app.public, purchases, 16).await);
     history

@@ -181,13 +181,18 @@ async fn a_dead_letter_is_parked_with_a_note_and_stays_parked() {
     assert!(members["reason"].is_object() && members["note"].is_null(), "{members}");
 }
 
-#[tokio::test]
-async fn a_dead_letter_is_discarded_unless_its_requests_are_orders() {
-    let app = selling(unlimited(), 5).await;
+/// The number of a request that is an order.
+async fn ordered_request(app: &TestApp) -> u64 {
     let id = app.request_id("sale", 7).await;
     let purchase = json!({"sku_id": "sku", "quantity": 1, "request_id": id});
     assert_eq!(app.buy("sale", 7, purchase).await.status(), 200);
-    let ordered: u64 = id.split('-').next().unwrap().parse().unwrap();
+    id.split('-').next().unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_dead_letter_is_discarded_unless_its_requests_are_orders() {
+    let app = selling(unlimited(), 5).await;
+    let ordered = ordered_request(&app).await;
     store(
         &app,
         &[
@@ -271,10 +276,7 @@ async fn without_a_broker_a_replay_is_refused() {
 #[tokio::test]
 async fn without_a_broker_a_dead_letter_whose_requests_are_orders_is_resolved() {
     let app = selling(unlimited(), 5).await;
-    let id = app.request_id("sale", 7).await;
-    let purchase = json!({"sku_id": "sku", "quantity": 1, "request_id": id});
-    assert_eq!(app.buy("sale", 7, purchase).await.status(), 200);
-    store_with_request(&app, 1, id.split('-').next().unwrap().parse().unwrap());
+    store_with_request(&app, 1, ordered_request(&app).await);
     store_with_request(&app, 2, 100);
     let shown: Json = get(&app, "/1").await.json().await.unwrap();
     assert_eq!(shown["replayable"], true);

@@ -20,11 +20,11 @@ pub use super::checker::{Attempt, Bought, History, RequestKey, RequestName, Verd
 /// Rate of the status reads of accepted requests, in parallel to the purchases.
 const READS_PER_SECOND: f64 = 200.0;
 const READ_CONNECTIONS: usize = 4;
-/// Rate of the purchases that repeat while a fault lasts. Servers can answer more, but then repeats
-/// take most of their time, and each recovery waits for the backlog.
-const STEADY_PER_SECOND: f64 = 1_000.0;
 /// A request that waits longer than this for a free connection is not sent.
 const LATE_LIMIT: Duration = Duration::from_secs(1);
+/// The pace of attempts that outlast a fault. Servers can answer more, but then repeats take most
+/// of their time, and each recovery waits for the backlog.
+pub const STEADY: Pace = Pace::Open { per_second: 1_000.0, late_limit: LATE_LIMIT };
 
 /// Units in one purchase, at most.
 const QUANTITY_MAX: u32 = 5;
@@ -176,42 +176,17 @@ pub async fn send(
     connections: usize,
 ) -> History {
     let never = std::future::pending::<()>();
-    send_until(target, sale, purchases, attempts, connections, never).await
+    send_until(target, sale, purchases, attempts, (connections, Pace::Closed), never).await
 }
 
-/// [`send`], ended early when `end` resolves.
+/// [`send`] at a pace, ended early when `end` resolves. In parallel, reads the status of accepted
+/// requests.
 pub async fn send_until(
     target: SocketAddr,
     sale: &str,
     purchases: Arc<Vec<Purchase>>,
     attempts: Arc<Vec<usize>>,
-    connections: usize,
-    end: impl Future<Output = ()>,
-) -> History {
-    send_at(Pace::Closed, target, sale, purchases, attempts, connections, end).await
-}
-
-/// [`send_until`], at [`STEADY_PER_SECOND`]: for attempts that are to outlast a fault.
-pub async fn send_steadily_until(
-    target: SocketAddr,
-    sale: &str,
-    purchases: Arc<Vec<Purchase>>,
-    attempts: Arc<Vec<usize>>,
-    connections: usize,
-    end: impl Future<Output = ()>,
-) -> History {
-    let pace = Pace::Open { per_second: STEADY_PER_SECOND, late_limit: LATE_LIMIT };
-    send_at(pace, target, sale, purchases, attempts, connections, end).await
-}
-
-/// Sends the attempts until `end`. In parallel, reads the status of accepted requests.
-async fn send_at(
-    pace: Pace,
-    target: SocketAddr,
-    sale: &str,
-    purchases: Arc<Vec<Purchase>>,
-    attempts: Arc<Vec<usize>>,
-    connections: usize,
+    (connections, pace): (usize, Pace),
     end: impl Future<Output = ()>,
 ) -> History {
     let accepted: Arc<Mutex<Vec<(usize, String)>>> = Arc::default();

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::support::admin::until_open;
 use crate::support::app::{TestApp, fresh_settings};
-use crate::support::crowd::{check_promises, send_steadily_until};
+use crate::support::crowd::{STEADY, check_promises, send_until};
 use crate::support::gate::{assert_holds_at_rest, metric};
 use crate::support::orders::orders_in;
 use crate::support::quota_load;
@@ -46,7 +46,7 @@ fn check_phases_under_load(tier: Tier, servers: usize) {
         let purchases = quota_load::purchases(first.public, 1..1 + BUYERS, &mut random).await;
         let attempts = quota_load::shuffled(&purchases, 500, &mut random);
         let crowd =
-            |end| send_steadily_until(last.public, "sale", purchases.clone(), attempts, 32, end);
+            |end| send_until(last.public, "sale", purchases.clone(), attempts, (32, STEADY), end);
         let mut history = crowd(cycle_phases(&apps)).await;
         for app in &apps {
             let checked = check_promises(app.public, "sale", purchases.clone(), &history, 32).await;
