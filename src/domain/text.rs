@@ -7,7 +7,8 @@ pub fn clip(text: &str, max: usize) -> String {
 
 /// The bytes as lower-case hexadecimal digits, two for each.
 pub(crate) fn hex<'a>(bytes: impl IntoIterator<Item = &'a u8>) -> String {
-    bytes.into_iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
+    let digits = bytes.into_iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    digits.filter_map(|digit| char::from_digit(digit.into(), 16)).collect()
 }
 
 /// The bytes of a text of hexadecimal digits, two for each byte.

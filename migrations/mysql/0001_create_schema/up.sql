@@ -85,7 +85,7 @@ CREATE TABLE IF NOT EXISTS terms (
     PRIMARY KEY (sku_no, epoch)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- The changes of the stock. A row makes its change repeat-safe: an operator names it.
+-- The changes of the stock. The id that an operator gives makes a change of the SKU repeat-safe.
 CREATE TABLE IF NOT EXISTS stock_changes (
     sku_no    INTEGER NOT NULL,
     change_id VARCHAR(64) NOT NULL,

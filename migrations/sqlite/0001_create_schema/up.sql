@@ -80,7 +80,7 @@ CREATE TABLE terms (
     PRIMARY KEY (sku_no, epoch)
 ) WITHOUT ROWID;
 
--- The changes of the stock. A row makes its change repeat-safe: an operator names it.
+-- The changes of the stock. The id that an operator gives makes a change of the SKU repeat-safe.
 CREATE TABLE stock_changes (
     sku_no    INTEGER NOT NULL,
     change_id VARCHAR(64) NOT NULL,

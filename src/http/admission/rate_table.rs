@@ -71,7 +71,7 @@ impl RateTable {
             let chosen = self.sets.get(number).and_then(|set| choose(set, tag));
             let Some((cell, held)) = chosen else { return Ok(()) };
             let arrival = held & TIME_MASK;
-            // A later time than any call sets is of the last two years: the times began again.
+            // A time further ahead than a window was set before the times wrapped, two years ago.
             let is_own = held & !TIME_MASK == tag && arrival <= now + window;
             let base = if is_own { arrival.max(now) } else { now };
             if base - now > window.saturating_sub(interval) {
