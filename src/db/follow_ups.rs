@@ -20,9 +20,11 @@ pub struct EventCursor {
 #[async_trait]
 pub trait FollowUps: Send + Sync {
     /// Open attempts that no deadline of an order brings to the provider's attention, each with
-    /// its order: of orders that are paid by another attempt, have ended, or have no deadline.
+    /// its order: of orders that are paid by another attempt, have ended, or have no deadline up to
+    /// `due_by_ms`.
     async fn payments_in_doubt(
         &self,
+        due_by_ms: i64,
         after: Option<AttemptKey>,
         limit: u32,
     ) -> Result<Vec<(Order, Payment)>, Error>;

@@ -49,7 +49,7 @@ pub struct EventData {
     /// The received money, also of `refunded`; of `failed` without a meaning.
     pub amount: i64,
     pub currency: String,
-    /// Of `amount`, what was paid back so far.
+    /// Of `amount`, what was paid back so far; at least 1 in `refunded`, else 0 or left out.
     #[serde(default)]
     pub refunded_total: i64,
 }
@@ -103,6 +103,10 @@ impl WebhookReader {
         }
         if data.amount < 0 || data.refunded_total < 0 {
             return Err("data.amount and data.refunded_total cannot be negative".to_owned());
+        }
+        if head.r#type == "refunded" && data.refunded_total == 0 {
+            // Without it the event would be that of a payment of which nothing was paid back.
+            return Err("data.refunded_total is missing or 0".to_owned());
         }
         let money = Money { amount: data.amount, currency: data.currency.parse()? };
         let malformed = |_: String| "data.attempt is malformed";
@@ -207,7 +211,12 @@ mod tests {
             body["data"][name] = value;
             assert!(parse(&body).is_err(), "{body}");
         }
-        for body in [json!([]), json!({"type": "paid"}), json!({"data": {}})] {
+        let mut without_total = paid();
+        without_total["type"] = json!("refunded");
+        let mut total_of_none = without_total.clone();
+        total_of_none["data"]["refunded_total"] = json!(0);
+        let malformed = [json!([]), json!({"type": "paid"}), json!({"data": {}})];
+        for body in malformed.into_iter().chain([without_total, total_of_none]) {
             assert!(parse(&body).is_err(), "{body}");
         }
     }

@@ -1,6 +1,6 @@
-//! Follows up payments that no deadline brings up again: the provider did not answer before their
-//! order ended, another attempt paid the order, or the order has no deadline. And reports that came
-//! before their payment was known.
+//! Follows up payments that no deadline brings up again soon: the provider did not answer before
+//! their order ended, another attempt paid the order, or the order has no deadline in the next
+//! hour. And reports that came before their payment was known.
 //!
 //! Limits: calls per pass, one round through all of them an hour. On error: the round goes on after
 //! a wait. On crash: the round begins again. May repeat: everything.
@@ -68,7 +68,9 @@ async fn match_events(deps: &TimerDeps) -> Result<(), db::Error> {
 async fn ask_page(deps: &TimerDeps, doubts: &Doubts) -> Result<(), db::Error> {
     let at_once = deps.calls_at_once();
     let limit = u32::try_from(at_once).unwrap_or(u32::MAX);
-    let page = deps.ledger.payments_in_doubt(doubts.after.get(), limit).await?;
+    let round_ms = i64::try_from(ROUND_EVERY.as_millis()).unwrap_or(i64::MAX);
+    let due_by_ms = deps.clock.wall_ms().saturating_add(round_ms);
+    let page = deps.ledger.payments_in_doubt(due_by_ms, doubts.after.get(), limit).await?;
     let now = deps.clock.now();
     let answers = join_all(page.iter().map(|(order, payment)| ask(deps, order, payment))).await;
     let mut is_away = !page.is_empty();

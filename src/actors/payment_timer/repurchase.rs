@@ -43,8 +43,12 @@ impl Repurchase for GateRepurchase {
             Ok(None) => {}
             Err(_) => return Purchase::NotAccepted,
         }
-        if sku.terms().price.saturating_mul(order.quantity.into()) != order.amount {
+        let terms = sku.terms();
+        if terms.price.saturating_mul(order.quantity.into()) != order.amount {
             return Purchase::Refused("the price has changed".to_owned());
+        }
+        if order.quantity > terms.max_quantity {
+            return Purchase::Refused("fewer units are sold at once now".to_owned());
         }
         let (bucket, now_ms) = (BucketNo::home_of(order.buyer, sku.buckets), self.clock.wall_ms());
         // The units and the limit that the ended order has returned to the ledger.
@@ -60,7 +64,7 @@ impl Repurchase for GateRepurchase {
             quantity: order.quantity,
             placed_at_ms: now_ms,
             trace: TraceId(0),
-            terms: sku.terms(),
+            terms,
         };
         match self.gates.refuse(&sale, &reservation, now_ms).await {
             // What this process knows of the stock may be older than the unit that has returned;

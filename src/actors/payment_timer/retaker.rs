@@ -7,11 +7,13 @@
 //! per pass, and at once. On error and on crash: the money still waits, and the next pass repeats
 //! the purchase. May repeat: everything.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
 
+use super::BATCHES_LEFT_MAX;
 use crate::actors::periodic::{RunResult, Task};
 use crate::config::{LatePayment, PaymentSettings};
 use crate::db::{self, Ledger};
@@ -19,9 +21,6 @@ use crate::domain::{DueRetake, Order, RequestId, RetakeEnd, RetakeOutcome};
 use crate::observe::metrics::{Metrics, OutcomeLabel};
 use crate::runtime::clock::SharedClock;
 use crate::services::order_life::OrdersChanged;
-
-/// Most purchases of one pass.
-const RETAKES_PER_PASS: u32 = 1_000;
 
 /// Most purchases at once.
 const AT_ONCE: usize = 16;
@@ -60,12 +59,16 @@ pub struct Retaker {
 }
 
 impl Task for Retaker {
-    type State = ();
+    /// Purchases of the last pass that were not decided.
+    type State = Cell<u32>;
 
     const FAILURE: &'static str = "late money not decided, retrying";
 
-    async fn run(&self, (): &()) -> RunResult {
-        let due = self.ledger.due_retakes(RETAKES_PER_PASS).await?;
+    async fn run(&self, undecided: &Cell<u32>) -> RunResult {
+        let batch = self.settings.batch;
+        // Those that are not decided, the oldest, hide no others.
+        let num_before = undecided.get().min(batch.saturating_mul(BATCHES_LEFT_MAX));
+        let due = self.ledger.due_retakes(batch.saturating_add(num_before)).await?;
         let mut num_waiting = 0;
         for chunk in due.chunks(AT_ONCE) {
             let retakes = join_all(chunk.iter().map(|due| self.retake(due))).await;
@@ -78,10 +81,11 @@ impl Task for Retaker {
                     }
                     decided => decided?,
                 };
-                num_waiting += i64::from(!is_decided);
+                num_waiting += u32::from(!is_decided);
             }
         }
-        self.metrics.retakes_waiting.set(num_waiting);
+        undecided.set(num_waiting);
+        self.metrics.retakes_waiting.set(num_waiting.into());
         Ok(())
     }
 }

@@ -13,10 +13,15 @@ use crate::domain::{
     UnmatchedEvent,
 };
 
-/// The condition of open attempts in doubt: their order is not `paying` (5), or has no deadline.
-const IN_DOUBT: &str = "EXISTS (SELECT 1 FROM orders o WHERE o.sku_no = payments.sku_no \
-     AND o.buyer_id = payments.buyer_id AND o.request_id = payments.request_id \
-     AND (o.state <> 5 OR o.due_ms IS NULL))";
+/// The condition of open attempts in doubt: their order is not `paying` (5), or has no deadline up
+/// to a time.
+fn in_doubt(due_by_ms: i64) -> String {
+    format!(
+        "EXISTS (SELECT 1 FROM orders o WHERE o.sku_no = payments.sku_no \
+         AND o.buyer_id = payments.buyer_id AND o.request_id = payments.request_id \
+         AND (o.state <> 5 OR o.due_ms IS NULL OR o.due_ms > {due_by_ms}))"
+    )
+}
 
 /// A payment with its order, if that can be read.
 type WithOrder = (ListedPayment, Option<Order>);
@@ -55,12 +60,14 @@ fn page<D: Database>(
 impl<D: Database> FollowUps for SqlLedger<D> {
     async fn payments_in_doubt(
         &self,
+        due_by_ms: i64,
         after: Option<AttemptKey>,
         limit: u32,
     ) -> Result<Vec<(Order, Payment)>, Error> {
         self.read("reading payments in doubt", move |conn| {
+            let condition = in_doubt(due_by_ms);
             filled(limit, after.map(key_columns), |after, limit| {
-                let (found, last) = page(conn, PaymentState::Started, IN_DOUBT, after, limit)?;
+                let (found, last) = page(conn, PaymentState::Started, &condition, after, limit)?;
                 let with_order = |(one, order): WithOrder| Some((order?, one.payment));
                 Ok((found.into_iter().filter_map(with_order).collect(), last))
             })

@@ -137,7 +137,7 @@ pub async fn list(state: State, query: web::Query<PaymentsQuery>) -> Handled {
     }
     let after = page_cursor(cursor, |text| text.parse().ok())?;
     let mut rows = if name == IN_DOUBT {
-        let in_doubt = ledger.payments_in_doubt(after, limit + 1).await?;
+        let in_doubt = ledger.payments_in_doubt(i64::MAX, after, limit + 1).await?;
         in_doubt.into_iter().map(ListedPayment::from).collect()
     } else {
         let unknown = || Problem::invalid("state must be a state of payments");

@@ -85,6 +85,20 @@ fn a_lost_webhook_of_an_order_without_a_deadline_is_found() {
 }
 
 #[test]
+fn a_lost_webhook_of_an_order_with_a_distant_deadline_is_found_within_the_hour() {
+    run(async {
+        let timed = Timed::open(86_400).await;
+        let payment = timed.shop.service().pay(timed.shop.key().await).await.unwrap().started;
+        timed.pass().await;
+        timed.press(&payment, DemoAction::Pay);
+        timed.pass_after(HOUR - 1).await;
+        timed.assert_order(Paying, Started, 9).await;
+        timed.pass_after(1).await;
+        timed.assert_order(Paid, Applied, 9).await;
+    });
+}
+
+#[test]
 fn a_webhook_before_the_answer_to_the_start_pays_the_order() {
     run(async {
         let timed = Timed::open(900).await;
@@ -160,7 +174,7 @@ fn payments_and_orders_that_cannot_be_read_hide_no_payment_in_doubt() {
              UPDATE payments SET currency = 'x' WHERE buyer_id = 1; \
              UPDATE orders SET version = 100000 WHERE buyer_id = 2",
         );
-        let in_doubt = timed.shop.ledger.payments_in_doubt(None, 1).await.unwrap();
+        let in_doubt = timed.shop.ledger.payments_in_doubt(i64::MAX, None, 1).await.unwrap();
         let buyers = in_doubt.iter().map(|(order, _)| order.buyer);
         assert_eq!(buyers.collect::<Vec<_>>(), [buyer(3)]);
         let listed = timed.shop.ledger.payments_in(Started, None, 2).await.unwrap();

@@ -1,5 +1,6 @@
 //! Unpaid orders at their deadline, payments at that moment, lost answers, and wrong clocks.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -58,7 +59,7 @@ impl Timed {
     pub async fn pass(&self) {
         PaymentInquirer(self.deps.clone()).run(&self.asked).await.unwrap();
         PaymentTimer(self.deps.clone()).run(&()).await.unwrap();
-        SoldOut::retaker(self).run(&()).await.unwrap();
+        SoldOut::retaker(self).run(&Cell::default()).await.unwrap();
         RefundWorker(self.deps.clone()).run(&()).await.unwrap();
     }
 
@@ -267,7 +268,7 @@ fn a_refund_made_before_a_crash_is_made_once() {
         timed.pass_after(WINDOW).await;
         timed.press(&payment, DemoAction::PayLate);
         assert_eq!(timed.receive(&payment).await, PaymentOutcome::Late);
-        SoldOut::retaker(&timed).run(&()).await.unwrap();
+        SoldOut::retaker(&timed).run(&Cell::default()).await.unwrap();
         let due = timed.shop.ledger.due_refunds(START_MS * 2, 9).await.unwrap().remove(0);
         let refund_id = format!("refund-{}", due.key);
         let refund = Refund { refund_id, payment_id: due.payment_id, amount: due.money.amount };

@@ -1,5 +1,6 @@
 //! Late money that buys again: refusals, gates that do not answer, and crashes between the steps.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -127,14 +128,15 @@ fn a_purchase_placed_before_a_crash_is_paid_once() {
         let timed = late().await;
         // The process ends before it hears that the order was placed.
         let crashes = retaker(&timed, selling(&timed, Purchase::Queued).await, |_| ());
-        crashes.run(&()).await.unwrap();
+        crashes.run(&Cell::default()).await.unwrap();
         assert_eq!(timed.shop.payment_states().await, [PaymentState::Retaking]);
         assert_eq!((timed.left().await, timed.deps.metrics.retakes_waiting.get()), (9, 1));
         let shop = selling(&timed, Purchase::Placed).await;
         let (one, other) = (retaker(&timed, shop.clone(), |_| ()), retaker(&timed, shop, |_| ()));
-        let (first, second) = tokio::join!(one.run(&()), other.run(&()));
+        let states = [Cell::default(), Cell::default()];
+        let (first, second) = tokio::join!(one.run(&states[0]), other.run(&states[1]));
         first.and(second).unwrap();
-        one.run(&()).await.unwrap();
+        one.run(&Cell::default()).await.unwrap();
         assert_eq!(timed.shop.payment_states().await, [PaymentState::Closed]);
         assert_eq!(successor_states(&timed).await, [PaymentState::Applied]);
         let orders = timed.shop.ledger.orders_of(timed.shop.key().await.buyer, None, 9).await;
@@ -153,13 +155,13 @@ fn money_that_no_gate_decides_about_is_paid_back_in_time() {
         let timed = late().await;
         let away = retaker(&timed, Arc::new(Silent(Purchase::NotAccepted)), |_| ());
         let within = Duration::from_secs(u64::from(timed.shop.settings.retake_within_s));
-        away.run(&()).await.unwrap();
+        away.run(&Cell::default()).await.unwrap();
         timed.clock.advance(within.checked_sub(Duration::from_millis(1)).unwrap());
-        away.run(&()).await.unwrap();
+        away.run(&Cell::default()).await.unwrap();
         RefundWorker(timed.deps.clone()).run(&()).await.unwrap();
         assert_eq!(timed.shop.payment_states().await, [PaymentState::Retaking], "not yet");
         timed.clock.advance(Duration::from_millis(1));
-        away.run(&()).await.unwrap();
+        away.run(&Cell::default()).await.unwrap();
         assert_eq!(timed.shop.payment_states().await, [PaymentState::RefundDue]);
         assert_eq!(counted(&timed, "refund_due"), 1);
         RefundWorker(timed.deps.clone()).run(&()).await.unwrap();
@@ -174,7 +176,7 @@ fn a_purchase_that_was_accepted_is_waited_for() {
         let timed = late().await;
         let waits = retaker(&timed, Arc::new(Silent(Purchase::Queued)), |_| ());
         timed.clock.advance(Duration::from_secs(86_400));
-        waits.run(&()).await.unwrap();
+        waits.run(&Cell::default()).await.unwrap();
         assert_eq!(timed.shop.payment_states().await, [PaymentState::Retaking]);
         assert_eq!(timed.deps.metrics.retakes_waiting.get(), 1);
     });
@@ -228,11 +230,42 @@ fn damaged_late_money_delays_no_other() {
              UPDATE orders SET state = 0 WHERE buyer_id = 2; \
              UPDATE orders SET version = 100000 WHERE buyer_id = 3",
         );
-        SoldOut::retaker(&timed).run(&()).await.unwrap();
+        SoldOut::retaker(&timed).run(&Cell::default()).await.unwrap();
         let payments = timed.shop.ledger.payments_of(keys[3..].to_vec()).await.unwrap();
         let states: Vec<_> = payments.iter().map(|payment| payment.state).collect();
         assert_eq!(states, [PaymentState::RefundDue; 20]);
         assert_eq!(timed.deps.metrics.retakes_waiting.get(), 1);
+    });
+}
+
+/// Accepts the purchases of the first buyers and does not decide, and refuses the others.
+struct SilentForTen;
+
+#[async_trait]
+impl Repurchase for SilentForTen {
+    fn successor(&self, _: &Order) -> Option<RequestId> {
+        RequestId::new(SUCCESSOR)
+    }
+
+    async fn buy(&self, order: &Order, _: RequestId) -> Purchase {
+        let refused = Purchase::Refused("sold-out".to_owned());
+        if order.buyer.get() <= 10 { Purchase::Queued } else { refused }
+    }
+}
+
+#[test]
+fn late_money_whose_purchase_waits_hides_no_other() {
+    run(async {
+        let (timed, keys) = many_late().await;
+        let retaker = retaker(&timed, Arc::new(SilentForTen), |settings| settings.batch = 2);
+        let undecided = Cell::default();
+        for _ in 0..12 {
+            retaker.run(&undecided).await.unwrap();
+        }
+        let payments = timed.shop.ledger.payments_of(keys[10..].to_vec()).await.unwrap();
+        let states: Vec<_> = payments.iter().map(|payment| payment.state).collect();
+        assert_eq!(states, [PaymentState::RefundDue; 13]);
+        assert_eq!(timed.deps.metrics.retakes_waiting.get(), 10);
     });
 }
 
@@ -244,7 +277,7 @@ fn late_money_is_paid_back_where_the_shop_wants_it_so() {
         let refunding = retaker(&timed, shop, |settings| {
             settings.late_payment = LatePayment::Refund;
         });
-        refunding.run(&()).await.unwrap();
+        refunding.run(&Cell::default()).await.unwrap();
         assert_eq!(timed.shop.payment_states().await, [PaymentState::RefundDue]);
         assert_eq!((timed.left().await, successor_states(&timed).await), (10, vec![]));
     });

@@ -51,10 +51,12 @@ async fn reaches(app: &TestApp, id: &str, holds: impl Fn(&Json) -> bool) -> Json
 async fn lapsed(app: &TestApp) -> (String, Json) {
     let id = order(app, BUYER).await;
     let payment = started(app, &id).await;
-    let is_stopped =
-        |order: &Json| order["state"] == "timed_out" && order["payment"]["state"] == "closed";
     reaches(app, &id, is_stopped).await;
     (id, payment)
+}
+
+fn is_stopped(order: &Json) -> bool {
+    order["state"] == "timed_out" && order["payment"]["state"] == "closed"
 }
 
 /// Sends the late money, and returns the order that it has paid.
@@ -79,6 +81,26 @@ async fn late_money_buys_the_unit_again() {
         let (_, status) =
             app.get(&format!("/v1/requests/{}", paid["request_id"].as_str().unwrap()), BUYER).await;
         assert_eq!(status["state"], "success", "{tier:?}: {status}");
+        app.assert_audit_holds().await;
+    }
+}
+
+#[tokio::test]
+async fn late_money_of_more_units_than_are_sold_at_once_now_is_paid_back() {
+    for tier in [Tier::Memory, Tier::Ledger, Tier::Gate, Tier::Pipeline] {
+        let app =
+            selling(tier, json!({"kind": "unlimited", "max_quantity": 2}), 5, json!({})).await;
+        let id = app.request_id("sale", BUYER).await;
+        let body = json!({"sku_id": "sku", "quantity": 2, "request_id": id});
+        app.bought("sale", BUYER, body).await;
+        let payment = started(&app, &id).await;
+        reaches(&app, &id, is_stopped).await;
+        let fewer = json!({"skus": [{"sku_id": "sku", "max_quantity": 1}]});
+        let url = format!("http://{}/admin/v1/sales/sale", app.internal);
+        assert_eq!(app.client.patch(url).json(&fewer).send().await.unwrap().status(), 200);
+        pressed(&app, &payment, "pay_late").await;
+        let ended = reaches(&app, &id, |order| order["payment"]["state"] == "refunded").await;
+        assert!(ended.get("replaced_by").is_none(), "{tier:?}: {ended}");
         app.assert_audit_holds().await;
     }
 }

@@ -95,6 +95,21 @@ async fn an_event_has_its_effect_once() {
 }
 
 #[tokio::test]
+async fn a_refund_that_does_not_say_how_much_was_paid_back_pays_nothing() {
+    let webhooks = Webhooks::start().await;
+    let mut refund = webhooks.paid();
+    refund["type"] = json!("refunded");
+    let refund = refund.to_string().into_bytes();
+    for (id, state) in [("evt-1", "paying"), ("evt-3", "paid")] {
+        assert_eq!(webhooks.signed(id, &refund).await.status(), 400, "{state}");
+        assert_eq!(webhooks.order_state().await, state);
+        let outcome = webhooks.outcome("evt-2", &webhooks.paid()).await;
+        assert!(["applied", "known"].contains(&outcome.as_str()), "{outcome}");
+    }
+    webhooks.app.assert_audit_holds().await;
+}
+
+#[tokio::test]
 async fn events_without_a_payment_are_stored_and_other_types_ignored() {
     let webhooks = Webhooks::start().await;
     let mut unknown = webhooks.paid();

@@ -217,8 +217,10 @@ fn payments_that_wait_and_changes_are_found_by_their_indexes() {
         let order = OrderKey { sku: store.sku.no, buyer: buyer(1), request: request(1) };
         for after in [None, Some(AttemptKey { order, no: 1 })] {
             let failed = ledger.payments_in(PaymentState::RefundFailed, after, 9);
-            let (failed, in_doubt) =
-                (store.plans(failed).await, store.plans(ledger.payments_in_doubt(after, 9)).await);
+            let (failed, in_doubt) = (
+                store.plans(failed).await,
+                store.plans(ledger.payments_in_doubt(1, after, 9)).await,
+            );
             for plans in [failed, in_doubt] {
                 without_sorting(&plans);
                 assert!(plans[0].contains("INDEX payments_by_state (state=?"), "{plans:#?}");

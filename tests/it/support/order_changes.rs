@@ -222,11 +222,12 @@ impl Refunds for DefectiveLedger {
 impl FollowUps for FaultyLedger {
     async fn payments_in_doubt(
         &self,
+        due_by_ms: i64,
         after: Option<AttemptKey>,
         limit: u32,
     ) -> Result<Vec<(Order, Payment)>, Error> {
         self.begin().await?;
-        self.inner.payments_in_doubt(after, limit).await
+        self.inner.payments_in_doubt(due_by_ms, after, limit).await
     }
 
     async fn payments_in(
@@ -295,6 +296,7 @@ impl FollowUps for FaultyLedger {
 impl FollowUps for DefectiveLedger {
     async fn payments_in_doubt(
         &self,
+        _: i64,
         _: Option<AttemptKey>,
         _: u32,
     ) -> Result<Vec<(Order, Payment)>, Error> {

@@ -178,10 +178,15 @@ pub async fn payments_in_doubt_are_those_that_no_deadline_ends(backend: &dyn Bac
         opened.push(shop.open_payment(key).await.1);
     }
     let in_doubt = async |after, limit| -> Vec<(AttemptKey, _)> {
-        let page = shop.ledger.payments_in_doubt(after, limit).await.unwrap();
+        let page = shop.ledger.payments_in_doubt(i64::MAX, after, limit).await.unwrap();
         page.iter().map(|(order, payment)| (payment.key, order.state)).collect()
     };
     assert_eq!(in_doubt(None, 9).await, [], "their orders wait for them");
+    let due_ms = shop.order(opened[0].key.order).await.due_ms.unwrap();
+    for (due_by_ms, num) in [(due_ms, 0), (due_ms - 1, 5)] {
+        let page = shop.ledger.payments_in_doubt(due_by_ms, None, 9).await.unwrap();
+        assert_eq!(page.len(), num, "the deadline is later");
+    }
     // The second attempt stays open although the first one pays the order after all.
     let closed = report(&opened[0], "e1", PaymentReport::Closed);
     assert_eq!(outcome(&shop, closed).await, PaymentOutcome::Closed);
@@ -211,7 +216,8 @@ pub async fn an_order_without_a_deadline_leaves_its_payment_in_doubt(backend: &d
     let shop = Shop::with(backend, draft).await;
     let key = shop.place(1, 1, 1).await;
     let (paying, payment) = shop.open_payment(key).await;
-    assert_eq!(shop.ledger.payments_in_doubt(None, 9).await.unwrap(), [(paying, payment)]);
+    let in_doubt = shop.ledger.payments_in_doubt(i64::MAX, None, 9).await.unwrap();
+    assert_eq!(in_doubt, [(paying, payment)]);
 }
 
 pub async fn a_refund_that_was_given_up_is_tried_again_on_demand(backend: &dyn Backend) {
