@@ -15,9 +15,9 @@ use crate::services::dead_letters::replay;
 use crate::services::rebuild::load_sku;
 use crate::stock::{self, BucketHealth};
 
-/// Concurrent loads of a process. Each load buffers rows in memory and occupies a ledger
-/// connection.
-const LOADS_MAX: usize = 4;
+/// Concurrent loads of a process. Each load buffers rows in memory and scans the ledger; at the
+/// default `ledger.readers`, which leaves two readers for scans, none waits for another one.
+const LOADS_MAX: usize = 2;
 
 /// Dead letters per read; each may be a megabyte.
 const DEAD_LETTERS_PER_READ: u32 = 32;
