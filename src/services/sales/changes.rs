@@ -61,7 +61,7 @@ impl SalesService {
         // Crash here [terms_set_not_applied]: the ledger has the new epoch and the buckets sell
         // under the old one, whose intents stay valid; the next sync writes it to them.
         let applied = self.set_bucket_phases(&sale).await;
-        let listed = self.enter_changed(id).await;
+        let listed = self.enter_changed(sale).await;
         applied.and(listed)
     }
 
@@ -109,16 +109,31 @@ impl SalesService {
         }
         // Crash here [stock_recorded_not_applied]: the ledger has the units and the buckets do not;
         // the next sync adds them, and so does a load.
-        let sale = self.enter_changed(&order.sale).await?;
+        let sale = self.read_again(&order.sale).await?;
         let sku = sale.sku(order.sku.as_str()).cloned().ok_or(SalesError::Unknown)?;
-        self.apply_stock_changes(&sku, change.no - 1).await?;
+        // With the changes before it: a bucket that lacks one adds none after it.
+        self.apply_stock_changes(&sku, 0).await?;
         let available = self.backends.ledger.available(sku.no).await?;
         self.backends.stock.cache_left(sku.no, available);
         Ok(StockChanged { change, sku })
     }
 
-    /// Reads a sale that was changed from the ledger into the catalog, and returns it.
-    pub(super) async fn enter_changed(&self, id: &SaleId) -> Result<Sale, SalesError> {
+    /// Enters a changed sale in the catalog, and returns it: as the ledger has it now, if other
+    /// processes may have changed it since.
+    pub(super) async fn enter_changed(&self, sale: Sale) -> Result<Sale, SalesError> {
+        if self.backends.is_shared {
+            return self.read_again(&sale.id).await;
+        }
+        // No later read would repair a catalog without the change. After a read that began before.
+        let reading = self.reading.lock().await;
+        self.enter_in_catalog(&sale);
+        drop(reading);
+        self.read_closing_times(std::slice::from_ref(&sale)).await?;
+        Ok(sale)
+    }
+
+    /// Reads the sales from the ledger into the catalog, and returns one of them.
+    async fn read_again(&self, id: &SaleId) -> Result<Sale, SalesError> {
         let sales = self.refresh_catalog().await?;
         sales.into_iter().find(|sale| sale.id == *id).ok_or(SalesError::Unknown)
     }
@@ -187,9 +202,7 @@ impl SalesService {
         let outcome = self.recorded_change(sku.no, &request).await?;
         let is_recorded = matches!(outcome, StockChangeOutcome::Repeat(_));
         self.backends.stock.end_withdrawal(sku.no, &withdrawal, is_recorded).await?;
-        if let StockChangeOutcome::Repeat(change) = outcome {
-            self.apply_stock_changes(sku, change.no - 1).await?;
-        }
+        self.apply_stock_changes(sku, 0).await?;
         self.open_withdrawals.lock().remove(&sku.no);
         Ok(())
     }

@@ -285,14 +285,9 @@ impl SalesService {
             SalesError::Stock(error) => SalesError::NotApplied { phase: next, error },
             error => error,
         });
-        if self.backends.is_shared {
-            // Another operation may have changed the sale during the sync.
-            let listed = self.enter_changed(id).await;
-            return synced.and(listed);
-        }
-        self.enter_in_catalog(&sale);
-        let read = self.read_closing_times(std::slice::from_ref(&sale)).await;
-        synced.and(read).map(|()| sale)
+        // Another operation may have changed the sale during the sync of shared buckets.
+        let listed = self.enter_changed(sale).await;
+        synced.and(listed)
     }
 
     /// Sets the phase in the ledger and returns the sale. Retries after a concurrent change by

@@ -44,6 +44,17 @@ fn restock(change_id: &str, delta: i32) -> StockOrder {
     }
 }
 
+fn unchanged(sku: &str) -> SkuChange {
+    SkuChange {
+        id: sku.parse().unwrap(),
+        title: None,
+        price: None,
+        limit: None,
+        max_quantity: None,
+        payment_window_s: None,
+    }
+}
+
 async fn units(harness: &Harness) -> u32 {
     harness.free().await.iter().sum()
 }
@@ -163,6 +174,40 @@ fn a_change_without_an_outcome_is_ended_by_its_repeat() {
     }
 }
 
+#[test]
+fn units_whose_restock_had_no_answer_are_sold_with_those_of_the_next_one() {
+    in_system(async {
+        let folder = TempDir::new().unwrap();
+        let (ledger, harness) = in_tier_memory(&folder).await;
+        ledger.set(Fault::AnswerLostThenDown);
+        let lost = harness.sales.change_stock(restock("lost", 3)).await;
+        assert!(matches!(lost, Err(SalesError::Ledger(_))), "{lost:?}");
+        ledger.set(Fault::None);
+        harness.sales.change_stock(restock("more", 2)).await.unwrap();
+        assert_eq!(units(&harness).await, 9);
+        harness.assert_holds().await;
+    });
+}
+
+/// Buyers are sold to under the terms that the ledger has, though it answers no further read.
+#[test]
+fn terms_that_were_changed_are_sold_under_although_the_sales_cannot_be_read_again() {
+    in_system(async {
+        let folder = TempDir::new().unwrap();
+        let (ledger, harness) = in_tier_memory(&folder).await;
+        ledger.set(Fault::ReadsNoSales);
+        let price = SkuChange { price: Some(250), ..unchanged("sku") };
+        let change = SaleChange { skus: vec![price], ..SaleChange::default() };
+        harness.sales.change(&"sale".parse().unwrap(), change).await.unwrap();
+        let answer = harness.buy(1).await;
+        assert!(is_placed(&answer), "{answer:?}");
+        ledger.set(Fault::None);
+        let orders = crate::support::offers::orders(&*harness.backends.ledger, SkuNo(1)).await;
+        assert_eq!((orders.len(), orders[0].amount), (1, 250));
+        harness.assert_holds().await;
+    });
+}
+
 /// Another process records the change after the look-up of this one.
 #[test]
 fn a_decrease_that_another_process_recorded_meanwhile_takes_no_units_again() {
@@ -255,14 +300,7 @@ fn terms_that_only_the_ledger_has_reach_the_buckets_by_the_next_sync() {
         let harness = harness(&fixture, &folder).await;
         let old = harness.ask(1, 1, 1);
         assert!(is_placed(&harness.gates.buy(old).await));
-        let price = SkuChange {
-            id: "sku".parse().unwrap(),
-            title: None,
-            price: Some(250),
-            limit: None,
-            max_quantity: None,
-            payment_window_s: None,
-        };
+        let price = SkuChange { price: Some(250), ..unchanged("sku") };
         let change = SaleChange { skus: vec![price], ..SaleChange::default() };
         let sale = "sale".parse().unwrap();
         harness.backends.ledger.change_sale(sale, change, START_MS).await.unwrap();

@@ -55,6 +55,8 @@ pub enum Fault {
     RefusesDeadLetter(RequestId),
     /// Changes of stocks are recorded after they are looked up: none is found.
     HidesStockChanges,
+    /// The sales cannot be read.
+    ReadsNoSales,
 }
 
 /// Holds the answer of one call.
@@ -163,7 +165,7 @@ impl FaultyLedger {
         }
     }
 
-    fn refuse(&self) -> Error {
+    pub(super) fn refuse(&self) -> Error {
         self.num_refused.fetch_add(1, Ordering::SeqCst);
         Error::NoConnection { reason: "down on purpose".to_owned() }
     }

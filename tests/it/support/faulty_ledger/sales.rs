@@ -79,6 +79,9 @@ impl SaleStore for FaultyLedger {
 
     async fn sales(&self) -> Result<Vec<Sale>, Error> {
         self.begin().await?;
+        if *self.fault.borrow() == Fault::ReadsNoSales {
+            return Err(self.refuse());
+        }
         let sales = self.inner.sales().await;
         self.sales_hold.pass().await;
         sales
