@@ -118,10 +118,11 @@ pub(super) async fn refresh(
     sold_out_refresh: Duration,
 ) -> Result<Vec<(BucketNo, BucketNo, Loan)>, Error> {
     let (now, num_forgotten) = (now_monotonic(), buckets.num_forgotten());
-    if let Some(accepted) = buckets.accepted.load_full() {
+    // Units that return are a change; those that move, or leave the stock, are none.
+    if let Some(accepted) = buckets.accepted.load_full().filter(|accepted| accepted.is_sold_out) {
         let polled_at = *buckets.polled_at.lock();
         let is_recent = polled_at.is_some_and(|at| now.duration_since(at) < sold_out_refresh);
-        if accepted.is_sold_out && is_recent || changes(buckets).await? == accepted.changes {
+        if is_recent || changes(buckets).await? == accepted.changes {
             return Ok(Vec::new());
         }
     }

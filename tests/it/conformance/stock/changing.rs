@@ -118,6 +118,22 @@ pub async fn withdrawn_units_are_not_sold(backend: &dyn Backend) {
     assert_eq!(here.withdraw(99).await.units, 10, "no more than are free");
 }
 
+pub async fn units_that_leave_an_unsold_sku_are_left_nowhere(backend: &dyn Backend) {
+    let here = Shop::open(backend, ANY, 20, 2).await;
+    let there = here.in_other_process(backend).await;
+    for units in [9, 11] {
+        for shop in [&here, &there] {
+            shop.refresh().await;
+        }
+        let before = there.stock.left(there.sku.no);
+        let withdrawal = here.withdraw(units).await;
+        here.end(&withdrawal, true).await;
+        there.refresh().await;
+        assert_eq!(there.stock.left(there.sku.no), before - units);
+    }
+    assert!(there.is_sold_out());
+}
+
 pub async fn a_load_frees_withdrawn_units(backend: &dyn Backend) {
     let shop = Shop::open(backend, ANY, 20, 2).await;
     let withdrawal = shop.withdraw(5).await;

@@ -328,6 +328,7 @@ macro_rules! all_cases {
                 a_load_contains_the_changes_of_its_rows
                 a_sold_out_sku_sells_again
                 withdrawn_units_are_not_sold
+                units_that_leave_an_unsold_sku_are_left_nowhere
                 a_load_frees_withdrawn_units;
             moving:
                 a_loan_moves_its_units_once
