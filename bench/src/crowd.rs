@@ -179,7 +179,7 @@ impl Offer {
         let mut committed = 0;
         for bucket in (0..self.sku.buckets).map(BucketNo) {
             let key = BucketKey { sku: self.sku.no, bucket };
-            let intents = stores.stock.unsettled(key, i64::MAX).await?;
+            let intents = stores.stock.unsettled(key).await?;
             for batch in intents.chunks(BATCH_MAX) {
                 let at_ms = place(stores, batch.to_vec()).await?;
                 let orders = batch.iter().map(|intent| (bucket, intent.order(at_ms))).collect();

@@ -248,8 +248,6 @@ impl ActorSystem {
                 None => Dispatch::LedgerWriter(self.ledger_writer.clone()),
             },
             directory: Arc::clone(&self.directory),
-            catalog: Arc::clone(&self.catalog),
-            is_shared: self.backends.is_shared,
             requests: self.requests.clone(),
             settings: self.settings.gate.clone(),
             breaker: self.breaker.clone(),
@@ -361,8 +359,8 @@ impl Gates for ActorSystem {
         });
     }
 
-    fn close(&self, sku: SkuNo) {
-        self.directory.close(sku);
+    fn close(&self, sku: SkuNo) -> bool {
+        self.directory.close(sku)
     }
 }
 

@@ -213,13 +213,9 @@ pub trait Stock: Send + Sync {
     /// units, requests that it decided are deleted.
     async fn release(&self, bucket: BucketKey, refused: Vec<Failure>) -> Result<(), Error>;
 
-    /// Intents placed before `placed_before_ms` without a ledger decision, accepted by any
-    /// process. Submitting one twice is harmless.
-    async fn unsettled(
-        &self,
-        bucket: BucketKey,
-        placed_before_ms: i64,
-    ) -> Result<Vec<OrderIntent>, Error>;
+    /// Intents without a ledger decision, accepted by any process. Submitting one twice is
+    /// harmless.
+    async fn unsettled(&self, bucket: BucketKey) -> Result<Vec<OrderIntent>, Error>;
 
     /// A part of [`Self::unsettled`], read from the request records from `page` on. The time that
     /// the store spends is bounded. Damaged records are skipped.

@@ -68,15 +68,17 @@ impl GateDirectory {
         self.gates.store(Arc::new(gates));
     }
 
-    /// Removes the gates of one SKU. Each ends when no request is on its way to it.
-    pub(crate) fn close(&self, sku: SkuNo) {
+    /// Removes the gates of one SKU. Each ends when no request is on its way to it. Returns whether
+    /// there were any.
+    pub(crate) fn close(&self, sku: SkuNo) -> bool {
         if !self.has(sku) {
-            return;
+            return false;
         }
         let _opening = self.opening.lock();
         let mut gates = HashMap::clone(&self.gates.load());
         gates.remove(&sku);
         self.gates.store(Arc::new(gates));
+        true
     }
 
     /// Requests inside all gates.

@@ -31,7 +31,6 @@ use crate::observe::metrics::Metrics;
 use crate::runtime::backoff::Backoff;
 use crate::runtime::breaker::Breaker;
 use crate::runtime::clock::SharedClock;
-use crate::services::catalog::Catalog;
 use crate::services::request_ending::RequestService;
 use crate::stock::{self, Stock};
 
@@ -64,12 +63,9 @@ pub struct GateDeps {
     pub stock: Arc<dyn Stock>,
     /// Whether the stock counts the units, or the ledger.
     pub counting: Counting,
-    /// Whether other processes have the same buckets.
-    pub is_shared: bool,
     pub dispatch: Dispatch,
     /// The sibling gates.
     pub directory: Arc<GateDirectory>,
-    pub catalog: Arc<Catalog>,
     pub requests: RequestService,
     pub settings: GateSettings,
     /// Open while the ledger fails.
@@ -319,9 +315,11 @@ impl Actor for StockGate {
 
     /// Takes over the unsettled intents and unfinished transfers of an earlier gate of this bucket.
     fn started(&mut self, ctx: &mut Self::Context) {
-        step(self, ctx, |gate, ctx| gate.resubmit_unsettled(ctx, i64::MAX));
+        step(self, ctx, |gate, ctx| gate.resubmit_unsettled(ctx, true));
         let every = Duration::from_millis(self.deps.settings.resubmit_every_ms);
-        ctx.run_interval(every, |gate, ctx| step(gate, ctx, Self::resubmit_old));
+        ctx.run_interval(every, |gate, ctx| {
+            step(gate, ctx, |gate, ctx| gate.resubmit_unsettled(ctx, false));
+        });
     }
 }
 

@@ -115,21 +115,16 @@ impl StockGate {
         }
     }
 
-    /// Submits again what has had no outcome for long.
-    pub(super) fn resubmit_old(&mut self, ctx: &mut Context<Self>) {
-        let after_ms = i64::try_from(self.deps.settings.resubmit_after_ms).unwrap_or(i64::MAX);
-        self.resubmit_unsettled(ctx, self.deps.clock.wall_ms().saturating_sub(after_ms));
-    }
-
-    /// Reads the intents placed before `placed_before_ms` that have no outcome, and submits those
-    /// that this gate is not submitting already. They were left by a gate or process that crashed,
-    /// by a lost answer, or by a ledger that was unavailable. Those that were queued for longer
-    /// than the SKU allows are ended instead. With an outbox, relays and the orphan rescuer do
-    /// this, and the reconciler ends requests.
+    /// Reads the intents that have no outcome, and submits those that this gate is not submitting
+    /// already. They were left by a gate or process that crashed, by a lost answer, or by a ledger
+    /// that was unavailable. Those that were queued for longer than the SKU allows are ended
+    /// instead. With an outbox, relays and the orphan rescuer do this, and the reconciler ends
+    /// requests.
     ///
-    /// `i64::MAX` is the first pass of a gate, which also finishes transfers to its bucket.
-    pub(super) fn resubmit_unsettled(&mut self, ctx: &mut Context<Self>, placed_before_ms: i64) {
-        if self.in_progress.resubmitting || self.incarnation.is_quiet() || self.is_dormant() {
+    /// The first pass of a gate also finishes transfers to its bucket; the others leave young
+    /// intents to those who submit them now.
+    pub(super) fn resubmit_unsettled(&mut self, ctx: &mut Context<Self>, is_first: bool) {
+        if self.in_progress.resubmitting || self.incarnation.is_quiet() {
             return;
         }
         // A gate that is submitting leaves the intents of others to an idle gate of the bucket; for
@@ -142,20 +137,23 @@ impl StockGate {
         self.in_progress.resubmitting = true;
         let (stock, key) = (Arc::clone(&self.deps.stock), self.deps.key());
         let has_no_outbox = matches!(self.deps.dispatch, Dispatch::LedgerWriter(_));
+        let after_ms = self.deps.settings.resubmit_after_ms;
         let work = async move {
-            if placed_before_ms == i64::MAX {
+            if is_first {
                 stock.finish_transfers(key).await?;
             }
-            if has_no_outbox {
-                stock.unsettled(key, placed_before_ms).await
-            } else {
-                Ok(Vec::new())
-            }
+            if has_no_outbox { stock.unsettled(key).await } else { Ok(Vec::new()) }
         };
-        spawn_step(self, ctx, work, |gate, ctx, unsettled| {
+        spawn_step(self, ctx, work, move |gate, ctx, unsettled| {
             gate.in_progress.resubmitting = false;
             match unsettled {
-                Ok(intents) => gate.end_expired(ctx, intents),
+                Ok(mut intents) => {
+                    // One of the future is old, too: the clock has stepped back since.
+                    let now_ms = gate.deps.clock.wall_ms();
+                    let is_old = |at_ms: i64| at_ms.abs_diff(now_ms) > after_ms;
+                    intents.retain(|intent| is_first || is_old(intent.placed_at_ms));
+                    gate.end_expired(ctx, intents);
+                }
                 // A bucket that is not loaded has no unsettled intents.
                 Err(stock::Error::NotLoaded(_)) => {}
                 Err(error) => {
@@ -163,13 +161,6 @@ impl StockGate {
                 }
             }
         });
-    }
-
-    /// Whether the sale ended long ago, in an installation whose buckets are not kept then.
-    fn is_dormant(&self) -> bool {
-        let sale = self.deps.catalog.of_sku(self.deps.sku.no);
-        let is_dormant = sale.is_some_and(|(sale, _)| sale.is_dormant(self.deps.clock.wall_ms()));
-        self.deps.is_shared && is_dormant
     }
 
     /// Ends the intents that were queued for too long, and resubmits the others. Those that cannot

@@ -154,7 +154,7 @@ async fn read_gates(
     findings.queued_in = Some(key);
     // Where there is no outbox, the bucket itself has the trace.
     if deps.pipeline.is_none() && stock.num_unsettled(key.sku).await? <= UNSETTLED_MAX {
-        let open = stock.unsettled(key, i64::MAX).await?;
+        let open = stock.unsettled(key).await?;
         let intent = open.iter().find(|intent| intent.request == request);
         findings.trace = intent.and_then(|intent| intent.trace.known());
     }

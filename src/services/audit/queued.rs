@@ -120,7 +120,7 @@ impl AuditRun<'_> {
         let has_queued = gates.is_some_and(|gates| gates.num_unsettled > 0);
         let Some(stock) = stock.filter(|_| has_queued) else { return Ok(queued) };
         for key in BucketKey::all_of(sku) {
-            for chunk in stock.unsettled(key, i64::MAX).await?.chunks(CHUNK) {
+            for chunk in stock.unsettled(key).await?.chunks(CHUNK) {
                 let ended = self.sources.ledger.examine(chunk.to_vec()).await?;
                 let requests = chunk.iter().map(|intent| intent.request);
                 let open = requests.filter(|request| !ended.has_ended(*request)).collect();

@@ -189,7 +189,7 @@ impl Repairer<'_> {
         let lost: HashSet<RequestId> = requests.collect();
         let mut repairs = Vec::new();
         for bucket in BucketKey::all_of(sku) {
-            let mut intents = stock.unsettled(bucket, i64::MAX).await?;
+            let mut intents = stock.unsettled(bucket).await?;
             intents.retain(|intent| lost.contains(&intent.request));
             repairs.extend(self.submit_intents(bucket, stock, &intents).await?);
         }

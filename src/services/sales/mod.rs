@@ -99,8 +99,8 @@ pub trait Gates: Send + Sync {
     /// Starts the gates of a SKU, unless they run.
     fn open(&self, sku: &Arc<Sku>);
 
-    /// Ends the gates of a SKU whose sale is purged, if they run.
-    fn close(&self, sku: SkuNo);
+    /// Ends the gates of a SKU. Returns whether they ran.
+    fn close(&self, sku: SkuNo) -> bool;
 }
 
 /// Operations on sales, serialized within a process. Cheap to clone.
@@ -222,8 +222,8 @@ impl SalesService {
     }
 
     /// Opens the gates of a sale, then enters it in the catalog: a buyer who finds an open sale
-    /// finds its gates. The gates of a bucket that is not loaded answer `busy`. Those of a purged
-    /// sale end once the catalog refuses its purchases.
+    /// finds its gates. The gates of a bucket that is not loaded answer `busy`. Those of a sale
+    /// whose buckets are no longer maintained end once the catalog refuses its purchases.
     fn enter_in_catalog(&self, sale: &Sale) {
         if self.has_buckets(sale) {
             for sku in &sale.skus {
@@ -234,10 +234,12 @@ impl SalesService {
         if self.catalog.sale(sale.id.as_str()).is_none_or(|known| *known != *sale) {
             self.catalog.put(sale);
         }
-        if sale.retention.is_purged() {
+        if !self.has_buckets(sale) {
             for sku in &sale.skus {
-                self.gates.close(sku.no);
-                self.backends.stock.forget(sku.no);
+                // Late reads of a dormant sale register its SKUs again, without gates.
+                if self.gates.close(sku.no) || sale.retention.is_purged() {
+                    self.backends.stock.forget(sku.no);
+                }
             }
         }
     }

@@ -227,18 +227,12 @@ impl Stock for MemoryStock {
         })
     }
 
-    async fn unsettled(
-        &self,
-        bucket: BucketKey,
-        placed_before_ms: i64,
-    ) -> Result<Vec<OrderIntent>, Error> {
-        let mut intents = self.index.get(bucket.sku)?.lock(bucket.bucket)?.unsettled();
-        intents.retain(|intent| intent.placed_at_ms < placed_before_ms);
-        Ok(intents)
+    async fn unsettled(&self, bucket: BucketKey) -> Result<Vec<OrderIntent>, Error> {
+        Ok(self.index.get(bucket.sku)?.lock(bucket.bucket)?.unsettled())
     }
 
     async fn queued(&self, bucket: BucketKey, _page: u16) -> Result<QueuedPage, Error> {
-        let intents = self.index.get(bucket.sku)?.lock(bucket.bucket)?.unsettled();
+        let intents = self.unsettled(bucket).await?;
         Ok(QueuedPage { intents, num_pages: 1, ..QueuedPage::default() })
     }
 

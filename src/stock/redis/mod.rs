@@ -277,14 +277,8 @@ impl Stock for RedisStock {
         Ok(())
     }
 
-    async fn unsettled(
-        &self,
-        bucket: BucketKey,
-        placed_before_ms: i64,
-    ) -> Result<Vec<OrderIntent>, Error> {
-        let mut intents = unsettled::all(&*self.skus.get(bucket.sku)?, bucket.bucket).await?;
-        intents.retain(|intent| intent.placed_at_ms < placed_before_ms);
-        Ok(intents)
+    async fn unsettled(&self, bucket: BucketKey) -> Result<Vec<OrderIntent>, Error> {
+        unsettled::all(&*self.skus.get(bucket.sku)?, bucket.bucket).await
     }
 
     async fn queued(&self, bucket: BucketKey, page: u16) -> Result<QueuedPage, Error> {

@@ -64,7 +64,7 @@ async fn queued_after(
     key: BucketKey,
 ) -> Vec<RequestId> {
     run_passes(simulation, process, 3, SECOND * 6).await;
-    let queued = simulation.stock.unsettled(key, i64::MAX).await.unwrap();
+    let queued = simulation.stock.unsettled(key).await.unwrap();
     queued.iter().map(|intent| intent.request).collect()
 }
 

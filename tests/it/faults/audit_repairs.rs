@@ -34,7 +34,9 @@ struct NoGates;
 impl Gates for NoGates {
     fn open(&self, _: &Arc<Sku>) {}
 
-    fn close(&self, _: floodgate::domain::SkuNo) {}
+    fn close(&self, _: floodgate::domain::SkuNo) -> bool {
+        false
+    }
 }
 
 enum Storage {

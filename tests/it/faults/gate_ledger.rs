@@ -9,7 +9,7 @@ use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
 use floodgate::db::{Ledger, OrderReader};
 use floodgate::domain::{BucketKey, Phase, Refusal, RequestStatus, Reservation, Verdict};
 use floodgate::messages::BuyAnswer;
-use floodgate::runtime::clock::SharedClock;
+use floodgate::runtime::clock::{Clock, SharedClock};
 use floodgate::services::audit::AuditReport;
 use floodgate::tier::Backends;
 use futures_util::future::join_all;
@@ -223,6 +223,40 @@ fn a_gate_that_waits_for_an_answer_still_resubmits_for_a_crashed_process() {
         ledger.set(Fault::None);
         assert_eq!(drained(&harness).await.num_orders, 2);
     });
+}
+
+/// Waits until the gates have looked for old requests several times.
+async fn gates_have_looked(harness: &Harness) {
+    let num_steps = || {
+        let gates = harness.actors.supervisor.report();
+        gates.iter().filter(|it| it.kind == "stock_gate").map(|it| it.steps).sum::<u64>()
+    };
+    let before = num_steps();
+    until("steps of the gates", async || (num_steps() > before + 20).then_some(())).await;
+}
+
+#[test]
+fn a_request_is_submitted_again_once_it_is_old_whichever_way_the_clock_steps() {
+    for step_ms in [3_600_000, -3_600_000] {
+        let fixture = GateFixture::new();
+        in_system(async {
+            let ledger =
+                Arc::new(FaultyLedger::new(Arc::new(DefectiveLedger::new(LedgerDefect::None))));
+            let own = [("gate.resubmit_after_ms", "60000")];
+            let harness = open(&fixture, ledger.clone(), &own).await;
+            harness.gates_begun().await;
+            ledger.set(Fault::Down);
+            let reservation = harness.ask(1, 1, 1);
+            let queued = BuyAnswer::first(RequestStatus::Queued);
+            assert_eq!(harness.gates.buy(reservation).await, queued);
+            ledger.set(Fault::None);
+            gates_have_looked(&harness).await;
+            let order = async || ledger.order_timeline(reservation.request).await.unwrap();
+            assert_eq!(order().await, None, "young: its own process submits it");
+            harness.clock.set_wall_ms(harness.clock.wall_ms() + step_ms);
+            until("its order", order).await;
+        });
+    }
 }
 
 /// Breaks a real database and heals it.

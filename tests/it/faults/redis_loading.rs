@@ -47,7 +47,7 @@ async fn elsewhere(settings: &Settings, harness: &Harness) -> Arc<dyn Stock> {
 
 /// `Some` if exactly one accepted request of the bucket waits for its order.
 async fn unsettled_in(harness: &Harness, key: BucketKey) -> Option<()> {
-    let waiting = harness.backends.stock.unsettled(key, i64::MAX).await.unwrap();
+    let waiting = harness.backends.stock.unsettled(key).await.unwrap();
     (waiting.len() == 1).then_some(())
 }
 

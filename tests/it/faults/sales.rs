@@ -211,6 +211,37 @@ fn a_load_publishes_the_phase_of_the_sale_when_the_buckets_are_held() {
 }
 
 #[test]
+fn the_gates_of_a_sale_end_a_day_after_its_window_and_its_requests_are_read_on() {
+    let fixture = GateFixture::new();
+    in_system(async {
+        let ledger: Arc<dyn Ledger> = Arc::new(DefectiveLedger::new(LedgerDefect::None));
+        let harness = Harness::start_on_redis(&fixture.settings(&PATIENT), ledger).await;
+        harness.create(OFFER, START_MS - 1000).await;
+        harness.set_phase(Phase::Open).await;
+        let reservation = harness.ask(1, 1, 1);
+        assert!(is_placed(&harness.gates.buy(reservation).await));
+        harness.set_phase(Phase::Closed).await;
+        let sale = harness.catalog.sale("sale").unwrap();
+        let has_gates = || {
+            let reports = harness.actors.supervisor.report();
+            reports.iter().any(|report| report.kind == "stock_gate")
+        };
+        harness.clock.set_wall_ms(sale.ends_at_ms + 86_400_000);
+        harness.sales.refresh_catalog().await.unwrap();
+        assert!(has_gates());
+        harness.clock.set_wall_ms(sale.ends_at_ms + 86_400_001);
+        harness.sales.refresh_catalog().await.unwrap();
+        until("the end of the gates", async || (!has_gates()).then_some(())).await;
+        for _ in 0..2 {
+            let (request, buyer) = (reservation.request, reservation.buyer);
+            let record = harness.gates.record(&sale.skus[0], request, buyer).await.unwrap();
+            assert!(record.is_some());
+            harness.sales.refresh_catalog().await.unwrap();
+        }
+    });
+}
+
+#[test]
 fn an_interrupted_load_is_not_repeated_after_that_of_another_process() {
     let fixture = GateFixture::new();
     in_system(async {

@@ -134,7 +134,7 @@ async fn with_one_accepted(ledger: Arc<DefectiveLedger>) -> (Harness, BucketKey)
     assert_eq!(harness.buy_as(1, 1, 1).await, BuyAnswer::Unknown);
     // The deadline of 10 ms may pass before the gate decides.
     until("the reservation", async || {
-        let waiting = harness.backends.stock.unsettled(key, i64::MAX).await.unwrap();
+        let waiting = harness.backends.stock.unsettled(key).await.unwrap();
         (waiting.len() == 1).then_some(())
     })
     .await;

@@ -244,12 +244,8 @@ impl Stock for FaultyStock {
         verdicts
     }
 
-    async fn unsettled(
-        &self,
-        bucket: BucketKey,
-        before_ms: i64,
-    ) -> Result<Vec<OrderIntent>, Error> {
-        self.inner.unsettled(bucket, before_ms).await
+    async fn unsettled(&self, bucket: BucketKey) -> Result<Vec<OrderIntent>, Error> {
+        self.inner.unsettled(bucket).await
     }
 
     async fn queued(&self, bucket: BucketKey, page: u16) -> Result<QueuedPage, Error> {

@@ -313,7 +313,7 @@ macro_rules! all_cases {
                 a_buyer_who_was_let_go_may_buy_again
                 unsettled_intents_come_back_word_for_word
                 a_request_accepted_after_a_read_is_unsettled
-                young_intents_are_left_to_their_own_process;
+                intents_are_unsettled_until_the_ledger_has_decided_them;
             ending:
                 an_order_that_ends_gives_its_units_back_once
                 an_order_that_ended_before_it_was_settled_gives_back_too

@@ -29,7 +29,7 @@ fn keys(shop: &Shop) -> BucketKeys {
 }
 
 async fn unsettled(shop: &Shop) -> Result<Vec<OrderIntent>, Error> {
-    let mut found = shop.stock.unsettled(shop.key(0), i64::MAX).await?;
+    let mut found = shop.stock.unsettled(shop.key(0)).await?;
     found.sort_by_key(|intent| intent.request);
     Ok(found)
 }

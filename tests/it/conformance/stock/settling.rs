@@ -19,10 +19,10 @@ pub async fn an_order_settles_its_request_once(backend: &dyn Backend) {
         let counts = shop.counts(0).await;
         assert_eq!((counts.num_unsettled, counts.num_ordered, counts.available), (1, 1, 7));
     }
-    let waiting = shop.stock.unsettled(shop.key(0), i64::MAX).await.unwrap();
+    let waiting = shop.stock.unsettled(shop.key(0)).await.unwrap();
     assert_eq!(waiting, [backend.unsettled(&b, &shop.sku)]);
     shop.settle(&[a, b, b]).await;
-    assert_eq!(shop.stock.unsettled(shop.key(0), i64::MAX).await.unwrap(), []);
+    assert_eq!(shop.stock.unsettled(shop.key(0)).await.unwrap(), []);
     assert_eq!(shop.status(&b).await, Some(ordered(&b)));
 }
 
@@ -188,10 +188,10 @@ pub async fn unsettled_intents_come_back_word_for_word(backend: &dyn Backend) {
     expected.sort_by_key(|intent| intent.request);
     // A process without sales of its own also finds all of them.
     for shop in [&here, &there] {
-        let mut found = shop.stock.unsettled(shop.key(1), i64::MAX).await.unwrap();
+        let mut found = shop.stock.unsettled(shop.key(1)).await.unwrap();
         found.sort_by_key(|intent| intent.request);
         assert_eq!(found, expected);
-        assert_eq!(shop.stock.unsettled(shop.key(0), i64::MAX).await.unwrap(), []);
+        assert_eq!(shop.stock.unsettled(shop.key(0)).await.unwrap(), []);
         assert_eq!(shop.stock.num_unsettled(shop.sku.no).await, Ok(size as u64));
     }
     assert_eq!(there.counts(1).await.oldest_unsettled_ms, Some(expected[0].placed_at_ms));
@@ -204,38 +204,32 @@ pub async fn a_request_accepted_after_a_read_is_unsettled(backend: &dyn Backend)
     there.stock.refresh(there.sku.no).await.unwrap();
     let reservation = here.reservation(1, 1, 1);
     here.take(&[reservation]).await;
-    let found = there.stock.unsettled(there.key(0), i64::MAX - 1).await.unwrap();
+    let found = there.stock.unsettled(there.key(0)).await.unwrap();
     assert_eq!(found, [backend.unsettled(&reservation, &here.sku)]);
 }
 
-pub async fn young_intents_are_left_to_their_own_process(backend: &dyn Backend) {
+pub async fn intents_are_unsettled_until_the_ledger_has_decided_them(backend: &dyn Backend) {
     let shop = Shop::open(backend, ONE, 10, 1).await;
-    let at = |no: u64, after_ms| Reservation {
-        placed_at_ms: PLACED_AT_MS + after_ms,
-        ..shop.reservation(no, no, 1)
-    };
-    shop.take(&[at(1, 0), at(2, 10), at(3, 20)]).await;
+    let [a, b, c, d] = [1, 2, 3, 4].map(|no| shop.reservation(no, no, 1));
+    shop.take(&[a, b, c]).await;
     shop.refresh().await;
-    let buyers = async |before_ms: i64| {
-        let found = shop.stock.unsettled(shop.key(0), before_ms).await.unwrap();
+    let buyers = async || {
+        let found = shop.stock.unsettled(shop.key(0)).await.unwrap();
         let mut buyers: Vec<_> = found.into_iter().map(|intent| intent.buyer).collect();
         buyers.sort();
         buyers.into_iter().map(BuyerId::get).collect::<Vec<_>>()
     };
-    assert_eq!(buyers(PLACED_AT_MS).await, [0; 0]);
-    assert_eq!(buyers(PLACED_AT_MS + 10).await, [1]);
-    assert_eq!(buyers(PLACED_AT_MS + 11).await, [1, 2]);
-    assert_eq!(buyers(i64::MAX).await, [1, 2, 3]);
-    shop.settle(&[at(1, 0)]).await;
-    assert_eq!(buyers(PLACED_AT_MS + 11).await, [2]);
-    shop.settle(&[at(2, 10), at(3, 20)]).await;
+    assert_eq!(buyers().await, [1, 2, 3]);
+    shop.settle(&[a]).await;
+    assert_eq!(buyers().await, [2, 3]);
+    shop.settle(&[b, c]).await;
     shop.refresh().await;
-    assert_eq!(buyers(PLACED_AT_MS + 1_000).await, [0; 0]);
+    assert_eq!(buyers().await, [0; 0]);
     // Accepted after the last poll.
-    shop.take(&[at(4, 0)]).await;
-    assert_eq!(buyers(i64::MAX).await, [4]);
+    shop.take(&[d]).await;
+    assert_eq!(buyers().await, [4]);
     shop.refresh().await;
-    assert_eq!(buyers(PLACED_AT_MS + 1).await, [4]);
+    assert_eq!(buyers().await, [4]);
 }
 
 /// It records no refusal, and decides a repeat again: units may have come back.
