@@ -12,8 +12,8 @@ export const GRACE_MS = 5000;
 export const BUSY_TRIES = 5;
 /** How long a success is shown before the button offers the next purchase. */
 const SUCCESS_MS = 2000;
-/** A count of the stock that is older than this after a refusal does not undo the refusal. */
-const STOCK_LAG_MS = 2000;
+/** News of the sale that come sooner than this after a refusal may be older than the refusal. */
+const NEWS_LAG_MS = 2000;
 const POLL_MS = 1000;
 const UNREACHABLE_MS = 2000;
 
@@ -35,6 +35,7 @@ export function initial(policy, ticketRequired = false) {
     renewed: false,
     retried: false,
     released: false,
+    isShort: false,
     again: false,
     owned: null,
     limit: null,
@@ -125,7 +126,7 @@ function idRefused(state, event) {
   if (state.name !== "queued") return stay(state);
   if (event.status === 401) return rest(state, { note: "stranger" }, [{ do: "sign-in" }]);
   if (event.status === 503 || event.status === 429) return busy(state, event);
-  return rest(state, { note: event.status ? "refused" : "unsent" });
+  return rest(state, { note: event.status ? "refused" : "unsent", since: event.now });
 }
 
 /** Another tab, or an earlier visit, has begun a purchase: this tab shows it. */
@@ -148,7 +149,7 @@ const isOver = (state, phase) =>
 
 /** Whether a count of the stock may undo this refusal; its reason stays readable. */
 const isUndone = (state, now) => state.name === "failed" && state.note === "sold-out" &&
-  now - state.since > STOCK_LAG_MS;
+  now - state.since > NEWS_LAG_MS;
 
 function sale(state, event) {
   const next = { ...state, sale: { phase: event.phase, soldOut: event.soldOut } };
@@ -158,7 +159,8 @@ function sale(state, event) {
   const { record: kept, name, note } = state;
   const result = rest(next);
   result.state.record = kept;
-  const isKept = ["idle", "failed"].includes(name) && note !== "ended";
+  const isReachable = note === "unsent" && event.now - state.since > NEWS_LAG_MS;
+  const isKept = ["idle", "failed"].includes(name) && note !== "ended" && !isReachable;
   if (result.state.name === "idle" && isKept) result.state.note = note;
   return result;
 }
@@ -258,7 +260,8 @@ function succeeded(state, body, now) {
     effects.push({ do: "after", ms: SUCCESS_MS, timer: "settle" });
   }
   return go(state, "success", {
-    record: null, nextId: null, order: body.order, again: true, tries: 0, since: now, ...counts,
+    record: null, nextId: null, order: body.order, again: true, isShort: false, tries: 0,
+    since: now, ...counts,
   }, effects);
 }
 
@@ -277,9 +280,12 @@ function refused(state, code, body, now) {
     const counts = { owned: body.owned ?? state.owned, limit: body.limit ?? state.limit };
     return rest({ ...state, ...counts }, { note: "quota-exceeded" }, forget);
   }
+  const isShort = code === "sold-out";
   const ends = FINAL.includes(code) ? [] : [{ do: "after", ms: 2 * SUCCESS_MS, timer: "settle" }];
-  return go(state, "failed", { record: null, note: code, nextId: null, since: now },
-    [...forget, ...ends]);
+  const changes = { record: null, note: code, nextId: null, since: now, isShort };
+  // A smaller request may succeed: how many units are left, the news of the sale tell.
+  if (isShort && state.record.quantity > 1) return rest(state, changes, forget);
+  return go(state, "failed", changes, [...forget, ...ends]);
 }
 
 function busy(state, event) {

@@ -86,7 +86,7 @@ export default {
   "note.order-ended": "Your earlier order has ended.",
   "note.refused": "The shop did not accept this. Nothing was ordered.",
   "note.challenge": "Answer the question to go on.",
-  "problem.sold-out": "Sold out: fewer units are left than you asked for. Nothing was ordered.",
+  "problem.sold-out": "Too few units were left for your request. Nothing was ordered.",
   "problem.ended": "The sale is over. Nothing was ordered.",
   "problem.barred": "An earlier order was not paid in time, so this sale is closed to you.",
   "problem.quota-exceeded": "That is more than one buyer may have. Choose fewer.",

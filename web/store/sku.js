@@ -27,10 +27,9 @@ export class SkuCard {
   }
 
   get max() {
-    const { max_quantity, limit } = this.sku.policy;
+    const { policy: { max_quantity, limit }, stock_left: left } = this.sku;
     const owned = this.purchase?.state.owned ?? 0;
-    const rest = limit ? Math.max(1, limit - owned) : Infinity;
-    return Math.min(max_quantity, rest);
+    return Math.max(1, Math.min(max_quantity, limit ? limit - owned : Infinity, left));
   }
 
   #build() {
@@ -132,7 +131,7 @@ export class SkuCard {
     say(this.link, t(owes ? "note.pay" : "note.orders"));
     this.#drawQuantity(state);
     const spoken = `${name} ${message}`;
-    if (this.#spoken !== null && spoken !== this.#spoken && name !== "idle") {
+    if (this.#spoken !== null && spoken !== this.#spoken && (name !== "idle" || message)) {
       this.shop.speak(message || label(state, now));
     }
     this.#spoken = spoken;
@@ -202,7 +201,8 @@ export function note(state) {
     return told && state.record ? t(told) : "";
   }
   if (state.name === "queued" && !state.note) return t("note.queued");
-  if (!state.note) return "";
+  // Where this buyer asked for nothing, the count says it all.
+  if (!state.note || state.note === "sold-out" && !state.isShort) return "";
   if (has(`note.${state.note}`)) return t(`note.${state.note}`);
   if (has(`problem.${state.note}`)) return t(`problem.${state.note}`);
   return t("problem.other", { code: state.note });

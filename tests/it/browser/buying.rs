@@ -182,6 +182,49 @@ async fn a_sold_out_sku_says_so_and_a_paused_sale_keeps_the_place() {
 }
 
 #[tokio::test]
+async fn a_buyer_who_wants_more_than_is_left_may_take_the_rest() {
+    let app = shop();
+    let mut few = sale(-1_000);
+    few["skus"][1]["initial_stock"] = json!(2);
+    open(&app, few).await;
+    let browser = Browser::start(WIDE, "en").await;
+    browser.open(&app.url("/?sale=spring")).await;
+    browser.expect(&of("tea", ".left"), "2 of 2 left").await;
+    for _ in 0..2 {
+        browser.click(&of("tea", ".stepper button:last-child")).await;
+    }
+    assert_eq!(browser.text(&of("tea", "output")).await.unwrap(), "2", "more than is left");
+    // Another buyer is faster; the news of that are held back.
+    browser
+        .run(
+            "window.pass = window.fetch; window.fetch = (url, init) => \
+        String(url).endsWith('sales/spring') ? new Promise((done) => { window.go = () => \
+        done(window.pass(url, init)); }) : window.pass(url, init);",
+        )
+        .await;
+    browser.becomes("return typeof window.go", "function").await;
+    let id = app.client.post(app.url("/v1/sales/spring/request-ids")).header("x-buyer-id", "1");
+    let id = id.json(&json!({"sku_id": "tea"})).send().await.unwrap();
+    let id: serde_json::Value = id.json().await.unwrap();
+    let one = json!({"sku_id": "tea", "quantity": 1, "request_id": id["request_id"]});
+    app.bought("spring", 1, one).await;
+    browser.click(&of("tea", ".buy")).await;
+    let short = "Too few units were left for your request. Nothing was ordered.";
+    browser.expect(&of("tea", ".note"), short).await;
+    browser.expect("#status", short).await;
+    assert_eq!(browser.text(&of("tea", ".buy")).await.unwrap(), "Buy");
+    browser.run("window.fetch = window.pass; window.go()").await;
+    browser.expect(&of("tea", ".left"), "1 of 2 left").await;
+    assert_eq!(browser.text(&of("tea", "output")).await.unwrap(), "1", "what is left");
+    browser.click(&of("tea", ".buy")).await;
+    browser.expect(&of("tea", ".buy"), "Sold out").await;
+    browser
+        .becomes(&format!("return document.querySelector('{}').innerText", of("tea", ".note")), "")
+        .await;
+    assert_quiet(&browser, &["409"]).await;
+}
+
+#[tokio::test]
 async fn another_buyer_is_chosen_on_the_page() {
     let app = shop();
     open(&app, sale(-1_000)).await;
