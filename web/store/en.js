@@ -121,6 +121,7 @@ export default {
   "orders.more": "Older orders",
   "order.quantity": "Quantity {quantity}",
   "order.placed": "Ordered {time}",
+  "order.number": "Request {id}",
   "order.pay": "Pay",
   "order.cancel": "Cancel order",
   "order.cancel.title": "Cancel this order?",

@@ -106,6 +106,7 @@ function orderParts(order) {
   return {
     heading: h("h2", { tabindex: -1 }),
     about: h("p", { class: "quiet" }),
+    number: h("p", { class: "number" }, t("order.number", { id: order.request_id })),
     amount: h("p", { class: "price" }),
     state: h("span", { class: "order-state" }),
     due: h("p", { class: "due" }),
@@ -129,9 +130,10 @@ function askCancel(what, work) {
 }
 
 function orderRow(first, shop, reread) {
-  const { heading, about, amount, state, due, note, pay, cancel, again } = orderParts(first);
+  const { heading, about, number, amount, state, due, note, ...acts } = orderParts(first);
+  const { pay, cancel, again } = acts;
   const element = h("li", { class: "order" },
-    h("div", { class: "order-head" }, h("div", {}, heading, about), amount),
+    h("div", { class: "order-head" }, h("div", {}, heading, about, number), amount),
     h("div", { class: "order-foot" },
       h("div", {}, state, due), h("div", { class: "order-acts" }, cancel, pay, again)),
     note);
@@ -149,12 +151,14 @@ function orderRow(first, shop, reread) {
 
   function update(order) {
     // What was said of the last call is over with it.
-    if (order.state !== row.order.state) say(note, "");
+    const isNews = order.state !== row.order.state;
+    if (isNews) say(note, "");
     row.order = order;
     drawTitles(order);
     set(element, "data-state", order.state);
     const remark = remarkOf(order);
     say(state, `${t(`order.state.${order.state}`)} ${remark ? t(remark) : ""}`.trim());
+    if (isNews) shop.speak(`${heading.textContent}: ${state.textContent}`);
     again.hidden = !order.again;
     draw();
   }

@@ -144,7 +144,7 @@ export function saleView(main, saleId, shop, snapshot) {
   let isOver = false;
 
   const parts = {
-    title: h("h1", {}, "\u00a0"),
+    title: h("h1", {}, t("loading")),
     when: h("p", { class: "when" }, "\u00a0"),
     timer: h("p", { class: "timer", role: "timer" }),
     timerText: h("p", { class: "timer-text" }, "\u00a0"),

@@ -41,6 +41,7 @@ export class SkuCard {
       type: "button", class: "buy", "aria-describedby": `${id}-note`, onclick: () => this.#click(),
     }, this.glyph, this.label);
     this.note = h("p", { class: "note", id: `${id}-note` });
+    this.number = h("p", { class: "number" });
     this.link = h("a", { class: "note-link", href: "?orders", hidden: true });
     this.bar = h("div", { class: "level" }, h("span", { class: "fill" }));
     this.left = h("span", { class: "left" });
@@ -56,7 +57,7 @@ export class SkuCard {
       h("div", { class: "stock" }, this.bar,
         h("p", { class: "stock-text" }, this.left, this.age)),
       h("div", { class: "act" }, this.#stepper(), this.button),
-      h("div", { class: "notes" }, this.news, this.note, this.link));
+      h("div", { class: "notes" }, this.news, this.note, this.link, this.number));
     this.#drawTerms();
   }
 
@@ -126,6 +127,8 @@ export class SkuCard {
     set(this.button, "aria-busy", BUSY.includes(name) ? "true" : null);
     const message = note(state);
     say(this.note, message);
+    const { request_id: id } = state.record ?? {};
+    say(this.number, id ? t("order.number", { id }) : "");
     this.link.hidden = name !== "success" && state.note !== "order-ended";
     const owes = canPay && state.order?.state === "pending_payment";
     say(this.link, t(owes ? "note.pay" : "note.orders"));

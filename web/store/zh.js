@@ -107,6 +107,7 @@ export default {
   "orders.more": "更早的订单",
   "order.quantity": "{quantity} 件",
   "order.placed": "{time} 下单",
+  "order.number": "请求编号 {id}",
   "order.pay": "付款",
   "order.cancel": "取消订单",
   "order.cancel.title": "取消这个订单？",

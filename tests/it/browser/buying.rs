@@ -114,6 +114,7 @@ async fn a_quota_is_counted_to_its_limit_and_returns_after_a_cancellation() {
     browser.picture("cancel").await;
     browser.click("dialog .primary").await;
     browser.expect(".orders", "Cancelled").await;
+    browser.expect("#status", "Porcelain cup: Cancelled").await;
     browser.open(&app.url("/?sale=spring")).await;
     browser.expect(&of("cup", ".owned"), "2 of 3").await;
     browser.expect(&of("cup", ".buy"), "Buy").await;

@@ -76,6 +76,7 @@ async fn a_view_that_was_left_shows_nothing_any_more() {
         .await;
     browser.click(".sales a").await;
     browser.becomes("return typeof window.go", "function").await;
+    browser.expect("h1", "Loading").await;
     browser.click("nav a:last-child").await;
     browser.expect("h1", "My orders").await;
     browser.run("window.go()").await;

@@ -70,12 +70,15 @@ async fn a_request_that_never_arrived_turns_orange_and_goes_out_again() {
     browser.expect(&of("tea", ".buy"), "Ask again").await;
     browser.expect(&of("tea", ".note"), "Trying again cannot order twice.").await;
     assert_eq!(browser.text(&of("tea", "output")).await.unwrap(), "2", "its quantity");
+    browser.expect(&of("tea", ".number"), issued["request_id"].as_str().unwrap()).await;
     browser.picture("unknown").await;
     browser.click(&of("tea", ".buy")).await;
     browser.expect(&of("tea", ".buy"), "Buy again").await;
     let (_, orders) = app.get("/v1/orders", buyer.parse().unwrap()).await;
     assert_eq!(orders["orders"].as_array().unwrap().len(), 1, "{orders}");
     assert_eq!(orders["orders"][0]["request_id"], issued["request_id"]);
+    browser.open(&app.url("/?orders")).await;
+    browser.expect(".order .number", issued["request_id"].as_str().unwrap()).await;
     assert_quiet(&browser, CUT).await;
 }
 
