@@ -11,6 +11,9 @@ use super::output::{Output, cells, field, list, number, on_one_line, table};
 /// Limit of one text outside the table, in characters.
 const TEXT_CHARS: usize = 200;
 
+/// Limit of the next step, in characters.
+const NEXT_CHARS: usize = 500;
+
 const EXAMPLES: &str = "\
 Examples:
   floodgate trace 7212345678901234567-0-AbCdEf...   as the buyer has it
@@ -35,7 +38,8 @@ pub async fn run(args: &TraceArgs, common: &Common) -> anyhow::Result<Exit> {
     let path = ["requests", &args.request_id, "trace"];
     let trace = client.get(&path, CALL_TIMEOUT).await.map_err(with_remedy)?;
     output.data(&trace, || render(&output, &trace))?;
-    Ok(if unread_stages(&trace).is_empty() { Exit::Done } else { Exit::Unclear })
+    let is_unread = |stage| field(stage, "state") == "unknown";
+    Ok(if list(&trace, "stages").iter().any(is_unread) { Exit::Unclear } else { Exit::Done })
 }
 
 fn with_remedy(error: Error) -> CommandFailure {
@@ -52,12 +56,6 @@ fn with_remedy(error: Error) -> CommandFailure {
         _ => return error.into_failure(),
     };
     CommandFailure { remedy: remedy.to_owned(), ..error.into_failure() }
-}
-
-/// The stages that could not be read.
-fn unread_stages(trace: &Json) -> Vec<String> {
-    let unread = list(trace, "stages").iter().filter(|stage| field(stage, "state") == "unknown");
-    unread.map(|stage| on_one_line(&field(stage, "stage"), TEXT_CHARS)).collect()
 }
 
 fn render(output: &Output, trace: &Json) -> String {
@@ -80,53 +78,6 @@ fn render(output: &Output, trace: &Json) -> String {
     let took = number(trace, "took_ms");
     let took = took.map(|ms| format!("took {ms} ms from the click to the ledger\n"));
     let (named, table, took) = (named.join(", "), table(&heading, rows), took.unwrap_or_default());
-    format!("{named}\n\n{table}\n{took}{}\n", output.with_flags(&remedy(trace)))
-}
-
-/// The operator's next step, by the request's last final stage, or by the stage it waits in.
-fn remedy(trace: &Json) -> String {
-    let unread_stages = unread_stages(trace);
-    if !unread_stages.is_empty() {
-        return format!(
-            "next: `floodgate doctor` says why the {} cannot be read; nothing is lost, and waiting \
-             requests go on when it is back",
-            unread_stages.join(" and the ")
-        );
-    }
-    let stages = list(trace, "stages");
-    let find = |name: &str| stages.iter().rev().find(|stage| field(stage, "stage") == name);
-    if let Some(ledger) = find("ledger") {
-        return match field(ledger, "state").as_str() {
-            "failed" => format!(
-                "done: the ledger recorded the failure of the request; reason: {}",
-                on_one_line(&field(ledger, "reason"), TEXT_CHARS)
-            ),
-            _ => "done: it is an order; the same purchase sent again reads it".to_owned(),
-        };
-    }
-    // `dead`: not in the ledger yet.
-    let is_end = |stage: &&Json| {
-        field(stage, "stage") == "dead_letter"
-            && ["open", "parked", "dead"].contains(&field(stage, "state").as_str())
-    };
-    let dead = stages.iter().rev().find(is_end);
-    if let Some(dead) = dead {
-        let holder = on_one_line(&field(dead, "holder"), TEXT_CHARS);
-        return match holder.strip_prefix("dead letter ") {
-            Some(no) => format!("next: floodgate dlq show {no}, then replay, park or discard it"),
-            None => {
-                "wait: it becomes a dead letter within seconds; see `floodgate dlq list`".to_owned()
-            }
-        };
-    }
-    let last = stages.last().map(|stage| field(stage, "stage"));
-    let why = match last.as_deref() {
-        Some("outbox") => "a relay takes it",
-        Some("relay") => "its relay publishes it",
-        Some("broker") => "a consumer takes it",
-        Some("dead_letter") => "it was replayed",
-        Some("gate") => "the ledger has not answered",
-        _ => return "see docs/runbooks/order-stuck.md".to_owned(),
-    };
-    format!("wait: {why}; if it stays: `floodgate doctor`, docs/runbooks/order-stuck.md")
+    let next = output.with_flags(&on_one_line(&field(trace, "next"), NEXT_CHARS));
+    format!("{named}\n\n{table}\n{took}{next}\n")
 }

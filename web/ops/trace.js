@@ -54,6 +54,7 @@ function Found({ id }) {
         ${whose(trace)}${trace.trace_id && html`, trace <code>${trace.trace_id}</code>`}
       </p>
       <${Stages} trace=${trace} />
+      <p>${trace.next}</p>
     </article>`;
 }
 

@@ -7,7 +7,7 @@ use actix_web::{HttpResponse, web};
 use futures_util::{FutureExt, StreamExt, stream};
 
 use super::dead_letter_filter::request_number;
-use super::trace_stages::{StageView, TraceFindings, TraceView};
+use super::trace_stages::{StageView, TraceFindings, TraceView, next_step};
 use crate::db;
 use crate::domain::{BucketKey, DeadLetterFilter, DeadLetterNo, RecordState, RequestId, TraceId};
 use crate::http::buyers::request_ids::RequestIds;
@@ -64,7 +64,7 @@ pub async fn trace(request_id: web::Path<String>, state: State) -> Handled {
         findings.unavailable.push(StageView::unavailable("ledger", error));
     }
     let (sale_id, sku_id) = findings.sku.and_then(|sku| deps.names_of(sku)).unzip();
-    let view = TraceView {
+    let mut view = TraceView {
         request: request.to_string(),
         sale_id,
         sku_id,
@@ -72,7 +72,9 @@ pub async fn trace(request_id: web::Path<String>, state: State) -> Handled {
         trace_id: findings.trace.map(|trace| trace.to_string()),
         took_ms: findings.took_ms(),
         stages: findings.stages(),
+        next: String::new(),
     };
+    view.next = next_step(&view.stages);
     if view.stages.is_empty() {
         let detail = "No gate, no row of the ledger and no dead letter has this request.";
         let problem = Problem::from(ProblemCode::NotFound).with_detail(detail);

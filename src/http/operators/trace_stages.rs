@@ -25,10 +25,12 @@ pub struct TraceView {
     pub(super) took_ms: Option<u64>,
     /// In the order of the flow.
     pub(super) stages: Vec<StageView>,
+    /// What an operator does now, for people: `done: ..`, `next: ..` or `wait: ..`.
+    pub(super) next: String,
 }
 
 /// Record of one stage.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct StageView {
     /// `gate`, `outbox`, `relay`, `broker`, `dead_letter` or `ledger`.
     pub(super) stage: &'static str,
@@ -158,6 +160,43 @@ impl TraceFindings {
         let found = self.gate.into_iter().chain(self.pipeline).chain(self.ledger);
         found.chain(self.unavailable).collect()
     }
+}
+
+/// The operator's next step, by the request's last final stage, or by the stage it waits in.
+pub(super) fn next_step(stages: &[StageView]) -> String {
+    if let Some(unread) = stages.iter().find(|stage| stage.state == "unknown") {
+        return format!(
+            "next: `floodgate doctor` says why the {} cannot be read; nothing is lost, and waiting \
+             requests go on when it is back",
+            unread.stage
+        );
+    }
+    if let Some(ledger) = stages.iter().rfind(|stage| stage.stage == "ledger") {
+        if ledger.state != "failed" {
+            return "done: it is an order; the same purchase sent again reads it".to_owned();
+        }
+        let reason = ledger.reason.as_deref().unwrap_or("-");
+        return format!("done: the ledger recorded the failure of the request; reason: {reason}");
+    }
+    // `dead`: not in the ledger yet.
+    let is_end = |stage: &&StageView| {
+        stage.stage == "dead_letter" && ["open", "parked", "dead"].contains(&stage.state)
+    };
+    if let Some(dead) = stages.iter().rfind(is_end) {
+        let no = dead.holder.as_deref().and_then(|holder| holder.strip_prefix("dead letter "));
+        let Some(no) = no else {
+            return "wait: it becomes a dead letter within seconds".to_owned();
+        };
+        return format!("next: floodgate dlq show {no}, then replay, park or discard it");
+    }
+    let why = match stages.last().map(|stage| stage.stage) {
+        Some("outbox") => "a relay takes it",
+        Some("relay") => "its relay publishes it",
+        Some("broker") => "a consumer takes it",
+        Some("dead_letter") => "it was replayed",
+        _ => "the ledger has not answered",
+    };
+    format!("wait: {why}; if it stays: `floodgate doctor`, docs/runbooks/order-stuck.md")
 }
 
 /// Replayed dead letters are included: they explain a long duration.

@@ -130,3 +130,28 @@ fn a_failure_has_its_reason_and_its_duration() {
     assert_eq!(stages[1]["reason"], json!("sold-out"));
     assert_eq!(stages[1]["state"], json!("failed"));
 }
+
+#[test]
+fn the_next_step_is_that_of_the_furthest_stage() {
+    let of = |stage, state| StageView::new(stage, "", state).with_reason("r");
+    let dead = || StageView { holder: Some("dead letter 17".into()), ..of("dead_letter", "open") };
+    for (later, words) in [
+        (vec![], "wait: the ledger has not answered; if it stays: `floodgate doctor`"),
+        (vec![of("outbox", "queued")], "wait: a relay takes it"),
+        (vec![of("relay", "queued")], "wait: its relay publishes it"),
+        (vec![of("broker", "queued")], "wait: a consumer takes it"),
+        (vec![of("ledger", "paid")], "done: it is an order"),
+        (vec![of("ledger", "failed")], "done: the ledger recorded the failure"),
+        (vec![dead()], "next: floodgate dlq show 17"),
+        (vec![of("dead_letter", "dead")], "wait: it becomes a dead letter"),
+        (vec![of("dead_letter", "replayed")], "wait: it was replayed"),
+        (vec![dead(), of("ledger", "paid")], "done: it is an order"),
+        (
+            vec![of("ledger", "unknown")],
+            "next: `floodgate doctor` says why the ledger cannot be read",
+        ),
+    ] {
+        let next = next_step(&[vec![of("gate", "queued")], later].concat());
+        assert!(next.starts_with(words), "{next}");
+    }
+}

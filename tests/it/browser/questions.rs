@@ -49,6 +49,7 @@ async fn where_is_this_order() {
     fill(&browser, ".find input", &request).await;
     browser.click(".find button").await;
     browser.expect(".steps", "dead letter 17").await;
+    browser.expect(".card", "done: it is an order; the same purchase sent again reads it").await;
     browser.picture("ops_trace").await;
     browser.click(".steps a").await;
     browser.expect(".card", "no sale has sku 9").await;

@@ -40,7 +40,8 @@ fn recorded_reasons_are_shown_as_they_are_and_suggested_commands_have_the_flags(
     let dead_letter = shown(&["dlq", "show", "17"], |_| json!({ "id": "17", "reason": REASON }));
     let trace = shown(&["trace", "9"], |_| {
         json!({ "stages": [{ "stage": "dead_letter", "state": "open", "reason": REASON,
-            "holder": "dead letter 17" }] })
+            "holder": "dead letter 17" }],
+            "next": "next: floodgate dlq show 17, then replay" })
     });
     for (text, next) in [(dead_letter, "replay 17\n"), (trace, "show 17, then replay")] {
         assert!(text.contains(REASON), "{text}");
