@@ -17,6 +17,8 @@ const DONE = {
   park: "parked",
   discard: "discarded",
   resolve: "resolved",
+  archive: "archived",
+  purge: "purged",
 };
 
 /** One verb as a sentence. */

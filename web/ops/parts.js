@@ -115,7 +115,8 @@ export function Said({ said, dismiss }) {
 /**
  * The verbs of one subject, and the answer of the last one, unless another part `tell`s it. Each is
  * asked before: `phrase` is what has to be typed before an irreversible one, `withReason` asks for
- * a reason. Its key is the subject: an answer never stands under another one.
+ * a reason; `of` names the subject where a page has several. Its key is the subject: an answer
+ * never stands under another one.
  */
 export function Verbs({ verbs, tell }) {
   const [asked, setAsked] = useState(null);
@@ -127,6 +128,7 @@ export function Verbs({ verbs, tell }) {
       html`<button
         class="plain"
         key=${no}
+        aria-label=${verb.of && `${verb.name} ${verb.of}`}
         data-tone=${verb.tone}
         onClick=${() => setAsked(verb)}
       >

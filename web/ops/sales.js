@@ -20,7 +20,10 @@ const HEAD = [
 const TONES = { open: "good", paused: "warn", "open, not begun": "warn", "open, over": "warn" };
 const path = (sale, verb) => `sales/${encodeURIComponent(sale)}/${verb}`;
 
-function PhaseVerbs({ sale: { sale_id: id, phase } }) {
+/** Whether rows of a sale may be deleted. */
+const isPurged = ({ state }) => state === "purging" || state === "purged";
+
+function PhaseVerbs({ sale: { sale_id: id, phase, retention } }) {
   const change = (name) => (reason) =>
     post(path(id, name), { reason }).then((sale) => ({
       says: `the sale is ${sale.phase}`,
@@ -53,7 +56,7 @@ function PhaseVerbs({ sale: { sale_id: id, phase } }) {
       run: change("close"),
     },
     {
-      isOffered: phase !== "draft" && access.hasBuckets,
+      isOffered: phase !== "draft" && access.hasBuckets && !isPurged(retention),
       name: "Rebuild",
       tone: "bad",
       title: `Rebuild the buckets of ${id}?`,
@@ -68,7 +71,7 @@ function PhaseVerbs({ sale: { sale_id: id, phase } }) {
         })),
     },
   ];
-  const withReason = verbs.map((verb) => ({ ...verb, withReason: true }));
+  const withReason = verbs.map((verb) => ({ ...verb, withReason: true, of: id }));
   return html`<${Verbs} verbs=${withReason} />`;
 }
 
@@ -128,12 +131,13 @@ function Buckets({ sale }) {
 
 function One({ sale, last, isAlone }) {
   const phase = phaseOf(sale, serverNow());
+  const { state: kept, since: keptSince } = sale.retention;
   const rows = sale.skus.map(
     (sku) =>
       html`<tr key=${sku.sku_id}>
         <th scope="row">${sku.sku_id}</th>
         <td>${sku.title}</td>
-        <td class="number">${count(sku.stock_left)}</td>
+        <td class="number">${isPurged(sale.retention) ? kept : count(sku.stock_left)}</td>
         <td class="number">${count(sku.initial_stock)}</td>
         <td class="number">${money(sku.price, sale.currency)}</td>
         <td>${policyText(sku.policy)}</td>
@@ -143,11 +147,14 @@ function One({ sale, last, isAlone }) {
   );
   return html`<article class="card">
     <header>
-      <h2>${sale.sale_id} <${State} name=${phase} tone=${TONES[phase]} /></h2>
+      <h2>${sale.sale_id} <${State} name=${phase} tone=${TONES[phase]} />${
+        kept !== "kept" && html` <${State} name=${kept} />`
+      }</h2>
       <p>${sale.title}</p>
       <p class="quiet">
         <${Time} at=${sale.starts_at} />${" to "}<${Time} at=${sale.ends_at} />
-        ${` UTC, opening ${sale.epoch}, ${sale.currency}`}
+        ${` UTC, epoch ${sale.epoch}, ${sale.currency}`}
+        ${kept !== "kept" && html`, ${kept} since <${Time} at=${keptSince} /> UTC`}
       </p>
       <${Last} verb=${last} />
     </header>

@@ -70,6 +70,28 @@ async fn an_order_is_found_and_a_sale_is_paused_with_a_reason() {
 }
 
 #[tokio::test]
+async fn a_purged_sale_is_marked_and_each_verb_names_its_sale() {
+    let (app, _) = shop_with_order().await;
+    let browser = Browser::start(WIDE, "en").await;
+    browser.open(&page(&app, "view=sales")).await;
+    browser.expect(".card", "epoch 1").await;
+    let name = "return document.querySelector('.verbs button').getAttribute('aria-label')";
+    browser.becomes(name, "Pause spring").await;
+    let purged = "const pass = window.fetch; window.fetch = async (path, init) => { \
+        const answer = await pass(path, init); \
+        if (!/sales([?]|$)/.test(path)) return answer; \
+        const body = await answer.json(); \
+        const retention = { state: 'purged', since: '2030-03-20T20:00:00.000Z' }; \
+        const sales = body.sales.map((sale) => ({ ...sale, phase: 'closed', retention })); \
+        return new Response(JSON.stringify({ ...body, sales }), answer); };";
+    browser.emulate("Page.addScriptToEvaluateOnNewDocument", json!({ "source": purged })).await;
+    browser.reload().await;
+    browser.expect(".card header", "purged since 2030-03-20 20:00:00 UTC").await;
+    browser.expect(".card h2", "purged").await;
+    assert_quiet(&browser, &[]).await;
+}
+
+#[tokio::test]
 async fn every_view_fits_and_is_accessible() {
     let (app, _) = shop_with_order().await;
     let browser = Browser::start(WIDE, "en").await;
