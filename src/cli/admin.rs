@@ -110,7 +110,9 @@ impl Error {
             Self::Refused { status: 403, .. } => {
                 "give a token with the scope `operate`: --set admin.token_file=FILE"
             }
-            Self::Refused { status: 404, .. } => "`floodgate sale list` shows every sale",
+            Self::Refused { status: 404, .. } => {
+                "`floodgate sale list` shows every sale, `floodgate sale show ID` its SKUs"
+            }
             Self::Refused { .. } => "change the request; nothing was changed",
             Self::Unable { .. } => "see `floodgate doctor` and the server's log",
             Self::NotFloodgate { .. } => {
@@ -279,7 +281,12 @@ impl AdminClient {
             url.query_pairs_mut().extend_pairs(query);
         }
         let answer = self.send(method, &url, body, within).await?;
-        self.interpret(path, answer.status(), answer.body())
+        let mut data = self.interpret(path, answer.status(), answer.body())?;
+        let is_repeat = answer.headers().contains_key("idempotent-replayed");
+        if let (Some(members), true) = (data.as_object_mut(), is_repeat) {
+            members.insert("repeated".to_owned(), json!(true));
+        }
+        Ok(data)
     }
 
     fn interpret(&self, path: &[&str], status: StatusCode, body: &[u8]) -> Answer {

@@ -11,7 +11,7 @@ pub const SET_EXAMPLES: &str = "\
 Examples:
   floodgate sale set spring --ends-at 2030-03-20T22:00:00Z --reason 'an hour longer'
   floodgate sale set spring --sku phone --price 189900
-  floodgate sale set spring --sku phone --limit 2 --payment-window 600
+  floodgate sale set spring --sku phone --payment-window 600
 ";
 
 pub const RESTOCK_EXAMPLES: &str = "\
@@ -27,13 +27,14 @@ pub struct SetArgs {
     #[arg(long)]
     title: Option<String>,
     /// First instant after the window, RFC 3339
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = time)]
     ends_at: Option<String>,
     /// The SKU whose title or terms change
     #[arg(long, value_name = "SKU")]
     sku: Option<String>,
-    /// Price of one unit, in the currency's smallest unit
-    #[arg(long, requires = "sku")]
+    /// Price of one unit, a whole number of the currency's smallest unit
+    #[arg(long, requires = "sku", allow_negative_numbers = true,
+          value_parser = clap::value_parser!(i64).range(0..))]
     price: Option<i64>,
     /// Most units over all orders of a buyer (policy quota)
     #[arg(long, requires = "sku")]
@@ -64,6 +65,12 @@ pub struct RestockArgs {
     /// Why; stored with the change
     #[arg(long)]
     reason: Option<String>,
+}
+
+fn time(text: &str) -> Result<String, &'static str> {
+    let time = chrono::DateTime::parse_from_rfc3339(text);
+    time.map(|_| text.to_owned())
+        .map_err(|_invalid| "a time such as 2030-03-20T20:00:00Z is needed")
 }
 
 impl SetArgs {
@@ -97,9 +104,11 @@ impl SetArgs {
         let is_empty = !["title", "ends_at", "skus"].iter().any(|name| body.get(name).is_some());
         // A SKU without a term has only its id.
         if is_empty || sku.is_some_and(|sku| sku.len() == 1) {
-            let remedy = "give --title, --ends-at or, with --sku, --price, --limit, \
-                          --max-quantity or --payment-window";
-            return Err(CommandFailure::unclear("nothing to change", remedy).into());
+            let of_sku = self.sku.as_ref().map(|sku| format!(" in SKU {sku}"));
+            let problem = format!("nothing to change{}", of_sku.unwrap_or_default());
+            let remedy = "give --title, --ends-at (without --sku) or, with --sku, --title, \
+                          --price, --limit, --max-quantity or --payment-window";
+            return Err(CommandFailure::unclear(problem, remedy).into());
         }
         let sale_id = &self.sale.sale_id;
         let sale = client.patch(&["sales", sale_id], &body, CALL_TIMEOUT).await?;
@@ -120,8 +129,12 @@ impl RestockArgs {
         let path = ["sales", sale_id, "skus", sku_id, "stock"];
         let changed = client.post(&path, &body, CALL_TIMEOUT).await?;
         output.data(&changed, || {
-            let (units, stock) = (field(&changed, "changed"), field(&changed, "initial_stock"));
-            format!("stock of {sku_id} changed by {units}, of {delta} wanted; it is {stock} now")
+            let names = ["changed", "initial_stock", "stock_left"];
+            let [units, initial, left] = names.map(|name| field(&changed, name));
+            let is_repeat = changed.get("repeated").is_some();
+            let now = if is_repeat { "already done, nothing changed: " } else { "" };
+            let done = format!("stock of {sku_id} changed by {units}, of {delta} wanted");
+            format!("{now}{done}; initial stock {initial}, {left} left")
         })?;
         output.note(&format!("watch it: floodgate sale show {sale_id}"));
         Ok(Exit::Done)

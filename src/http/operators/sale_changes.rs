@@ -1,6 +1,6 @@
 //! Operators' routes that change a sale while it runs: title, end, terms, and stock.
 
-use actix_web::web;
+use actix_web::{http::header::HeaderValue, web};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -9,10 +9,10 @@ use super::sales::parse_sale_id;
 use crate::domain::{SaleChange, SkuChange, SkuId};
 use crate::http::buyers::views::no_store_json;
 use crate::http::middleware::body::{JsonObject, SentTime, UnreadCall};
-use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
+use crate::http::middleware::problem::{Handled, IDEMPOTENT_REPLAYED, Problem, ProblemCode};
 use crate::http::operators::verbs::check_length;
 use crate::http::state::State;
-use crate::services::sales::{StockChanged, StockOrder};
+use crate::services::sales::StockOrder;
 
 /// Ample for every SKU of a sale.
 const CHANGE_BYTES_MAX: usize = 256 * 1024;
@@ -59,6 +59,8 @@ pub struct StockChangeView {
     changed: i32,
     /// The stock afterwards: units ordered and left.
     initial_stock: u32,
+    /// Those of it that are left, by the ledger.
+    stock_left: u32,
 }
 
 /// Changes title, end and terms of a sale. Idempotent.
@@ -86,7 +88,8 @@ pub async fn change(mut call: UnreadCall, sale_id: web::Path<String>, state: Sta
     post, path = "/admin/v1/sales/{sale_id}/skus/{sku_id}/stock",
     operation_id = "adminChangeStock", tag = "operators",
     request_body = StockChangeBody,
-    responses((status = 200, description = "the change, as recorded", body = StockChangeView)),
+    responses((status = 200, description = "the change, as recorded", body = StockChangeView,
+        headers(("Idempotent-Replayed" = Option<bool>, description = "`true`: a repeat")))),
 )]
 pub async fn stock(
     mut call: UnreadCall,
@@ -113,13 +116,18 @@ pub async fn stock(
         operator: call.by(body.reason.clone())?.map(|by| by.name),
         reason: body.reason,
     };
-    let StockChanged { change, sku } = state.deps.sales.change_stock(order).await?;
-    Ok(no_store_json(StockChangeView {
+    let done = state.deps.sales.change_stock(order).await?;
+    let mut answer = no_store_json(StockChangeView {
         sale_id,
         sku_id,
         change_id: body.change_id,
-        delta: change.wanted,
-        changed: change.units,
-        initial_stock: sku.initial,
-    }))
+        delta: done.change.wanted,
+        changed: done.change.units,
+        initial_stock: done.sku.initial,
+        stock_left: done.left,
+    });
+    if done.is_repeat {
+        answer.headers_mut().insert(IDEMPOTENT_REPLAYED, HeaderValue::from_static("true"));
+    }
+    Ok(answer)
 }

@@ -39,7 +39,11 @@ pub struct StockOrder {
 #[derive(Debug, Clone)]
 pub struct StockChanged {
     pub change: StockChange,
+    /// It was recorded before: nothing was changed now.
+    pub is_repeat: bool,
     pub sku: Arc<Sku>,
+    /// Units of the SKU that the ledger has not sold.
+    pub left: u32,
 }
 
 impl SalesService {
@@ -115,7 +119,7 @@ impl SalesService {
         self.apply_stock_changes(&sku, 0).await?;
         let available = self.backends.ledger.available(sku.no).await?;
         self.backends.stock.cache_left(sku.no, available);
-        Ok(StockChanged { change, sku })
+        Ok(StockChanged { change, is_repeat, sku, left: available })
     }
 
     /// Enters a changed sale in the catalog, and returns it: as the ledger has it now, if other

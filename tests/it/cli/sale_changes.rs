@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value as Json, json};
 
-use super::code;
 use super::scripted::{ScriptedApi, stderr};
+use super::{SALE, Server, code, json as parsed, run};
 
 #[test]
 fn a_description_is_sent_as_it_is_written() {
@@ -54,6 +54,20 @@ fn set_without_a_change_asks_for_one() {
         assert!(stderr(&output).contains("nothing to change"), "{output:?}");
         assert!(stderr(&output).contains("give --title"), "{output:?}");
     }
+    let later = ["sale", "set", "spring", "--ends-at", "2099-01-01T00:00:00Z", "--sku", "phone"];
+    let output = api.run(&later);
+    assert_eq!(code(&output), 2, "{output:?}");
+    assert!(stderr(&output).contains("nothing to change in SKU phone"), "{output:?}");
+    for (flag, value, fault) in [
+        ("--ends-at", "tomorrow", "a time such as"),
+        ("--price", "-5", "-5 is not in 0.."),
+        ("--price", "499.00", "invalid digit"),
+    ] {
+        let output = api.run(&["sale", "set", "spring", "--sku", "phone", flag, value]);
+        assert_eq!(code(&output), 2, "{output:?}");
+        let stderr = stderr(&output);
+        assert!(stderr.contains(flag) && stderr.contains(fault), "{stderr}");
+    }
     let output = api.run(&["sale", "set", "spring", "--price", "7"]);
     assert!(!output.status.success(), "a price without its SKU: {output:?}");
     assert!(api.lines().is_empty());
@@ -62,12 +76,12 @@ fn set_without_a_change_asks_for_one() {
 #[test]
 fn restock_says_how_many_units_came() {
     let api = ScriptedApi::start(|line| {
-        let answer = json!({"changed": -150, "initial_stock": 850, "delta": -200});
+        let answer = json!({"changed": -150, "initial_stock": 850, "stock_left": 0});
         (line == "POST /sales/spring/skus/phone/stock").then_some((200, answer))
     });
     let words = ["sale", "restock", "spring", "phone", "-200", "--change-id", "damaged-4"];
-    let text = api.text(&words, 0);
-    assert_eq!(text, "stock of phone changed by -150, of -200 wanted; it is 850 now\n");
+    let done = "stock of phone changed by -150, of -200 wanted; initial stock 850, 0 left\n";
+    assert_eq!(api.text(&words, 0), done);
     assert_eq!(api.bodies(), [json!({"delta": -200, "change_id": "damaged-4"})]);
     let output = api.run(&words[..5]);
     assert!(!output.status.success(), "without a change id: {output:?}");
@@ -75,6 +89,22 @@ fn restock_says_how_many_units_came() {
     let conflict = json!({"title": "Change id used", "detail": "of other units"});
     let refused = ScriptedApi::always(409, conflict).run(&words);
     assert_eq!(code(&refused), 1, "{refused:?}");
+}
+
+#[test]
+fn a_repeated_restock_says_that_it_changed_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path();
+    std::fs::write(path.join("sale.json"), SALE).unwrap();
+    let server = Server::start(path);
+    assert_eq!(code(&server.command(path, &["sale", "create", "sale.json"])), 0);
+    let words = ["sale", "restock", "spring", "phone", "-9", "--change-id", "damaged-4"];
+    let done = "stock of phone changed by -5, of -9 wanted; initial stock 0, 0 left\n";
+    for repeat in ["", "already done, nothing changed: "] {
+        let output = run(path, &[&words[..], &["--internal-url", &server.internal]].concat());
+        assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{repeat}{done}"));
+    }
+    assert_eq!(parsed(&server.command(path, &words))["repeated"], true);
 }
 
 /// A closed sale is never opened again.

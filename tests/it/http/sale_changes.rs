@@ -176,8 +176,13 @@ async fn a_sold_out_sku_is_restocked_once_per_change_id() {
         assert_eq!(buy(&app, buyer).await["quantity"], 1);
     }
     until("sold out", async || (buy(&app, 9).await == "sold-out").then_some(())).await;
-    for _ in 0..2 {
-        let added = restock(&app, "delivery", 3).await;
+    for is_repeat in [false, true] {
+        let body = json!({"delta": 3, "change_id": "delivery"});
+        let answer = call(&app, Method::POST, "/sale/skus/sku/stock", &body).await;
+        let replayed = answer.headers().get("idempotent-replayed");
+        assert_eq!(replayed.is_some_and(|value| value == "true"), is_repeat);
+        let added: Json = answer.json().await.unwrap();
+        assert_eq!(added["stock_left"], 3, "{added}");
         assert_eq!((&added["changed"], &added["initial_stock"]), (&json!(3), &json!(5)), "{added}");
     }
     let other = json!({"delta": 4, "change_id": "delivery"});
