@@ -15,7 +15,7 @@ const REBUILD_TIMEOUT: Duration = Duration::from_secs(600);
 
 const EXAMPLES: &str = "\
 Examples:
-  floodgate rebuild --sale spring                 every article of the sale
+  floodgate rebuild --sale spring                 every SKU of the sale
   floodgate rebuild --sale spring --sku phone     one of them
   floodgate rebuild --sale spring --sku phone --bucket 3 --reason 'doctor names it'
 ";
@@ -29,11 +29,11 @@ pub struct RebuildArgs {
     /// The sale's id
     #[arg(long, value_name = "ID")]
     sale: String,
-    /// Only this article of it
+    /// Only this SKU of it
     #[arg(long, value_name = "ID")]
     sku: Option<String>,
-    /// Only articles with this bucket; all buckets of an article are loaded together, because the
-    /// ledger counts units by article
+    /// Only SKUs with this bucket; all buckets of a SKU are loaded together, because the ledger
+    /// counts units by SKU
     #[arg(long, value_name = "NUMBER")]
     bucket: Option<u16>,
     /// Why; recorded with who did it

@@ -10,7 +10,7 @@ use super::common::Common;
 use super::exit::{CommandFailure, Exit};
 use super::export::{self, ExportArgs};
 use super::output::{
-    Output, cells, field, grouped, list, next_cursor, number, on_one_line, short_cells, table,
+    Output, field, grouped, list, next_cursor, number, on_one_line, short_cells, table,
 };
 use super::retention::{ARCHIVE_EXAMPLES, ArchiveArgs, PURGE_EXAMPLES, PurgeArgs};
 use super::sale_changes::{RESTOCK_EXAMPLES, RestockArgs, SET_EXAMPLES, SetArgs};
@@ -249,10 +249,14 @@ fn render_list(output: &Output, sales: &[Json]) -> String {
     if sales.is_empty() {
         return output.with_flags("no sales; create one: floodgate sale create FILE");
     }
-    let row = |sale| {
-        let mut row = cells(sale, &["sale_id", "phase", "starts_at", "ends_at"]);
-        row.extend([list(sale, "skus").len().to_string(), field(sale, "title")]);
-        row
+    let row = |sale: &Json| {
+        let names = ["sale_id", "phase", "starts_at", "ends_at", "title"];
+        let [id, phase, starts, ends, title] = names.map(|name| field(sale, name));
+        let phase = match sale.pointer("/retention/state").and_then(Json::as_str) {
+            None | Some("kept") => phase,
+            Some(state) => format!("{phase}, {state}"),
+        };
+        vec![id, phase, starts, ends, list(sale, "skus").len().to_string(), title]
     };
     table(&["SALE", "PHASE", "STARTS", "ENDS", "SKUS", "TITLE"], sales.iter().map(row))
 }
@@ -276,12 +280,13 @@ fn render_sale(output: &Output, sale: &Json) -> String {
     // In the gates; the funnel's `left` is of the ledger.
     let heading = ["SKU", "FREE", "PRICE", "POLICY", "TITLE"];
     format!(
-        "sale {}: {} ({})\nsells from {} to {}\n{}\n{}{unknown}",
+        "sale {}: {} ({})\nsells from {} to {}, prices in the smallest unit of {}\n{}\n{}{unknown}",
         field(sale, "sale_id"),
         on_one_line(&field(sale, "title"), usize::MAX),
         field(sale, "phase"),
         field(sale, "starts_at"),
         field(sale, "ends_at"),
+        field(sale, "currency"),
         render_retention(output, sale),
         table(&heading, skus.iter().map(row)),
     )
