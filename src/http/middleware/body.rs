@@ -144,7 +144,12 @@ fn parse_json<'b, T: Deserialize<'b>>(headers: &HeaderMap, body: &'b [u8]) -> Re
     if headers.get(CONTENT_ENCODING).is_some_and(|coding| coding != "identity") {
         return Err(Problem::invalid("Content-Encoding is not supported: send plain JSON"));
     }
-    serde_json::from_slice(body).map_err(|error| Problem::invalid(format!("body: {error}")))
+    serde_json::from_slice(body).map_err(|error| {
+        // Only a body that is refused is read again, for the name of the member.
+        let mut again = serde_json::Deserializer::from_slice(body);
+        let located = serde_path_to_error::deserialize::<_, T>(&mut again).err();
+        Problem::invalid(located.map_or(format!("body: {error}"), |at| format!("body: {at}")))
+    })
 }
 
 /// A value that is sent as a JSON object. A derived `Deserialize` also takes an array, whose items

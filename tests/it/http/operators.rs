@@ -115,7 +115,7 @@ async fn faults_of_a_description_are_all_named() {
     assert_eq!(problem_body["faults"].as_array().unwrap().len(), 3, "{problem_body}");
 
     let mut changes = vec![
-        ("/starts_at", json!("tomorrow"), "body"),
+        ("/starts_at", json!("tomorrow"), "body: starts_at: a time such as"),
         ("/starts_at", json!("0000-01-01T00:00:00+02:00"), "a time such as"),
         ("/ends_at", json!("9999-12-31T23:59:59-02:00"), "a time such as"),
         ("/ends_at", json!("+20000-01-01T00:00:00Z"), "a time such as"),
@@ -127,14 +127,14 @@ async fn faults_of_a_description_are_all_named() {
         ("/skus/0/policy", json!({"kind": "quota"}), "policy.limit"),
         ("/skus/0/policy", json!({"kind": "unlimited", "limit": 5}), "the policy quota"),
         ("/skus/0/policy", json!({"kind": "unlimited", "max_quantity": 0}), "policy.max_quantity"),
-        ("/skus/0/initial_stock", json!(-1), "body"),
-        ("/skus/0/price", json!(1.5), "body"),
+        ("/skus/0/initial_stock", json!(-1), "body: skus[0].initial_stock: invalid value"),
+        ("/skus/0/price", json!(1.5), "body: skus[0].price: invalid type"),
         ("/title", json!("茶".repeat(201)), "1 to 200 characters"),
         ("/title", json!(" \u{3000}"), "not blank"),
         ("/skus/0/title", json!("Tea\u{7}"), "without control characters"),
     ];
     for id in ["", ".", "..", "a b", "a/b", "a:b", "{a}", "ä", &"x".repeat(65)] {
-        changes.push(("/sale_id", json!(id), "64 characters out of"));
+        changes.push(("/sale_id", json!(id), "body: sale_id: must be 1 to 64 characters out of"));
     }
     for (pointer, value, expected) in changes {
         let mut body = sale_body("sale", one_per_buyer(), 1, 1);
