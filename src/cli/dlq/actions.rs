@@ -62,15 +62,16 @@ impl Selection {
         if self.dry_run {
             return self.show(client, output).await;
         }
+        let has_reason = reason.is_some_and(|reason| !reason.trim().is_empty());
+        if !has_reason && (self.all || verb == "discard") {
+            let problem = "a discard, and a verb on all that match, need a reason";
+            return Err(CommandFailure::unclear(problem, "give --reason").into());
+        }
         let mut run = Run::default();
         let ended = if self.all {
             let Some(expected) = self.expected else {
                 let remedy = "--dry-run tells how many match; give that number";
                 return Err(CommandFailure::unclear("--all needs --expected", remedy).into());
-            };
-            let Some(reason) = reason.filter(|reason| !reason.trim().is_empty()) else {
-                let problem = "a verb on all that match needs a reason";
-                return Err(CommandFailure::unclear(problem, "give --reason").into());
             };
             if !self.filter.query().iter().any(|(name, _)| *name == "state") {
                 return Err(CommandFailure::unclear(
@@ -150,7 +151,7 @@ impl Run {
         client: &AdminClient,
         selection: &Selection,
         verb: &str,
-        reason: &str,
+        reason: Option<&str>,
         expected: u64,
     ) -> Result<(), CommandFailure> {
         self.next_cursor.clone_from(&selection.cursor);

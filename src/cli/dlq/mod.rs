@@ -76,7 +76,7 @@ enum Verb {
     /// End requests as failed: their buyers read `failed`, the units are on sale again; orders stay
     #[command(before_help = "Examples:\n  \
                              floodgate dlq discard 20 --reason 'the shop cancelled the event'\n  \
-                             floodgate dlq discard 20 21 --json\n")]
+                             floodgate dlq discard 20 21 --reason 'test orders' --json\n")]
     Discard(ActionArgs),
 }
 

@@ -109,6 +109,10 @@ pub(super) fn render_results(summary: &Json) -> String {
     .filter(|(name, _)| field(summary, name) != "0")
     .map(|(name, label)| format!("{} {label}", field(summary, name)))
     .collect();
+    if shown.is_empty() && field(summary, "num_not_tried") != "0" {
+        // The error on stderr says why.
+        return String::new();
+    }
     if counted.is_empty() {
         return "nothing was done".to_owned();
     }

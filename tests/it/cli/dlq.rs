@@ -107,7 +107,7 @@ fn the_last_step_ends_the_run_and_another_number_changes_nothing() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.ends_with("\n1 discarded, 1 were so already\n"), "{text}");
     let output = run("open");
-    assert_eq!(code(&output), 1, "{output:?}");
+    assert_eq!((code(&output), output.stdout.len()), (1, 0), "{output:?}");
     assert!(stderr(&output).contains("--dry-run"), "{output:?}");
 
     let stopped = ScriptedApi::always(
@@ -272,6 +272,11 @@ fn a_refusal_names_what_helps() {
     }
     let output = answered("unknown-sku", 404).run(&["dlq", "list", "--sale", "zz"]);
     assert!(stderr(&output).contains("`floodgate sale list`"), "{output:?}");
+    for more in [&[][..], &["--reason", " "]] {
+        let output = answered("x", 500).run(&[&["dlq", "discard", "20"][..], more].concat());
+        assert_eq!(code(&output), 2, "{output:?}");
+        assert!(stderr(&output).contains("-> give --reason"), "{output:?}");
+    }
     let incomplete = answered("x", 500).run(&["dlq", "replay", "--all", "--reason", "x"]);
     assert_eq!((code(&incomplete), incomplete.stdout), (2, Vec::new()));
 }
