@@ -60,13 +60,18 @@ impl Common {
         ConfigSources::process(self.config.clone(), self.set.clone())
     }
 
+    /// As [`Self::loaded_for`].
+    pub fn settings_for(&self, sections: &[&str]) -> Result<Settings, config::Error> {
+        self.loaded_for(sections).map(|loaded| loaded.settings)
+    }
+
     /// The settings; fails only for faults of keys in `sections`: an operator who pauses a sale
     /// need not be able to read the server's other secrets.
-    pub fn settings_for(&self, sections: &[&str]) -> Result<Settings, config::Error> {
+    pub fn loaded_for(&self, sections: &[&str]) -> Result<LoadedSettings, config::Error> {
         let mut loaded = LoadedSettings::read(&self.sources())?;
         let is_relevant = |key: &str| sections.iter().any(|section| key.starts_with(section));
         loaded.faults.retain(|fault| is_relevant(&fault.key));
-        Ok(loaded.without_faults()?.settings)
+        loaded.without_faults()
     }
 
     /// `floodgate check-config`: prints the effective configuration, the origin of each key, and

@@ -31,12 +31,16 @@ Examples:
 const SALE: &str = "demo";
 const SKU: &str = "phone";
 
+/// The keys that the demo uses.
+const KEYS: [&str; 3] = ["http.bind", "internal.bind", "log.format"];
+
 /// The sale that is left for the visitor.
 const SHOP: &str = "your-turn";
 
 /// Sell a limited stock to a crowd, over real HTTP, on a fresh temporary ledger
 ///
-/// Of the configuration it uses the addresses of both listeners and the format of the log.
+/// Of the configuration it uses the addresses of both listeners, on loopback, and the format of the
+/// log. If a default address is taken, it uses a free port.
 #[derive(Debug, Args)]
 #[command(before_help = EXAMPLES)]
 pub struct DemoArgs {
@@ -85,7 +89,12 @@ impl DemoVerdict {
 /// Runs the demo; exits with 1 unless units are sold and the audit finds that all invariants hold.
 pub fn run(args: &DemoArgs, common: &Common) -> anyhow::Result<Exit> {
     let output = common.output();
-    let given = common.settings_for(&["http.bind", "internal.bind"])?;
+    let given = common.loaded_for(&KEYS)?;
+    let ignored = given.effective.given_keys().filter(|key| !KEYS.contains(key));
+    let ignored: Vec<&str> = ignored.collect();
+    if !ignored.is_empty() {
+        output.note(&format!("the demo ignores {}", ignored.join(", ")));
+    }
     let folder = tempfile::Builder::new()
         .prefix("floodgate-demo-")
         .permissions(Permissions::from_mode(0o700))
@@ -99,9 +108,10 @@ pub fn run(args: &DemoArgs, common: &Common) -> anyhow::Result<Exit> {
     // and its access rules and limits would refuse the crowd.
     let mut settings = Settings::with_ledger(&ledger);
     settings.payment.provider = PaymentBackend::Demo;
-    settings.http.bind = on_loopback(given.http.bind);
-    settings.internal.bind = on_loopback(given.internal.bind);
-    settings.log.format = given.log.format;
+    let bind = |key, bind| on_loopback(bind, given.effective.has_source(key));
+    settings.http.bind = bind("http.bind", given.settings.http.bind);
+    settings.internal.bind = bind("internal.bind", given.settings.internal.bind);
+    settings.log.format = given.settings.log.format;
     // Log lines would bury the demo's own output.
     "error".clone_into(&mut settings.log.filter);
     // The crowd uses a few hundred connections; this limit fits every machine's open-file limit.
@@ -295,10 +305,10 @@ The interface with every call: http://{public}/docs/
     )
 }
 
-/// `bind`; a free port on loopback if another server uses it, or if other machines reach it: the
-/// demo does not verify buyer ids.
-fn on_loopback(bind: SocketAddr) -> SocketAddr {
-    let is_usable = bind.ip().is_loopback() && TcpListener::bind(bind).is_ok();
+/// `bind`; a free port on loopback if another server uses this default, or if other machines reach
+/// it: the demo does not verify buyer ids.
+fn on_loopback(bind: SocketAddr, is_given: bool) -> SocketAddr {
+    let is_usable = bind.ip().is_loopback() && (is_given || TcpListener::bind(bind).is_ok());
     if is_usable { bind } else { (Ipv4Addr::LOCALHOST, 0).into() }
 }
 

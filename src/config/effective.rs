@@ -228,9 +228,14 @@ impl Effective {
         text
     }
 
+    /// The keys to which a source, such as a file, gives a value.
+    pub fn given_keys(&self) -> impl Iterator<Item = &str> {
+        self.entries().filter(|entry| entry.origin.is_some()).map(|entry| &*entry.key)
+    }
+
     /// Whether a source, such as a file, gives this key a value.
     pub fn has_source(&self, key: &str) -> bool {
-        self.entry(key).is_some_and(|entry| entry.origin.is_some())
+        self.given_keys().any(|given| given == key)
     }
 
     /// `{"settings": {section: {key: value}}, "origins": {"section.key": "file x"}}`;

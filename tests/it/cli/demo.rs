@@ -156,4 +156,20 @@ fn the_demo_uses_no_server_and_no_access_rule_of_the_configuration() {
     assert_eq!((code(&output), json(&output)["sold"].as_u64()), (0, Some(5)), "{output:?}");
     let notes = String::from_utf8(output.stderr).unwrap();
     assert!(notes.contains("5 units, http://127.0.0.1:"), "buyer ids are not verified: {notes}");
+    let ignored = "ignores tier, admin.token, auth.mode, limits.address_per_second, redis.url\n";
+    assert!(notes.contains(ignored), "{notes}");
+}
+
+#[test]
+fn a_demo_on_an_address_that_is_taken_says_so() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap();
+    for key in ["http.bind", "internal.bind"] {
+        let bind = format!("{key}={taken}");
+        let words = ["demo", "--buyers", "5", "--stock", "5", "--exit", "--set", &bind];
+        let output = run(std::path::Path::new("/"), &words);
+        assert_eq!(code(&output), 5, "{output:?}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(stderr.contains(&taken.to_string()), "{stderr}");
+    }
 }
