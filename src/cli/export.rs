@@ -10,6 +10,7 @@ use super::admin::{AdminClient, CALL_TIMEOUT};
 use super::common::Common;
 use super::exit::{CommandFailure, Exit};
 use super::output::{Output, list};
+use crate::config::PaymentBackend;
 use crate::http::buyers::storefront::{ASSETS, assets_folder, html};
 use crate::http::middleware::embedded::PAGE_HEADERS;
 
@@ -59,7 +60,9 @@ pub async fn run(
     output.data(&serde_json::json!({"folder": args.folder, "files": names}), || {
         format!("{} files are in {}", names.len(), args.folder.display())
     })?;
-    output.note("serve them with the headers of the file _headers, and pass /v1/ to the server");
+    let pages = if provider == PaymentBackend::Demo { " and /demo-pay/" } else { "" };
+    let pass = format!("pass /v1/{pages} to the server");
+    output.note(&format!("serve them with the headers of the file _headers, and {pass}"));
     Ok(Exit::Done)
 }
 

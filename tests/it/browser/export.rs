@@ -65,6 +65,8 @@ async fn an_exported_page_shows_its_sale_without_the_server() {
     let folder = temporary.path().join("public");
     let output = export(&app, "spring", &folder);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let note = String::from_utf8(output.stderr).unwrap();
+    assert!(note.ends_with("pass /v1/ and /demo-pay/ to the server\n"), "{note}");
     let served = app.client.get(app.url("/")).send().await.unwrap().text().await.unwrap();
     let page = std::fs::read_to_string(folder.join("index.html")).unwrap();
     let (start, end) = served.split_once("id=\"snapshot\">").unwrap();
