@@ -7,15 +7,17 @@ use actix_web::{FromRequest, HttpRequest, HttpResponse, web};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
+use super::storefront::assets_folder;
 use crate::http::middleware::body;
 use crate::http::middleware::embedded::HTML;
 use crate::http::middleware::problem::{Handled, NO_STORE, Problem, ProblemCode};
 use crate::http::state::State;
 use crate::payment::demo::{DemoAction, DemoPress, PAGE};
 
-/// No scripts, styles or images, and forms to this server only.
+/// No scripts or images, and styles of and forms to this server only.
 const POLICY: HeaderValue = HeaderValue::from_static(
-    "default-src 'none'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "default-src 'none'; style-src 'self'; form-action 'self'; base-uri 'none'; \
+     frame-ancestors 'none'",
 );
 
 /// The form of a button.
@@ -33,12 +35,13 @@ pub struct DemoForm {
 pub async fn show(payment_id: web::Path<String>, state: State) -> Handled {
     let demo = state.deps.payments.as_ref().and_then(|payments| payments.demo.as_ref());
     let page = demo.and_then(|demo| demo.page(&payment_id)).ok_or(ProblemCode::NotFound)?;
+    let style = format!("<link rel=\"stylesheet\" href=\"../{}/store.css\">", assets_folder());
     Ok(HttpResponse::Ok()
         .insert_header(NO_STORE)
         .insert_header((CONTENT_TYPE, HeaderValue::from_static(HTML)))
         .insert_header((CONTENT_SECURITY_POLICY, POLICY))
         .insert_header((REFERRER_POLICY, HeaderValue::from_static("no-referrer")))
-        .body(page))
+        .body(page.replacen("<main", &(style + "<main"), 1)))
 }
 
 /// A button of the page; then the page again. The shop hears of it from the webhooks.

@@ -29,7 +29,8 @@ pub(super) fn html(
     let mut html = String::with_capacity(2_048);
     html.push_str("<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">");
     html.push_str("<meta name=\"viewport\" content=\"width=device-width\">");
-    html.push_str("<title>Demo payment</title><h1>Demo payment</h1>");
+    html.push_str("<meta name=\"color-scheme\" content=\"light dark\"><title>Demo payment</title>");
+    html.push_str("<main class=\"page prose\"><h1>Demo payment</h1>");
     html.push_str("<p>No money moves: every button tells the shop what it says.</p><dl>");
     let expires_at = start.expires_at_ms.and_then(DateTime::from_timestamp_millis);
     let expires_at = expires_at.map_or("never".to_owned(), |time| time.to_rfc3339());
@@ -47,14 +48,14 @@ pub(super) fn html(
         let disabled = if allows(action) { "" } else { " disabled" };
         let _ = write!(
             html,
-            "<form method=\"post\" action=\"{PAGE}{}\"><button name=\"action\" value=\"{}\"\
-             {disabled}>{}</button></form>",
+            "<form method=\"post\" action=\"{PAGE}{}\">\
+             <button class=\"plain\" name=\"action\" value=\"{}\"{disabled}>{}</button></form>",
             escaped(&payment.id),
             action.name(),
             label,
         );
     }
-    html.push_str("<p><a href=\"../?orders\">My orders</a></p>");
+    html.push_str("<p><a href=\"../?orders\">My orders</a></p></main>");
     html
 }
 

@@ -298,15 +298,18 @@ async fn the_stripe_profile_signs_the_same_events() {
 }
 
 #[tokio::test]
-async fn the_page_of_the_demo_provider_loads_nothing_and_takes_known_buttons() {
+async fn the_page_of_the_demo_provider_loads_only_styles_and_takes_known_buttons() {
     let app = paying(one_per_buyer(), 5).await;
     let id = order(&app, BUYER).await;
     let payment = started(&app, &id).await;
     let page = app.client.get(payment["url"].as_str().unwrap()).send().await.unwrap();
     assert_eq!(page.headers()["content-type"], "text/html; charset=utf-8");
     let policy = page.headers()["content-security-policy"].to_str().unwrap();
-    assert!(policy.contains("default-src 'none'"), "{policy}");
+    assert!(policy.contains("default-src 'none'; style-src 'self';"), "{policy}");
     let text = page.text().await.unwrap();
+    let (_, style) = text.split_once("<link rel=\"stylesheet\" href=\"../").unwrap();
+    let style = app.url(&format!("/{}", style.split_once('"').unwrap().0));
+    assert_eq!(app.client.get(style).send().await.unwrap().status(), 200);
     assert!(text.contains(payment["payment_id"].as_str().unwrap()), "{text}");
     problem(press(&app, &payment, "steal").await, 400, "invalid-request").await;
     let unknown = app.client.get(app.url("/demo-pay/demo_0")).send().await.unwrap();
