@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, Result, ensure};
 use floodgate::cli::admin::AdminClient;
 use floodgate::cli::output::{field, list};
 use serde_json::{Value as Json, json};
@@ -17,35 +17,35 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 const AUDIT_TIMEOUT: Duration = Duration::from_mins(10);
 const READY_TIMEOUT: Duration = Duration::from_mins(2);
 /// SKU of every bench sale.
-pub(crate) const SKU: &str = "bench";
+pub const SKU: &str = "bench";
 /// Orders are due after this time, in seconds, unless they are to end.
-pub(crate) const DAY_S: u64 = 86_400;
+pub const DAY_S: u64 = 86_400;
 
 /// The admin API of one server under test.
 #[derive(Debug)]
-pub(crate) struct Admin(AdminClient);
+pub struct Admin(AdminClient);
 
 impl Admin {
     /// The API at the internal listener of an own server.
-    pub(crate) fn at(internal: SocketAddr) -> anyhow::Result<Self> {
+    pub fn at(internal: SocketAddr) -> Result<Self> {
         Self::at_url(&format!("http://{internal}"), None)
     }
 
     /// The API at the internal listener `url`, with the token of this file.
-    pub(crate) fn at_url(url: &str, token_file: Option<&Path>) -> anyhow::Result<Self> {
+    pub fn at_url(url: &str, token_file: Option<&Path>) -> Result<Self> {
         let token = token_file.map(std::fs::read_to_string).transpose()?;
         let token = token.map(|token| token.trim().into());
         Ok(Self(AdminClient::at(url, token, Path::new(""))?))
     }
 
     /// Opens a new sale of [`SKU`] whose orders are due after `window_s`; 0 = never.
-    pub(crate) async fn open_sale(
+    pub async fn open_sale(
         &self,
         sale: &str,
         stock: u32,
         buckets: u16,
         window_s: u64,
-    ) -> anyhow::Result<()> {
+    ) -> Result<()> {
         let sku = json!({
             "sku_id": SKU,
             "title": "Bench",
@@ -60,25 +60,25 @@ impl Admin {
     }
 
     /// Closes a sale, so that it does not slow down the following rounds.
-    pub(crate) async fn close_sale(&self, sale: &str) -> anyhow::Result<()> {
+    pub async fn close_sale(&self, sale: &str) -> Result<()> {
         self.0.post(&["sales", sale, "close"], &json!({}), Some(CALL_TIMEOUT)).await?;
         Ok(())
     }
 
     /// Committed orders of a sale: stage `committed` of its funnel.
-    pub(crate) async fn committed(&self, sale: &str) -> anyhow::Result<u64> {
+    pub async fn committed(&self, sale: &str) -> Result<u64> {
         self.stage(sale, "committed").await
     }
 
     /// Units of a sale that are left in the ledger, and in the buckets.
-    pub(crate) async fn left(&self, sale: &str) -> anyhow::Result<(u64, u64)> {
+    pub async fn left(&self, sale: &str) -> Result<(u64, u64)> {
         let in_ledger = self.stage(sale, "left").await?;
         let sale = self.0.get(&["sales", sale], Some(CALL_TIMEOUT)).await?;
         let in_buckets = sale.pointer("/skus/0/stock_left").and_then(Json::as_u64);
         Ok((in_ledger, in_buckets.context("a SKU without stock_left")?))
     }
 
-    async fn stage(&self, sale: &str, name: &str) -> anyhow::Result<u64> {
+    async fn stage(&self, sale: &str, name: &str) -> Result<u64> {
         let funnel = self.0.get(&["sales", sale, "funnel"], Some(CALL_TIMEOUT)).await?;
         let stage = list(&funnel, "stages").iter().find(|stage| field(stage, "stage") == name);
         let count =
@@ -87,22 +87,13 @@ impl Admin {
     }
 
     /// Waits until `wanted` orders are committed, at most `timeout`; returns how many are.
-    pub(crate) async fn await_committed(
-        &self,
-        sale: &str,
-        wanted: u64,
-        timeout: Duration,
-    ) -> anyhow::Result<u64> {
+    pub async fn await_committed(&self, sale: &str, wanted: u64, timeout: Duration) -> Result<u64> {
         let check = async || self.committed(sale).await.map(|count| (count, count >= wanted));
         Ok(poll(timeout, check).await?.0)
     }
 
     /// Waits until nothing of a closed sale is under way, at most `timeout`; returns whether it is.
-    pub(crate) async fn await_archivable(
-        &self,
-        sale: &str,
-        timeout: Duration,
-    ) -> anyhow::Result<bool> {
+    pub async fn await_archivable(&self, sale: &str, timeout: Duration) -> Result<bool> {
         let check = async || {
             let waiting = self.0.get(&["sales", sale, "archive"], Some(AUDIT_TIMEOUT)).await?;
             let open = waiting.get("open").and_then(Json::as_array).context("no list of ends")?;
@@ -113,7 +104,7 @@ impl Admin {
 
     /// Waits until there are `wanted` open dead letters, at most [`CALL_TIMEOUT`]; returns how many
     /// there are.
-    pub(crate) async fn await_dead_letters(&self, wanted: u64) -> anyhow::Result<u64> {
+    pub async fn await_dead_letters(&self, wanted: u64) -> Result<u64> {
         let check = async || {
             let page = self.0.ask(&["dead-letters"], &[("limit", "1")], Some(CALL_TIMEOUT)).await?;
             let open = page.pointer("/counts/open").and_then(Json::as_u64);
@@ -124,7 +115,7 @@ impl Admin {
     }
 
     /// Waits until the server is ready.
-    pub(crate) async fn await_ready(&self) -> anyhow::Result<()> {
+    pub async fn await_ready(&self) -> Result<()> {
         let check = async || Ok(((), self.probe("/readyz", CALL_TIMEOUT).await));
         let ((), is_ready) = poll(READY_TIMEOUT, check).await?;
         ensure!(is_ready, "the server does not become ready");
@@ -132,13 +123,13 @@ impl Admin {
     }
 
     /// Whether a path of the internal listener answers 2xx in time.
-    pub(crate) async fn probe(&self, path: &str, within: Duration) -> bool {
+    pub async fn probe(&self, path: &str, within: Duration) -> bool {
         self.0.text(path, within).await.is_some()
     }
 
     /// Audits one sale or the whole ledger, until every invariant could be checked; returns the
     /// first violations.
-    pub(crate) async fn audit(&self, sale: Option<&str>) -> anyhow::Result<Vec<String>> {
+    pub async fn audit(&self, sale: Option<&str>) -> Result<Vec<String>> {
         let body = json!({ "sale_id": sale, "repair": false });
         let check = async || {
             let verdict = self.0.post(&["audit"], &body, Some(AUDIT_TIMEOUT)).await;
@@ -151,13 +142,13 @@ impl Admin {
         violations(&verdict)
     }
 
-    pub(crate) async fn metrics(&self) -> anyhow::Result<Metrics> {
+    pub async fn metrics(&self) -> Result<Metrics> {
         let text = self.0.text("/metrics", CALL_TIMEOUT).await;
         text.map(Metrics).context("the server does not serve its metrics")
     }
 }
 
-fn violations(verdict: &Json) -> anyhow::Result<Vec<String>> {
+fn violations(verdict: &Json) -> Result<Vec<String>> {
     let holds = verdict.get("holds").and_then(Json::as_bool);
     if holds.context("unexpected audit verdict")? {
         return Ok(Vec::new());

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, Result};
 use clap::builder::PossibleValuesParser;
 
 const EXAMPLES: &str = "Examples:
@@ -21,88 +21,88 @@ measured nothing), 2 = could not run. A goal below its floor changes nothing her
 /// Flags of the bench.
 #[derive(Debug, Clone, clap::Args)]
 #[command(before_help = EXAMPLES)]
-pub(crate) struct BenchArgs {
+pub struct BenchArgs {
     /// Public listener of a running server with auth.mode = "header"; without it an own server is
     /// started and stopped.
     #[arg(long, value_name = "URL", requires = "internal_url", conflicts_with = "table")]
-    pub(crate) url: Option<String>,
+    pub url: Option<String>,
     /// Internal listener of the running server.
     #[arg(long, value_name = "URL", requires = "url")]
-    pub(crate) internal_url: Option<String>,
+    pub internal_url: Option<String>,
     /// File with the admin token of the running server.
     #[arg(long, value_name = "FILE", requires = "url")]
-    pub(crate) admin_token_file: Option<PathBuf>,
+    pub admin_token_file: Option<PathBuf>,
     /// Units on sale.
     #[arg(long, value_name = "N", default_value_t = 1_000_000_000)]
-    pub(crate) stock: u32,
+    pub stock: u32,
     /// Stop after this many requests.
     #[arg(long, value_name = "N", conflicts_with = "duration")]
-    pub(crate) requests: Option<u64>,
+    pub requests: Option<u64>,
     /// Stop after this many seconds; default 10, unless --requests is given.
     #[arg(long, value_name = "SECONDS")]
-    pub(crate) duration: Option<u64>,
+    pub duration: Option<u64>,
     /// Connections; with --rate the most that are opened.
     #[arg(long, value_name = "N", default_value_t = 64)]
-    pub(crate) connections: usize,
+    pub connections: usize,
     /// Generator threads, which share the connections.
     #[arg(long, value_name = "N", default_value_t = 1)]
-    pub(crate) threads: usize,
+    pub threads: usize,
     /// Requests per second, sent whether or not answers come (open loop).
     #[arg(long, value_name = "N")]
-    pub(crate) rate: Option<f64>,
+    pub rate: Option<f64>,
     /// Buckets the stock is split into.
     #[arg(long, value_name = "N", default_value_t = 1)]
-    pub(crate) buckets: u16,
+    pub buckets: u16,
     /// Tier of the own server.
     #[arg(long, default_value = "memory", conflicts_with = "url")]
-    pub(crate) tier: String,
+    pub tier: String,
     /// HTTP workers of the own server and of the yardstick; 0 = one per core.
     #[arg(long, value_name = "N", default_value_t = 0)]
-    pub(crate) workers: usize,
+    pub workers: usize,
     /// Where own servers keep their ledgers, which are removed at the end; default: the system's
     /// directory for temporary files.
     #[arg(long, value_name = "DIR")]
-    pub(crate) directory: Option<PathBuf>,
+    pub directory: Option<PathBuf>,
     /// Measure the goals next to their yardsticks and print a Markdown table.
     #[arg(long)]
-    pub(crate) table: bool,
+    pub table: bool,
     /// Measure only these goals of the table, such as S3,S8.
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     #[arg(value_parser = PossibleValuesParser::new(crate::table::goals()))]
-    pub(crate) only: Vec<String>,
+    pub only: Vec<String>,
     /// Pairs of measurements for each goal of the table.
     #[arg(long, value_name = "N", default_value_t = 5)]
-    pub(crate) rounds: u32,
+    pub rounds: u32,
     /// Length of one measurement of the table.
     #[arg(long, value_name = "SECONDS", default_value_t = 4)]
-    pub(crate) seconds: u64,
+    pub seconds: u64,
     /// Print JSON.
     #[arg(long)]
-    pub(crate) json: bool,
+    pub json: bool,
 }
 
 impl BenchArgs {
-    pub(crate) fn duration(&self) -> Duration {
+    pub fn duration(&self) -> Duration {
         Duration::from_secs(self.duration.unwrap_or(10))
     }
 
-    pub(crate) fn round(&self) -> Duration {
+    pub fn round(&self) -> Duration {
         Duration::from_secs(self.seconds)
     }
 
     /// Where own servers keep their files.
-    pub(crate) fn parent(&self) -> PathBuf {
+    pub fn parent(&self) -> PathBuf {
         self.directory.clone().unwrap_or_else(std::env::temp_dir)
     }
 
     /// Settings of a private server, beyond addresses and ledger.
-    pub(crate) fn settings(&self) -> Vec<String> {
+    pub fn settings(&self) -> Vec<String> {
         vec![format!("tier={}", self.tier), format!("http.workers={}", self.workers)]
     }
 }
 
 /// Resolves `http://host:port`; the default port is 80.
-pub(crate) async fn resolve(url: &str) -> anyhow::Result<SocketAddr> {
+pub async fn resolve(url: &str) -> Result<SocketAddr> {
     let authority = url.strip_prefix("http://").context("only http:// addresses are supported")?;
     let authority = authority.split('/').next().unwrap_or_default();
     let host =
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    pub(crate) fn flags_are_consistent() {
+    pub fn flags_are_consistent() {
         Command::command().debug_assert();
         assert!(Command::try_parse_from(["x", "--url", "http://a"]).is_err());
         assert!(Command::try_parse_from(["x", "--requests", "1", "--duration", "1"]).is_err());

@@ -5,6 +5,7 @@ use crate::harness::Harness;
 use crate::pipeline::Servers;
 use crate::relay_fixture::Plan;
 use crate::stats::{grouped, shown};
+use anyhow::Result;
 
 /// Orders of rounds of four seconds and more.
 const ORDERS_MAX: u64 = 1_000_000;
@@ -14,7 +15,7 @@ const ENVELOPE: usize = 64;
 /// The warm-up's orders are this fraction of the round's: one in five.
 const WARM_UP_SHARE: u64 = 5;
 
-pub(crate) async fn backlog(harness: &mut Harness<'_>) -> anyhow::Result<()> {
+pub async fn backlog(harness: &mut Harness) -> Result<()> {
     let orders = harness.up_to(ORDERS_MAX);
     let all = Plan { orders, buckets: BUCKETS, envelope_max: ENVELOPE };
     let servers = Servers::start(harness)?;

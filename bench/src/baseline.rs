@@ -1,7 +1,7 @@
 use std::net::Ipv4Addr;
 
 use actix_web::{App, HttpResponse, HttpServer, web};
-use anyhow::Context;
+use anyhow::{Context, Result};
 use floodgate::cli::exit::Exit;
 use floodgate::cli::output::Output;
 use serde::{Deserialize, Serialize};
@@ -35,7 +35,7 @@ struct Bought<'a> {
 /// Runs a minimal actix-web server until the process is killed. It parses the body of a purchase
 /// and answers JSON with as many bytes as the last path segment says. It first prints
 /// `listening public=HOST:PORT`.
-pub async fn run(args: YardstickArgs) -> anyhow::Result<Exit> {
+pub async fn run(args: YardstickArgs) -> Result<Exit> {
     let workers = if args.workers == 0 { crate::machine::cores() } else { args.workers };
     let server = HttpServer::new(|| App::new().route("/v1/buy/{bytes}", web::post().to(answer)))
         .workers(workers)

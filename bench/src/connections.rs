@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, Result, ensure};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use loadgen::{BuyRequest, call, json_string_member};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -18,14 +18,14 @@ use crate::pipeline::Servers;
 /// Connections that are opened: as many files of this process, and of the server.
 const CONNECTIONS: u64 = 10_000;
 /// Connections that are opened at the same time.
-pub(crate) const OPENING: usize = 64;
+pub const OPENING: usize = 64;
 /// Event streams are at most a fifth of the connections that a server takes.
-pub(crate) const SETTINGS: [&str; 2] = ["http.connections_max=60000", "http.keep_alive_ms=600000"];
+pub const SETTINGS: [&str; 2] = ["http.connections_max=60000", "http.keep_alive_ms=600000"];
 /// Until the server has freed what it needs for the start of a connection.
 const SETTLING: Duration = Duration::from_secs(2);
 
 /// Memory of idle connections and of event streams, and the rate of sold-out answers beside them.
-pub(crate) async fn connections(harness: &mut Harness<'_>) -> anyhow::Result<()> {
+pub async fn connections(harness: &mut Harness) -> Result<()> {
     idle(harness).await?;
     streams(harness).await?;
     let remark = format!(
@@ -36,7 +36,7 @@ pub(crate) async fn connections(harness: &mut Harness<'_>) -> anyhow::Result<()>
 }
 
 /// Connections with one answered request each.
-async fn idle(harness: &mut Harness<'_>) -> anyhow::Result<()> {
+async fn idle(harness: &mut Harness) -> Result<()> {
     for _ in 0..harness.args.rounds {
         let product = harness.product(&SETTINGS.map(str::to_owned)).await?;
         let (sale, _) = sold_out_sale(harness, &product).await?;
@@ -51,7 +51,7 @@ async fn idle(harness: &mut Harness<'_>) -> anyhow::Result<()> {
 }
 
 /// Streams of requests that stay queued, because the broker is down.
-async fn streams(harness: &mut Harness<'_>) -> anyhow::Result<()> {
+async fn streams(harness: &mut Harness) -> Result<()> {
     let servers = Servers::start(harness)?;
     for round in 1..=harness.args.rounds {
         let mut settings = servers.settings(&format!("streams{round}")).await?;
@@ -73,14 +73,14 @@ async fn streams(harness: &mut Harness<'_>) -> anyhow::Result<()> {
 /// Adds a round to a row about the memory of connections, each opened by `one` with a number from
 /// 1, and to one about the rate of sold-out answers beside them.
 async fn compare<F>(
-    harness: &mut Harness<'_>,
+    harness: &mut Harness,
     [memory, rate]: [&'static str; 2],
     product: &Product,
     sold_out_sale: &str,
     one: impl Fn(u64) -> F,
-) -> anyhow::Result<()>
+) -> Result<()>
 where
-    F: Future<Output = anyhow::Result<TcpStream>>,
+    F: Future<Output = Result<TcpStream>>,
 {
     let alone = sold_out(harness, product, sold_out_sale).await?;
     let bytes = || anyhow::Ok(resident(product.server.id())? + socket_bytes()?);
@@ -97,32 +97,21 @@ where
 }
 
 /// A round of sold-out answers, each time of a server that is warm.
-async fn sold_out(
-    harness: &mut Harness<'_>,
-    product: &Product,
-    sale: &str,
-) -> anyhow::Result<Measured> {
+async fn sold_out(harness: &mut Harness, product: &Product, sale: &str) -> Result<Measured> {
     warm_up(harness.load(&product.server, sale)).await?;
     let load = harness.load(&product.server, sale);
     harness.measure(Some(product), load).await
 }
 
 /// A connection after a request and its answer.
-pub(crate) async fn answered(
-    mut connection: TcpStream,
-    request: &str,
-) -> anyhow::Result<TcpStream> {
+pub async fn answered(mut connection: TcpStream, request: &str) -> Result<TcpStream> {
     let (status, _) = call(&mut connection, request.as_bytes()).await?;
     ensure!((200..300).contains(&status), "the server refuses a request: {status}");
     Ok(connection)
 }
 
 /// Buys, and waits for events of the request up to the first one.
-async fn wait_for_state(
-    server: SocketAddr,
-    buy: &BuyRequest,
-    buyer: u64,
-) -> anyhow::Result<TcpStream> {
+async fn wait_for_state(server: SocketAddr, buy: &BuyRequest, buyer: u64) -> Result<TcpStream> {
     let mut connection = TcpStream::connect(server).await?;
     let mut request = Vec::new();
     buy.write(buyer, None, &mut request);

@@ -7,7 +7,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use anyhow::Context;
+use anyhow::{Context, Result};
 use floodgate::domain::{
     BucketKey, BucketNo, BuyerId, Currency, Epoch, OrderIntent, Phase, Policy, RequestId,
     Reservation, Sale, SaleDraft, SaleId, Sku, SkuDraft, SkuHistory, SlotReturns, TraceId, Verdict,
@@ -22,27 +22,27 @@ use crate::servers::RedisServer;
 use crate::stores::{self, Stores, settings};
 
 /// The default batch limit of gates and order consumers.
-pub(crate) const BATCH_MAX: usize = 512;
+pub const BATCH_MAX: usize = 512;
 /// Limit of orders per bucket: the capacity of its pages.
-pub(crate) const PER_BUCKET_MAX: u64 = 393_216;
+pub const PER_BUCKET_MAX: u64 = 393_216;
 /// Operations that calibrate a side's rate.
-pub(crate) const CALIBRATION_ORDERS: u64 = 20_000;
+pub const CALIBRATION_ORDERS: u64 = 20_000;
 
 /// Stock for `orders` buyers, with a surplus: buyers do not spread evenly, and no bucket may sell
 /// out.
-pub(crate) fn stock_for(orders: u64) -> anyhow::Result<u32> {
+pub fn stock_for(orders: u64) -> Result<u32> {
     Ok(u32::try_from(orders + orders / 20 + 1_000)?)
 }
 
 /// The stores of tier `gate` without a server, on a private Redis and ledger file.
-pub(crate) struct GateFixture {
-    pub(crate) stores: Stores,
-    pub(crate) redis: RedisServer,
+pub struct GateFixture {
+    pub stores: Stores,
+    pub redis: RedisServer,
     _scratch: TempDir,
 }
 
 impl GateFixture {
-    pub(crate) async fn start(harness: &Harness<'_>, lines: &[&str]) -> anyhow::Result<Self> {
+    pub async fn start(harness: &Harness, lines: &[&str]) -> Result<Self> {
         let scratch = testkit::folder(&harness.args.parent())?;
         let redis = RedisServer::start(harness, lines)?;
         let set = [
@@ -59,21 +59,21 @@ impl GateFixture {
 }
 
 /// An open sale with one SKU.
-pub(crate) struct Offer {
-    pub(crate) sale: SaleId,
-    pub(crate) sku: Arc<Sku>,
-    pub(crate) epoch: Epoch,
+pub struct Offer {
+    pub sale: SaleId,
+    pub sku: Arc<Sku>,
+    pub epoch: Epoch,
 }
 
 /// The result of [`Offer::sell`].
-pub(crate) struct Sold {
-    pub(crate) accepted: u64,
-    pub(crate) mean_batch: f64,
+pub struct Sold {
+    pub accepted: u64,
+    pub mean_batch: f64,
 }
 
 impl Offer {
     /// Creates a sale of one SKU, opens it, and loads its buckets.
-    pub(crate) async fn open(stores: &Stores, stock: u32, buckets: u16) -> anyhow::Result<Self> {
+    pub async fn open(stores: &Stores, stock: u32, buckets: u16) -> Result<Self> {
         let now = clock::wall_ms();
         let sale: SaleId = format!("bench-{:016x}", fastrand::u64(..)).parse()?;
         let draft = SaleDraft {
@@ -111,12 +111,7 @@ impl Offer {
     }
 
     /// Sends `wanted` purchases, `concurrency` at a time: equal shares for each bucket.
-    pub(crate) async fn sell(
-        &self,
-        stores: &Stores,
-        concurrency: usize,
-        wanted: u64,
-    ) -> anyhow::Result<Sold> {
+    pub async fn sell(&self, stores: &Stores, concurrency: usize, wanted: u64) -> Result<Sold> {
         let buckets = self.sku.buckets;
         let batch_max = (concurrency / usize::from(buckets)).clamp(1, BATCH_MAX) as u64;
         let (num_accepted, num_batches) = (Cell::new(0), Cell::new(0_u64));
@@ -127,7 +122,7 @@ impl Offer {
             while rest > 0 {
                 let size = rest.min(batch_max);
                 let batch = (0..size).map(|_| self.purchase_from(key.bucket));
-                let batch = batch.collect::<anyhow::Result<_>>()?;
+                let batch = batch.collect::<Result<_>>()?;
                 let verdicts = stores.stock.reserve(key, batch).await?;
                 let accepted = verdicts.iter().filter(|verdict| **verdict == Verdict::Reserved);
                 num_accepted.set(num_accepted.get() + accepted.count() as u64);
@@ -142,12 +137,12 @@ impl Offer {
     }
 
     /// Orders of one unit each by random buyers.
-    pub(crate) fn intents(&self, num: usize) -> anyhow::Result<Vec<OrderIntent>> {
+    pub fn intents(&self, num: usize) -> Result<Vec<OrderIntent>> {
         (0..num).map(|_| Ok(self.purchase()?.intent(&self.sku))).collect()
     }
 
     /// A purchase of one unit with random, practically unique ids.
-    fn purchase(&self) -> anyhow::Result<Reservation> {
+    fn purchase(&self) -> Result<Reservation> {
         let id = || fastrand::u64(1 << 60..1 << 63);
         let buyer = BuyerId::new(id()).context("0 is no buyer")?;
         Ok(Reservation {
@@ -164,7 +159,7 @@ impl Offer {
     }
 
     /// A purchase by a buyer of this bucket.
-    fn purchase_from(&self, bucket: BucketNo) -> anyhow::Result<Reservation> {
+    fn purchase_from(&self, bucket: BucketNo) -> Result<Reservation> {
         loop {
             let purchase = self.purchase()?;
             if purchase.bucket == bucket {
@@ -175,7 +170,7 @@ impl Offer {
 
     /// Commits all accepted orders to the ledger and settles them in the stock, like the order
     /// consumer. Returns the number of orders.
-    pub(crate) async fn commit(&self, stores: &Stores) -> anyhow::Result<u64> {
+    pub async fn commit(&self, stores: &Stores) -> Result<u64> {
         let mut committed = 0;
         for bucket in (0..self.sku.buckets).map(BucketNo) {
             let key = BucketKey { sku: self.sku.no, bucket };
@@ -192,13 +187,13 @@ impl Offer {
 
     /// Commits the accepted orders. The table is void unless exactly `wanted` purchases were
     /// accepted and committed and the audit holds.
-    pub(crate) async fn check(
+    pub async fn check(
         &self,
-        harness: &mut Harness<'_>,
+        harness: &mut Harness,
         stores: &Stores,
         accepted: u64,
         wanted: u64,
-    ) -> anyhow::Result<()> {
+    ) -> Result<()> {
         let (sale, committed) = (&self.sale, self.commit(stores).await?);
         harness.void_unless((accepted, committed) == (wanted, wanted), || {
             format!("{sale}: {wanted} requested, {accepted} accepted, {committed} committed")
@@ -209,7 +204,7 @@ impl Offer {
 }
 
 /// Places a batch without conflicts and returns the time of its rows; a conflict is an error.
-pub(crate) async fn place(stores: &Stores, batch: Vec<OrderIntent>) -> anyhow::Result<i64> {
+pub async fn place(stores: &Stores, batch: Vec<OrderIntent>) -> Result<i64> {
     let placed = stores.ledger.place(batch).await?;
     placed.context("the ledger refuses a batch without conflicts")
 }

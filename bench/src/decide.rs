@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, Result, bail};
 use testkit::find_program;
 
 use crate::crowd::{CALIBRATION_ORDERS, GateFixture, Offer, PER_BUCKET_MAX, stock_for};
@@ -32,10 +32,10 @@ impl GateFixture {
     /// One round of batches, audited.
     async fn product(
         &self,
-        harness: &mut Harness<'_>,
+        harness: &mut Harness,
         concurrency: usize,
         wanted: u64,
-    ) -> anyhow::Result<Sample> {
+    ) -> Result<Sample> {
         self.redis.clear()?;
         let offer = Offer::open(&self.stores, stock_for(wanted)?, harness.args.buckets).await?;
         let selling = offer.sell(&self.stores, concurrency, wanted);
@@ -48,11 +48,11 @@ impl GateFixture {
     /// One round of one call for each purchase.
     async fn baseline(
         &self,
-        harness: &mut Harness<'_>,
+        harness: &mut Harness,
         clients: usize,
         pipeline: usize,
         wanted: u64,
-    ) -> anyhow::Result<Sample> {
+    ) -> Result<Sample> {
         self.redis.clear()?;
         let mut connection = self.redis.connect()?;
         let sha: String = redis::cmd("SCRIPT").arg("LOAD").arg(USUAL).query(&mut connection)?;
@@ -90,20 +90,16 @@ fn per_second(csv: &str) -> Option<f64> {
 }
 
 /// S3: as many open purchases as redis-benchmark has clients; each client waits for its answer.
-pub(crate) async fn one_by_one(harness: &mut Harness<'_>) -> anyhow::Result<()> {
+pub async fn one_by_one(harness: &mut Harness) -> Result<()> {
     decisions(harness, "S3", 1).await
 }
 
 /// S4: redis-benchmark pipelines 16 calls per client; the product has as many open purchases.
-pub(crate) async fn pipelined(harness: &mut Harness<'_>) -> anyhow::Result<()> {
+pub async fn pipelined(harness: &mut Harness) -> Result<()> {
     decisions(harness, "S4", 16).await
 }
 
-async fn decisions(
-    harness: &mut Harness<'_>,
-    id: &'static str,
-    pipeline: usize,
-) -> anyhow::Result<()> {
+async fn decisions(harness: &mut Harness, id: &'static str, pipeline: usize) -> Result<()> {
     find_program("redis-benchmark", "redis-tools")?;
     let fixture = GateFixture::start(harness, &[]).await?;
     let (clients, concurrency) = (harness.args.connections, harness.args.connections * pipeline);

@@ -2,7 +2,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::anyhow;
+use anyhow::{Result, anyhow};
 use floodgate::cli::output::Output;
 use floodgate::runtime::clock::now_monotonic;
 use loadgen::{BuyRequest, Load, Pace, Report, Until, call, run, terminal_progress};
@@ -18,13 +18,13 @@ use crate::process::ServerChild;
 use crate::stats::{Figures, Results, Round, Sample, per_second};
 
 /// Stock that no round can sell out.
-pub(crate) const ENDLESS: u32 = 1_000_000_000;
+pub const ENDLESS: u32 = 1_000_000_000;
 /// Connections of an open loop as a multiple of the closed loop's, so that a queue forms in the
 /// server and not in the generator.
 const OPEN_LOOP_CONNECTIONS: usize = 8;
 /// How long a request of an open loop may wait for a connection.
 const LATE_LIMIT: Duration = Duration::from_secs(1);
-pub(crate) const COMMIT_TIMEOUT: Duration = Duration::from_secs(30);
+pub const COMMIT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longer than anything that is measured beside sales.
 const SALES_LIMIT: Duration = Duration::from_hours(1);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -32,51 +32,51 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The state that all goals of one table share: the baseline server, ids that are used once, and
 /// the reasons why the table is void.
 #[derive(Debug)]
-pub(crate) struct Harness<'a> {
-    pub(crate) args: &'a BenchArgs,
+pub struct Harness {
+    pub args: BenchArgs,
     // Dropped first: the process ends before its directory is removed.
-    pub(crate) baseline: ServerChild,
-    pub(crate) scratch: TempDir,
+    pub baseline: ServerChild,
+    pub scratch: TempDir,
     next_buyer: Cell<u64>,
     next_sale: Cell<u64>,
     /// What was measured, by the id of its row.
-    pub(crate) results: BTreeMap<&'static str, Results>,
+    pub results: BTreeMap<&'static str, Results>,
     /// Reasons why the table is void.
-    pub(crate) void: Vec<String>,
+    pub void: Vec<String>,
     /// Goals that cannot be measured on this machine, with the reason.
-    pub(crate) not_measured: Vec<(String, String)>,
+    pub not_measured: Vec<(String, String)>,
     /// Largest share of the machine's CPU time that the hypervisor gave to others in a measurement.
-    pub(crate) stolen_max: f64,
+    pub stolen_max: f64,
     /// Largest share of it that other processes of this machine used.
-    pub(crate) others_max: f64,
+    pub others_max: f64,
 }
 
 /// A server under test with a ledger of its own.
 #[derive(Debug)]
-pub(crate) struct Product {
+pub struct Product {
     // Dropped in this order: the server ends before its directory is removed.
-    pub(crate) server: ServerChild,
-    pub(crate) admin: Admin,
+    pub server: ServerChild,
+    pub admin: Admin,
     /// Redis, RabbitMQ and MariaDB processes of the server.
-    pub(crate) backends: Vec<Named>,
+    pub backends: Vec<Named>,
     _scratch: TempDir,
 }
 
 /// One load run and its costs.
 #[derive(Debug, Clone)]
-pub(crate) struct Measured {
-    pub(crate) report: Report,
-    pub(crate) metered: Metered,
+pub struct Measured {
+    pub report: Report,
+    pub metered: Metered,
     /// Mean batch sizes, by component.
-    pub(crate) batches: Figures,
+    pub batches: Figures,
 }
 
-impl<'a> Harness<'a> {
-    pub(crate) async fn new(args: &'a BenchArgs) -> anyhow::Result<Self> {
+impl Harness {
+    pub async fn new(args: BenchArgs) -> Result<Self> {
         let scratch = testkit::folder(&args.parent())?;
         Ok(Self {
-            args,
             baseline: ServerChild::baseline(scratch.path(), args.workers).await?,
+            args,
             scratch,
             next_buyer: Cell::new(1),
             next_sale: Cell::new(1),
@@ -89,7 +89,7 @@ impl<'a> Harness<'a> {
     }
 
     /// Starts a server on an empty ledger, with `changes` to its configuration.
-    pub(crate) async fn product(&self, changes: &[String]) -> anyhow::Result<Product> {
+    pub async fn product(&self, changes: &[String]) -> Result<Product> {
         let scratch = testkit::folder(&self.args.parent())?;
         let settings = [&self.args.settings(), changes].concat();
         let server = ServerChild::serve(scratch.path(), &settings).await?;
@@ -98,25 +98,25 @@ impl<'a> Harness<'a> {
     }
 
     /// A round's number of operations: all of them by default, fewer in short rounds.
-    pub(crate) fn up_to(&self, operations: u64) -> u64 {
+    pub fn up_to(&self, operations: u64) -> u64 {
         (operations / 4 * self.args.seconds).min(operations)
     }
 
     /// Opens a new sale and returns its id.
-    pub(crate) async fn sale(&self, product: &Product, stock: u32) -> anyhow::Result<String> {
+    pub async fn sale(&self, product: &Product, stock: u32) -> Result<String> {
         let sale = self.new_name();
         product.admin.open_sale(&sale, stock, self.args.buckets, DAY_S).await?;
         Ok(sale)
     }
 
     /// The id of a new sale.
-    pub(crate) fn new_name(&self) -> String {
+    pub fn new_name(&self) -> String {
         format!("bench-{}", self.next_sale.replace(self.next_sale.get() + 1))
     }
 
     /// A closed loop of one round, with buyers that no other request of this table uses. `path_id`
     /// is the sale, or for the baseline the size of its answers in bytes.
-    pub(crate) fn load(&self, server: &ServerChild, path_id: &str) -> Load {
+    pub fn load(&self, server: &ServerChild, path_id: &str) -> Load {
         let buy = BuyRequest::new(server.public, path_id, SKU, 1);
         let source = buy.by_unique_buyers(self.new_buyers());
         Load {
@@ -133,18 +133,13 @@ impl<'a> Harness<'a> {
     }
 
     /// Sends this number of purchases, as fast as the connections go, each of a new buyer.
-    pub(crate) async fn fill(
-        &self,
-        server: &ServerChild,
-        sale: &str,
-        orders: u64,
-    ) -> anyhow::Result<Report> {
+    pub async fn fill(&self, server: &ServerChild, sale: &str, orders: u64) -> Result<Report> {
         let (until, progress) = (Until::Requests(orders), terminal_progress("filling"));
         Ok(run(Load { until, progress, ..self.load(server, sale) }).await?)
     }
 
     /// Turns a load into an open loop.
-    pub(crate) fn open(load: Load, per_second: f64) -> Load {
+    pub fn open(load: Load, per_second: f64) -> Load {
         Load {
             pace: Pace::Open { per_second, late_limit: LATE_LIMIT },
             connections: load.connections * OPEN_LOOP_CONNECTIONS,
@@ -153,11 +148,11 @@ impl<'a> Harness<'a> {
     }
 
     /// Does `work` while buyers try to buy at this rate.
-    pub(crate) async fn while_selling<T>(
+    pub async fn while_selling<T>(
         load: Load,
         per_second: f64,
-        work: impl Future<Output = anyhow::Result<T>>,
-    ) -> anyhow::Result<T> {
+        work: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
         let load = Load { until: Until::Elapsed(SALES_LIMIT), ..Self::open(load, per_second) };
         tokio::select! {
             sold = run(load) => match sold {
@@ -169,11 +164,7 @@ impl<'a> Harness<'a> {
     }
 
     /// Sends one purchase. Returns status and body size of the answer, `None` without an answer.
-    pub(crate) async fn try_one(
-        &self,
-        server: &ServerChild,
-        path_id: &str,
-    ) -> Option<(u16, usize)> {
+    pub async fn try_one(&self, server: &ServerChild, path_id: &str) -> Option<(u16, usize)> {
         let mut request = Vec::new();
         let buy = BuyRequest::new(server.public, path_id, SKU, 1);
         buy.write(self.new_buyers(), None, &mut request);
@@ -186,11 +177,7 @@ impl<'a> Harness<'a> {
     }
 
     /// Runs `load` against the product, or against the baseline.
-    pub(crate) async fn measure(
-        &mut self,
-        product: Option<&Product>,
-        load: Load,
-    ) -> anyhow::Result<Measured> {
+    pub async fn measure(&mut self, product: Option<&Product>, load: Load) -> Result<Measured> {
         let loading = Box::pin(async { Ok(run(load).await?) });
         let (report, metered, batches) = if let Some(product) = product {
             self.observe(product, loading).await?
@@ -203,22 +190,22 @@ impl<'a> Harness<'a> {
     }
 
     /// Does `work`, and measures costs and mean batch sizes of the product.
-    pub(crate) async fn observe<T>(
+    pub async fn observe<T>(
         &mut self,
         product: &Product,
-        work: impl Future<Output = anyhow::Result<T>>,
-    ) -> anyhow::Result<(T, Metered, Figures)> {
+        work: impl Future<Output = Result<T>>,
+    ) -> Result<(T, Metered, Figures)> {
         let before = product.admin.metrics().await?;
         let (done, metered) = self.meter(&product.all(), work).await?;
         Ok((done, metered, product.admin.metrics().await?.batches_since(&before)))
     }
 
     /// Does `work` and measures it, see [`metered`]; updates the largest disturbances.
-    pub(crate) async fn meter<T>(
+    pub async fn meter<T>(
         &mut self,
         processes: &[Named],
-        work: impl Future<Output = anyhow::Result<T>>,
-    ) -> anyhow::Result<(T, Metered)> {
+        work: impl Future<Output = Result<T>>,
+    ) -> Result<(T, Metered)> {
         let (done, metered) = metered(processes, work).await?;
         self.stolen_max = self.stolen_max.max(metered.stolen);
         self.others_max = self.others_max.max(metered.others);
@@ -227,12 +214,7 @@ impl<'a> Harness<'a> {
 
     /// Checks a product round: the table is void unless all accepted orders are committed and the
     /// audit holds. `accepted` is the sale's total so far.
-    pub(crate) async fn check(
-        &mut self,
-        admin: &Admin,
-        sale: &str,
-        accepted: u64,
-    ) -> anyhow::Result<()> {
+    pub async fn check(&mut self, admin: &Admin, sale: &str, accepted: u64) -> Result<()> {
         let committed = admin.await_committed(sale, accepted, COMMIT_TIMEOUT).await?;
         self.void_unless(committed >= accepted, || {
             format!("{sale}: {accepted} accepted, only {committed} committed")
@@ -243,21 +225,21 @@ impl<'a> Harness<'a> {
     }
 
     /// Voids the table for this reason unless the condition holds.
-    pub(crate) fn void_unless(&mut self, holds: bool, why: impl FnOnce() -> String) {
+    pub fn void_unless(&mut self, holds: bool, why: impl FnOnce() -> String) {
         if !holds {
             self.void.push(why());
         }
     }
 
     /// Voids the table if an audit found violations.
-    pub(crate) fn void_on_violations(&mut self, sale: &str, violations: &[String]) {
+    pub fn void_on_violations(&mut self, sale: &str, violations: &[String]) {
         self.void_unless(violations.is_empty(), || {
             format!("{sale}: audit {}", violations.join("; "))
         });
     }
 
     /// Adds a round to a row that compares product and baseline.
-    pub(crate) fn pair(
+    pub fn pair(
         &mut self,
         id: &'static str,
         product: impl Into<Sample>,
@@ -267,7 +249,7 @@ impl<'a> Harness<'a> {
     }
 
     /// Adds a round to a row that is a number of its own.
-    pub(crate) fn number(&mut self, id: &'static str, product: impl Into<Sample>) {
+    pub fn number(&mut self, id: &'static str, product: impl Into<Sample>) {
         self.add(id, Round { product: product.into(), baseline: None });
     }
 
@@ -280,19 +262,19 @@ impl<'a> Harness<'a> {
     }
 
     /// Sets the remark of a row; the last one is shown.
-    pub(crate) fn remark(&mut self, id: &'static str, remark: String) {
+    pub fn remark(&mut self, id: &'static str, remark: String) {
         self.note(&format!("{id}: {remark}"));
         self.results.entry(id).or_default().remark = Some(remark);
     }
 
     /// Writes progress to standard error.
-    pub(crate) fn note(&self, message: &str) {
+    pub fn note(&self, message: &str) {
         Output::new(self.args.json).note(message);
     }
 
     /// Records a failure as a reason why the table is void; a missing program only leaves out these
     /// goals.
-    pub(crate) fn record_failure(&mut self, goals: &str, error: &anyhow::Error) {
+    pub fn record_failure(&mut self, goals: &str, error: &anyhow::Error) {
         match error.downcast_ref::<MissingProgram>() {
             Some(missing) => self.not_measured.push((goals.to_owned(), missing.to_string())),
             None => self.void.push(format!("{goals}: {error:#}")),
@@ -300,7 +282,7 @@ impl<'a> Harness<'a> {
     }
 
     /// Whether `--only` selects this goal, or is absent.
-    pub(crate) fn is_selected(&self, goal: &str) -> bool {
+    pub fn is_selected(&self, goal: &str) -> bool {
         let only = &self.args.only;
         only.is_empty() || only.iter().any(|wanted| wanted == goal)
     }
@@ -308,21 +290,21 @@ impl<'a> Harness<'a> {
 
 impl Product {
     /// The server under test, then its backends.
-    pub(crate) fn all(&self) -> Vec<Named> {
+    pub fn all(&self) -> Vec<Named> {
         [vec![("floodgate", self.server.id())], self.backends.clone()].concat()
     }
 
     /// Orders that the server has committed since its start.
-    pub(crate) async fn placed(&self) -> anyhow::Result<u64> {
+    pub async fn placed(&self) -> Result<u64> {
         Ok(self.admin.metrics().await?.count("floodgate_orders_placed_total"))
     }
 
     /// Does `work`; returns its result, its time, and the orders that the server committed per
     /// second meanwhile.
-    pub(crate) async fn placed_during<T>(
+    pub async fn placed_during<T>(
         &self,
-        work: impl Future<Output = anyhow::Result<T>>,
-    ) -> anyhow::Result<(T, Duration, f64)> {
+        work: impl Future<Output = Result<T>>,
+    ) -> Result<(T, Duration, f64)> {
         let (before, begun) = (self.placed().await?, now_monotonic());
         let done = work.await?;
         let elapsed = now_monotonic().duration_since(begun);
@@ -331,12 +313,12 @@ impl Product {
 }
 
 impl ServerChild {
-    pub(crate) fn admin(&self) -> anyhow::Result<Admin> {
+    pub fn admin(&self) -> Result<Admin> {
         Admin::at(self.internal)
     }
 
     /// Waits until the server is ready.
-    pub(crate) async fn ready(&self) -> anyhow::Result<Admin> {
+    pub async fn ready(&self) -> Result<Admin> {
         let admin = self.admin()?;
         admin.await_ready().await?;
         Ok(admin)
@@ -345,27 +327,27 @@ impl ServerChild {
 
 impl Measured {
     /// Answers per second.
-    pub(crate) fn rate(&self) -> f64 {
+    pub fn rate(&self) -> f64 {
         self.report.per_second(self.report.answered)
     }
 
     /// Successful answers per second.
-    pub(crate) fn goodput(&self) -> f64 {
+    pub fn goodput(&self) -> f64 {
         self.report.per_second(self.report.succeeded())
     }
 
     /// First-time accepted purchases, without replays.
-    pub(crate) fn accepted(&self) -> u64 {
+    pub fn accepted(&self) -> u64 {
         newly_accepted(&self.report)
     }
 
     /// Core-microseconds of the server per answer.
-    pub(crate) fn server_us(&self) -> f64 {
+    pub fn server_us(&self) -> f64 {
         self.metered.server_us(self.report.answered)
     }
 
     /// The sample of a round, with `value` as the compared value.
-    pub(crate) fn sample(&self, value: f64) -> Sample {
+    pub fn sample(&self, value: f64) -> Sample {
         Sample {
             incomplete: self.report.unsent + self.report.transport_errors,
             batches: self.batches.clone(),
@@ -374,6 +356,6 @@ impl Measured {
     }
 }
 
-pub(crate) fn newly_accepted(report: &Report) -> u64 {
+pub fn newly_accepted(report: &Report) -> u64 {
     report.succeeded().saturating_sub(report.replayed)
 }

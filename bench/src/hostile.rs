@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, Result, ensure};
 use floodgate::runtime::clock::now_monotonic;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -56,7 +56,7 @@ const ANSWERED: &str = "GET /v1/sales HTTP/1.1\r\nHost: a\r\n\r\n";
 const LARGE: &str = "GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: a\r\n\r\n";
 
 /// The goals of honest buyers beside hostile clients.
-pub(crate) async fn hostile(harness: &mut Harness<'_>) -> anyhow::Result<()> {
+pub async fn hostile(harness: &mut Harness) -> Result<()> {
     let mut num_attacks = 0;
     for number in 1..=harness.args.rounds {
         let product = harness.product(&LIMITS.map(str::to_owned)).await?;
@@ -102,11 +102,7 @@ fn share(measured: &Measured) -> f64 {
 }
 
 /// One round of the honest buyers.
-async fn honest(
-    harness: &mut Harness<'_>,
-    product: &Product,
-    sale: &str,
-) -> anyhow::Result<Measured> {
+async fn honest(harness: &mut Harness, product: &Product, sale: &str) -> Result<Measured> {
     let load = Load {
         pace: Pace::Open { per_second: HONEST as f64, late_limit: LATE_LIMIT },
         connections: HONEST,
@@ -124,10 +120,10 @@ struct Probes {
 
 /// One round of the honest buyers, with probes all the time.
 async fn probed(
-    harness: &mut Harness<'_>,
+    harness: &mut Harness,
     product: &Product,
     sale: &str,
-) -> anyhow::Result<(Measured, Probes)> {
+) -> Result<(Measured, Probes)> {
     let mut probes = Probes::default();
     let probing = async {
         loop {
@@ -170,7 +166,7 @@ struct HostileCrowd {
 
 impl HostileCrowd {
     /// Starts the clients and waits until each has made a connection.
-    async fn start(server: SocketAddr, sale: &str) -> anyhow::Result<Self> {
+    async fn start(server: SocketAddr, sale: &str) -> Result<Self> {
         let counts: Arc<AttackCounts> = Arc::default();
         let (stop, stopped) = oneshot::channel();
         let clients: Vec<_> = (0..HOSTILE)
@@ -204,7 +200,7 @@ impl HostileCrowd {
     }
 
     /// Ends all connections. Returns the number of attacks, and of forged calls that succeeded.
-    fn stop(self) -> anyhow::Result<(u64, u64)> {
+    fn stop(self) -> Result<(u64, u64)> {
         let _ = self.stop.send(());
         self.thread.join().ok().context("the thread of the hostile clients panicked")??;
         let AttackCounts { attacks, believed, .. } = &*self.counts;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, Result, bail};
 use loadgen::{Load, Until, run};
 
 use crate::harness::{ENDLESS, Harness, Measured, Product};
@@ -42,7 +42,7 @@ impl<'a> Target<'a> {
     }
 
     /// The load of one round, and its sale.
-    async fn load(&self, harness: &Harness<'_>) -> anyhow::Result<(Load, String)> {
+    async fn load(&self, harness: &Harness) -> Result<(Load, String)> {
         let path_id = match (&self.path_id, self.product) {
             (None, Some(product)) => harness.sale(product, ENDLESS).await?,
             (path_id, _) => path_id.clone().unwrap_or_default(),
@@ -54,19 +54,14 @@ impl<'a> Target<'a> {
     }
 
     /// Checks ledger and audit after a round, and closes the sale of the round.
-    async fn check(
-        &self,
-        harness: &mut Harness<'_>,
-        sale: &str,
-        accepted: u64,
-    ) -> anyhow::Result<()> {
+    async fn check(&self, harness: &mut Harness, sale: &str, accepted: u64) -> Result<()> {
         let Some(product) = self.product else { return Ok(()) };
         let accepted = if self.path_id.is_some() { 1 } else { accepted };
         harness.check(&product.admin, sale, accepted).await?;
         self.close(sale).await
     }
 
-    async fn close(&self, sale: &str) -> anyhow::Result<()> {
+    async fn close(&self, sale: &str) -> Result<()> {
         match (self.product, &self.path_id) {
             (Some(product), None) => product.admin.close_sale(sale).await,
             _ => Ok(()),
@@ -75,13 +70,13 @@ impl<'a> Target<'a> {
 }
 
 /// Runs `load` for one second, unmeasured.
-pub(crate) async fn warm_up(load: Load) -> anyhow::Result<()> {
+pub async fn warm_up(load: Load) -> Result<()> {
     run(Load { until: Until::Elapsed(Duration::from_secs(1)), ..load }).await?;
     Ok(())
 }
 
 /// Warms up both sides, then measures them alternately.
-async fn pairs(harness: &mut Harness<'_>, sides: [Target<'_>; 2]) -> anyhow::Result<Vec<Pair>> {
+async fn pairs(harness: &mut Harness, sides: [Target<'_>; 2]) -> Result<Vec<Pair>> {
     for side in &sides {
         let (load, sale) = side.load(harness).await?;
         warm_up(load).await?;
@@ -103,7 +98,7 @@ async fn pairs(harness: &mut Harness<'_>, sides: [Target<'_>; 2]) -> anyhow::Res
     Ok(pairs)
 }
 
-fn report_side(harness: &Harness<'_>, round: u32, name: &str, side: &Measured) {
+fn report_side(harness: &Harness, round: u32, name: &str, side: &Measured) {
     let report = &side.report;
     harness.note(&format!(
         "round {round} {name:>9}: {:>9}/s, p50 {}, p99 {}, {:.1} core-µs, {} unsent, {} unknown",
@@ -117,22 +112,14 @@ fn report_side(harness: &Harness<'_>, round: u32, name: &str, side: &Measured) {
 }
 
 /// Adds these pairs to a row, compared by `value`.
-fn add(
-    harness: &mut Harness<'_>,
-    id: &'static str,
-    pairs: &[Pair],
-    value: impl Fn(&Measured) -> f64,
-) {
+fn add(harness: &mut Harness, id: &'static str, pairs: &[Pair], value: impl Fn(&Measured) -> f64) {
     for [product, baseline] in pairs {
         harness.pair(id, product.sample(value(product)), baseline.sample(value(baseline)));
     }
 }
 
 /// Sells the only unit of a new sale. Returns the sale and the size of a sold-out answer.
-pub(crate) async fn sold_out_sale(
-    harness: &Harness<'_>,
-    product: &Product,
-) -> anyhow::Result<(String, usize)> {
+pub async fn sold_out_sale(harness: &Harness, product: &Product) -> Result<(String, usize)> {
     let sale = harness.sale(product, 1).await?;
     let bought = harness.try_one(&product.server, &sale).await;
     match (bought, harness.try_one(&product.server, &sale).await) {
@@ -145,10 +132,10 @@ pub(crate) async fn sold_out_sale(
 
 /// A baseline whose answers are as large as those of the product's purchases.
 async fn baseline<'a>(
-    harness: &Harness<'_>,
+    harness: &Harness,
     product: &Product,
     rate: Option<f64>,
-) -> anyhow::Result<Target<'a>> {
+) -> Result<Target<'a>> {
     let sale = harness.sale(product, ENDLESS).await?;
     let answer = harness.try_one(&product.server, &sale).await;
     let (_, bytes) = answer.context("the server does not answer a purchase")?;
@@ -157,7 +144,7 @@ async fn baseline<'a>(
 }
 
 /// S1: sold-out answers per second.
-pub(crate) async fn sold_out(harness: &mut Harness<'_>) -> anyhow::Result<()> {
+pub async fn sold_out(harness: &mut Harness) -> Result<()> {
     let product = harness.product(&[]).await?;
     let (sale, bytes) = sold_out_sale(harness, &product).await?;
     let product = Target { path_id: Some(sale), ..Target::selling(&product, None) };
@@ -168,7 +155,7 @@ pub(crate) async fn sold_out(harness: &mut Harness<'_>) -> anyhow::Result<()> {
 }
 
 /// S2: Redis commands during sold-out answers, including those of scripts and background work.
-pub(crate) async fn commands(harness: &mut Harness<'_>) -> anyhow::Result<()> {
+pub async fn commands(harness: &mut Harness) -> Result<()> {
     let redis = RedisServer::start(harness, &[])?;
     let settings = ["tier=gate".to_owned(), format!("redis.url={}", redis.url())];
     let product = harness.product(&settings).await?;
@@ -193,7 +180,7 @@ pub(crate) async fn commands(harness: &mut Harness<'_>) -> anyhow::Result<()> {
 }
 
 /// Calls of all commands since the server started.
-fn num_commands(connection: &mut redis::Connection) -> anyhow::Result<u64> {
+fn num_commands(connection: &mut redis::Connection) -> Result<u64> {
     let stats: String = redis::cmd("INFO").arg("commandstats").query(connection)?;
     Ok(sum_of_calls(&stats))
 }
@@ -208,7 +195,7 @@ fn sum_of_calls(stats: &str) -> u64 {
 
 /// S5: purchases per second that become orders in MariaDB, with gates in Redis. The answer follows
 /// both; Redis keeps an append-only file (everysec), each commit waits for the disk.
-pub(crate) async fn purchases(harness: &mut Harness<'_>) -> anyhow::Result<()> {
+pub async fn purchases(harness: &mut Harness) -> Result<()> {
     let tier = GateTier::start(harness).await?;
     let product = &tier.product;
     let sides = [Target::selling(product, None), baseline(harness, product, None).await?];
@@ -222,7 +209,7 @@ pub(crate) async fn purchases(harness: &mut Harness<'_>) -> anyhow::Result<()> {
 }
 
 /// S11: durable purchases per second.
-pub(crate) async fn durable(harness: &mut Harness<'_>) -> anyhow::Result<()> {
+pub async fn durable(harness: &mut Harness) -> Result<()> {
     let product = harness.product(&[]).await?;
     let sides = [Target::selling(&product, None), baseline(harness, &product, None).await?];
     let pairs = pairs(harness, sides).await?;
@@ -231,7 +218,7 @@ pub(crate) async fn durable(harness: &mut Harness<'_>) -> anyhow::Result<()> {
 }
 
 /// The rate of S11, which is measured if it was not selected.
-async fn maximum(harness: &mut Harness<'_>) -> anyhow::Result<f64> {
+async fn maximum(harness: &mut Harness) -> Result<f64> {
     if !harness.results.contains_key("S11") {
         durable(harness).await?;
     }
@@ -241,7 +228,7 @@ async fn maximum(harness: &mut Harness<'_>) -> anyhow::Result<f64> {
 }
 
 /// S12: whether batching delays a purchase at low load.
-pub(crate) async fn light_load(harness: &mut Harness<'_>) -> anyhow::Result<()> {
+pub async fn light_load(harness: &mut Harness) -> Result<()> {
     let rate = Some(maximum(harness).await? * LIGHT_LOAD);
     let batching = harness.product(&[]).await?;
     let one_by_one = ["gate.batch_max=1", "consumer.batch_max=1"].map(str::to_owned);
@@ -253,7 +240,7 @@ pub(crate) async fn light_load(harness: &mut Harness<'_>) -> anyhow::Result<()> 
 }
 
 /// S13: latency when the server is busy but not overloaded.
-pub(crate) async fn heavy_load(harness: &mut Harness<'_>) -> anyhow::Result<()> {
+pub async fn heavy_load(harness: &mut Harness) -> Result<()> {
     let rate = Some(maximum(harness).await? * HEAVY_LOAD);
     let product = harness.product(&[]).await?;
     let sides = [Target::selling(&product, rate), baseline(harness, &product, rate).await?];
@@ -264,7 +251,7 @@ pub(crate) async fn heavy_load(harness: &mut Harness<'_>) -> anyhow::Result<()> 
 
 /// S14: throughput at three times the maximum load, alternating with rounds at the closed loop's
 /// peak on the same server.
-pub(crate) async fn overload(harness: &mut Harness<'_>) -> anyhow::Result<()> {
+pub async fn overload(harness: &mut Harness) -> Result<()> {
     let rate = Some(maximum(harness).await? * OVERLOAD);
     let product = harness.product(&[]).await?;
     let overloaded = Target::selling(&product, rate);

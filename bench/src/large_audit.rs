@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, Result};
 use floodgate::domain::{BuyerId, RequestId};
 use testkit::mariadb;
 
@@ -20,7 +20,7 @@ const PROGRESS_EVERY: u64 = 1_000_000;
 
 /// The most memory that the server has while it audits, beyond what it had before, which is the
 /// gate's own index of the orders. Measured once: the audit reads each row.
-pub(crate) async fn audit(harness: &mut Harness<'_>) -> anyhow::Result<()> {
+pub async fn audit(harness: &mut Harness) -> Result<()> {
     let orders = harness.up_to(ORDERS_MAX);
     let maria = maria(harness)?;
     let set = [
@@ -55,12 +55,7 @@ pub(crate) async fn audit(harness: &mut Harness<'_>) -> anyhow::Result<()> {
 }
 
 /// Places orders with ascending ids, so that each is written behind the last one.
-async fn fill(
-    harness: &Harness<'_>,
-    stores: &Stores,
-    offer: &Offer,
-    orders: u64,
-) -> anyhow::Result<()> {
+async fn fill(harness: &Harness, stores: &Stores, offer: &Offer, orders: u64) -> Result<()> {
     for first in (1..=orders).step_by(BATCH_MAX) {
         let last = orders.min(first + BATCH_MAX as u64 - 1);
         let mut batch = offer.intents(usize::try_from(last - first + 1)?)?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, Result};
 use floodgate::runtime::clock;
 
 use crate::admin::DAY_S;
@@ -17,8 +17,8 @@ const ORDERS: u64 = 1_000_000;
 const COMMIT_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// Fills a ledger over HTTP, kills the server, and measures the next start, once.
-pub(crate) async fn large_start(harness: &mut Harness<'_>) -> anyhow::Result<()> {
-    let args = harness.args;
+pub async fn large_start(harness: &mut Harness) -> Result<()> {
+    let args = harness.args.clone();
     let scratch = testkit::folder(&args.parent())?;
     let server = ServerChild::serve(scratch.path(), &args.settings()).await?;
     let admin = server.ready().await?;

@@ -2,7 +2,7 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::thread;
 
-use anyhow::Context;
+use anyhow::{Context, Result};
 use floodgate::cli::doctor::sqlite;
 use serde::Serialize;
 
@@ -11,7 +11,7 @@ const SYNCS: usize = 100;
 
 /// The machine on which a table was measured.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Machine {
+pub struct Machine {
     cores: usize,
     cpu: String,
     kernel: String,
@@ -21,7 +21,7 @@ pub(crate) struct Machine {
 
 impl Machine {
     /// Inspects the machine and the disk of `directory`.
-    pub(crate) fn inspect(directory: &Path) -> anyhow::Result<Self> {
+    pub fn inspect(directory: &Path) -> Result<Self> {
         let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         let path = directory.join("fdatasync.probe");
@@ -38,14 +38,14 @@ impl Machine {
     }
 
     /// One line of text.
-    pub(crate) fn summary(&self) -> String {
+    pub fn summary(&self) -> String {
         let Self { cores, cpu, kernel, fdatasync_us } = self;
         format!("{cores} cores ({cpu}), Linux {kernel}, fdatasync of 4 KiB {fdatasync_us} µs")
     }
 }
 
 /// CPU cores that this process may use.
-pub(crate) fn cores() -> usize {
+pub fn cores() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 

@@ -11,7 +11,7 @@ use std::ffi::OsString;
 use std::future::Future;
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 use floodgate::cli;
 use floodgate::cli::exit::{self, CommandFailure, Exit};
@@ -98,12 +98,12 @@ fn main() -> ExitCode {
     exit.into()
 }
 
-fn block_on(future: impl Future<Output = anyhow::Result<Exit>>) -> anyhow::Result<Exit> {
+fn block_on(future: impl Future<Output = Result<Exit>>) -> Result<Exit> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_all().build().context("cannot start the event loop")?.block_on(future)
 }
 
-async fn run(args: BenchArgs) -> anyhow::Result<Exit> {
+async fn run(args: BenchArgs) -> Result<Exit> {
     if args.rounds == 0 || args.seconds == 0 {
         let remedy = "give --rounds and --seconds at least 1";
         return Err(CommandFailure::new(Exit::Unclear, "nothing to measure", remedy).into());

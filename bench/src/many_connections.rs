@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::{Child, Stdio};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use floodgate::cli::exit::Exit;
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -26,7 +26,7 @@ const OPEN: &[u8] = b"open\n";
 
 /// A child process that holds connections.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct HoldArgs {
+pub struct HoldArgs {
     /// Its own address.
     #[arg(long)]
     from: IpAddr,
@@ -39,7 +39,7 @@ pub(crate) struct HoldArgs {
 
 /// Memory of each of 100,000 connections. The table is void unless each is answered when it is
 /// opened and once more at the end, and each process sells and answers probes meanwhile.
-pub(crate) async fn many_connections(harness: &mut Harness<'_>) -> anyhow::Result<()> {
+pub async fn many_connections(harness: &mut Harness) -> Result<()> {
     let servers = Servers::start(harness)?;
     let mut settings = servers.settings("many").await?;
     settings.extend(SETTINGS.map(str::to_owned));
@@ -49,8 +49,8 @@ pub(crate) async fn many_connections(harness: &mut Harness<'_>) -> anyhow::Resul
     }
     let first = products.first().context("no process")?;
     let sale = harness.sale(first, ENDLESS).await?;
-    let memory = || -> anyhow::Result<u64> {
-        let resident: anyhow::Result<Vec<u64>> =
+    let memory = || -> Result<u64> {
+        let resident: Result<Vec<u64>> =
             products.iter().map(|product| resident(product.server.id())).collect();
         Ok(resident?.iter().sum::<u64>() + socket_bytes()?)
     };
@@ -89,7 +89,7 @@ pub(crate) async fn many_connections(harness: &mut Harness<'_>) -> anyhow::Resul
 
 /// Starts a child process that opens its connections and prints [`OPEN`]. When its input ends, it
 /// prints how many connections were answered once more.
-fn holder(from: Ipv4Addr, product: &Product, sale: &str) -> anyhow::Result<Child> {
+fn holder(from: Ipv4Addr, product: &Product, sale: &str) -> Result<Child> {
     let mut command = own_command()?;
     command.args(["hold", "--path", &format!("/v1/sales/{sale}")]);
     command.args(["--from", &from.to_string(), "--to", &product.server.public.to_string()]);
@@ -97,7 +97,7 @@ fn holder(from: Ipv4Addr, product: &Product, sale: &str) -> anyhow::Result<Child
 }
 
 /// Opens the connections, says so, waits for the end of its input, and reads once more from each.
-pub(crate) async fn hold(args: HoldArgs) -> anyhow::Result<Exit> {
+pub async fn hold(args: HoldArgs) -> Result<Exit> {
     let request = format!("GET {} HTTP/1.1\r\nHost: bench\r\n\r\n", args.path);
     let open = |_| async {
         let socket = TcpSocket::new_v4()?;

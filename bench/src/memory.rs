@@ -4,6 +4,7 @@ use crate::crowd::{GateFixture, Offer};
 use crate::harness::Harness;
 use crate::servers::RedisServer;
 use crate::stats::Sample;
+use anyhow::Result;
 
 const BUYERS: u32 = 50_000;
 const CONCURRENCY: usize = 256;
@@ -15,7 +16,7 @@ const NO_HISTOGRAMS: &[&str] = &["latency-tracking no"];
 /// Bytes per accepted buyer, including request and purchase limit: `used_memory` before and after a
 /// whole sale. The baseline is the usual layout: a set member per buyer and an expiring key per
 /// request.
-pub(crate) async fn bytes(harness: &mut Harness<'_>) -> anyhow::Result<()> {
+pub async fn bytes(harness: &mut Harness) -> Result<()> {
     for _ in 0..harness.args.rounds {
         let product = product(harness).await?;
         let usual = usual(harness).await?;
@@ -26,7 +27,7 @@ pub(crate) async fn bytes(harness: &mut Harness<'_>) -> anyhow::Result<()> {
 }
 
 /// Reserves, commits, settles and audits a whole sale.
-async fn product(harness: &mut Harness<'_>) -> anyhow::Result<Sample> {
+async fn product(harness: &mut Harness) -> Result<Sample> {
     let GateFixture { stores, redis, .. } = &GateFixture::start(harness, NO_HISTOGRAMS).await?;
     let offer = Offer::open(stores, BUYERS, 1).await?;
     let before = redis.used_memory()?;
@@ -37,7 +38,7 @@ async fn product(harness: &mut Harness<'_>) -> anyhow::Result<Sample> {
     Ok(Sample { batches: vec![("gate", sold.mean_batch)], ..bytes.into() })
 }
 
-async fn usual(harness: &Harness<'_>) -> anyhow::Result<f64> {
+async fn usual(harness: &Harness) -> Result<f64> {
     let redis = RedisServer::start(harness, NO_HISTOGRAMS)?;
     let mut connection = redis.connect()?;
     let before = redis.used_memory()?;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, Result};
 use floodgate::runtime::clock::now_monotonic;
 
 use crate::stats::{Figures, Sample, per_second};
@@ -24,7 +24,7 @@ struct Usage {
 }
 
 /// A process: its name in the table and its id.
-pub(crate) type Named = (&'static str, u32);
+pub type Named = (&'static str, u32);
 
 /// What servers, this process and the machine have used at one moment.
 struct Reading {
@@ -36,24 +36,24 @@ struct Reading {
 
 /// The result of a measurement.
 #[derive(Debug, Clone)]
-pub(crate) struct Metered {
-    pub(crate) elapsed: Duration,
+pub struct Metered {
+    pub elapsed: Duration,
     /// CPU time of each server; the first is the server under test.
     servers: Vec<(&'static str, Duration)>,
     own_cpu: Duration,
     /// Resident memory of the first server before and after, in bytes.
-    pub(crate) resident: (u64, u64),
+    pub resident: (u64, u64),
     /// Share of the machine's time that the hypervisor gave to others.
-    pub(crate) stolen: f64,
+    pub stolen: f64,
     /// Share of it that processes outside the bench used.
-    pub(crate) others: f64,
+    pub others: f64,
 }
 
 impl Reading {
-    fn now(servers: &[Named]) -> anyhow::Result<Self> {
+    fn now(servers: &[Named]) -> Result<Self> {
         Ok(Self {
             at: now_monotonic(),
-            servers: servers.iter().map(|(_, pid)| usage(*pid)).collect::<anyhow::Result<_>>()?,
+            servers: servers.iter().map(|(_, pid)| usage(*pid)).collect::<Result<_>>()?,
             own: usage(std::process::id())?,
             machine: MachineTime::now(),
         })
@@ -62,10 +62,10 @@ impl Reading {
 
 /// Does `work` and measures it; the first process is the server under test. Terminated children of
 /// this process, such as a generator, count as part of the bench.
-pub(crate) async fn metered<T>(
+pub async fn metered<T>(
     servers: &[Named],
-    work: impl Future<Output = anyhow::Result<T>>,
-) -> anyhow::Result<(T, Metered)> {
+    work: impl Future<Output = Result<T>>,
+) -> Result<(T, Metered)> {
     let before = Reading::now(servers)?;
     let done = work.await?;
     let after = Reading::now(servers)?;
@@ -84,27 +84,27 @@ pub(crate) async fn metered<T>(
 
 impl Metered {
     /// Core-microseconds per operation, by server.
-    pub(crate) fn each(&self, operations: u64) -> Figures {
+    pub fn each(&self, operations: u64) -> Figures {
         self.servers.iter().map(|(name, cpu)| (*name, us_each(*cpu, operations))).collect()
     }
 
     /// Core-microseconds per operation of the server under test.
-    pub(crate) fn server_us(&self, operations: u64) -> f64 {
+    pub fn server_us(&self, operations: u64) -> f64 {
         self.servers.first().map_or(0.0, |(_, cpu)| us_each(*cpu, operations))
     }
 
     /// Core-microseconds per operation of this process.
-    pub(crate) fn own_us(&self, operations: u64) -> f64 {
+    pub fn own_us(&self, operations: u64) -> f64 {
         us_each(self.own_cpu, operations)
     }
 
     /// Operations per second.
-    pub(crate) fn rate(&self, operations: u64) -> f64 {
+    pub fn rate(&self, operations: u64) -> f64 {
         per_second(operations, self.elapsed)
     }
 
     /// A sample with `value` as the compared value and the costs per operation.
-    pub(crate) fn sample(&self, value: f64, operations: u64) -> Sample {
+    pub fn sample(&self, value: f64, operations: u64) -> Sample {
         Sample {
             value,
             costs: self.each(operations),
@@ -125,16 +125,16 @@ fn ticks(number: u64) -> Duration {
 }
 
 /// Resident memory of a process, in bytes.
-pub(crate) fn resident(pid: u32) -> anyhow::Result<u64> {
+pub fn resident(pid: u32) -> Result<u64> {
     Ok(usage(pid)?.resident)
 }
 
-pub(crate) fn mib(bytes: u64) -> f64 {
+pub fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
 /// Memory of all TCP sockets of this network namespace, in bytes.
-pub(crate) fn socket_bytes() -> anyhow::Result<u64> {
+pub fn socket_bytes() -> Result<u64> {
     let sockets = fs::read_to_string("/proc/net/sockstat").context("no /proc/net/sockstat")?;
     let pages = parse_socket_pages(&sockets).context("unexpected format of sockstat")?;
     Ok(pages * rustix::param::page_size() as u64)
@@ -146,7 +146,7 @@ fn parse_socket_pages(sockets: &str) -> Option<u64> {
     line.rsplit_once(" mem ")?.1.trim().parse().ok()
 }
 
-fn usage(pid: u32) -> anyhow::Result<Usage> {
+fn usage(pid: u32) -> Result<Usage> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
     let stat = stat.context("a server process has ended")?;
     parse_usage(&stat).context("unexpected /proc format")

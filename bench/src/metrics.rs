@@ -4,7 +4,7 @@ use crate::stats::{Figures, whole};
 
 /// All metrics at one moment.
 #[derive(Debug)]
-pub(crate) struct Metrics(pub(crate) String);
+pub struct Metrics(pub(crate) String);
 
 /// The components that batch, and the histograms of their batch sizes.
 const BATCHES: [(&str, &str); 2] =
@@ -12,7 +12,7 @@ const BATCHES: [(&str, &str); 2] =
 
 impl Metrics {
     /// A counter without labels; 0 if it is missing.
-    pub(crate) fn count(&self, name: &str) -> u64 {
+    pub fn count(&self, name: &str) -> u64 {
         whole(self.number(name))
     }
 
@@ -22,7 +22,7 @@ impl Metrics {
     }
 
     /// The mean batch sizes since an earlier reading, of the components that had batches.
-    pub(crate) fn batches_since(&self, earlier: &Self) -> Figures {
+    pub fn batches_since(&self, earlier: &Self) -> Figures {
         let mean = |(component, name): (&'static str, &str)| {
             let [requests, batches] = ["sum", "count"].map(|part| {
                 let name = format!("{name}_{part}");

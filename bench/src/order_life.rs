@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{anyhow, ensure};
+use anyhow::{Result, anyhow, ensure};
 use floodgate::actors::EventPublisher;
 use floodgate::actors::periodic::Task;
 use floodgate::broker::RabbitBroker;
@@ -38,7 +38,7 @@ const PAGE: u32 = 1_000;
 const CONFIRM_WINDOW: usize = 512;
 
 /// The time until every unit is back, and the sales meanwhile.
-pub(crate) async fn due(harness: &mut Harness<'_>) -> anyhow::Result<()> {
+pub async fn due(harness: &mut Harness) -> Result<()> {
     let tier = GateTier::start(harness).await?;
     let orders = harness.up_to(ORDERS_MAX);
     for _ in 0..harness.args.rounds {
@@ -49,7 +49,7 @@ pub(crate) async fn due(harness: &mut Harness<'_>) -> anyhow::Result<()> {
 
 /// One round: orders that are due at once, and the sales from the first deadline until ledger and
 /// buckets have every unit back.
-async fn returned(harness: &mut Harness<'_>, product: &Product, orders: u64) -> anyhow::Result<()> {
+async fn returned(harness: &mut Harness, product: &Product, orders: u64) -> Result<()> {
     let ended_before = ended(product).await?;
     let sale = harness.sale(product, ENDLESS).await?;
     let load = harness.load(&product.server, &sale);
@@ -101,13 +101,13 @@ async fn returned(harness: &mut Harness<'_>, product: &Product, orders: u64) -> 
 }
 
 /// Orders that ended unpaid since the server's start.
-async fn ended(product: &Product) -> anyhow::Result<u64> {
+async fn ended(product: &Product) -> Result<u64> {
     Ok(product.admin.metrics().await?.count("floodgate_orders_timed_out_total"))
 }
 
 /// Events per second, read as pages by one reader, and published to RabbitMQ; the events get their
 /// numbers on the way.
-pub(crate) async fn feed(harness: &mut Harness<'_>) -> anyhow::Result<()> {
+pub async fn feed(harness: &mut Harness) -> Result<()> {
     let (maria, rabbit) = (maria(harness)?, rabbit(harness)?);
     let events = harness.up_to(ORDERS_MAX);
     for round in 1..=harness.args.rounds {
@@ -149,7 +149,7 @@ pub(crate) async fn feed(harness: &mut Harness<'_>) -> anyhow::Result<()> {
 }
 
 /// A sale with this number of events without numbers: half placements, half ends.
-async fn with_events(stores: &Stores, events: u64) -> anyhow::Result<Offer> {
+async fn with_events(stores: &Stores, events: u64) -> Result<Offer> {
     let offer = Offer::open(stores, stock_for(events)?, 1).await?;
     let mut intents = offer.intents(usize::try_from(events / 2)?)?;
     for intent in &mut intents {
@@ -173,7 +173,7 @@ fn order_feed(stores: &Stores, catalog: Arc<Catalog>) -> OrderFeed {
     OrderFeed::new(Arc::clone(&stores.ledger), catalog, SystemClock::shared(), "bench".into())
 }
 
-async fn read_all(stores: &Stores, catalog: Arc<Catalog>) -> anyhow::Result<u64> {
+async fn read_all(stores: &Stores, catalog: Arc<Catalog>) -> Result<u64> {
     let feed = order_feed(stores, catalog);
     let (mut after, mut read) = (0, 0);
     loop {
@@ -184,11 +184,7 @@ async fn read_all(stores: &Stores, catalog: Arc<Catalog>) -> anyhow::Result<u64>
     }
 }
 
-async fn publish(
-    stores: &Stores,
-    catalog: Arc<Catalog>,
-    broker: Arc<RabbitBroker>,
-) -> anyhow::Result<u64> {
+async fn publish(stores: &Stores, catalog: Arc<Catalog>, broker: Arc<RabbitBroker>) -> Result<u64> {
     let metrics = Arc::new(Metrics::default());
     let clock = SystemClock::shared();
     let lease: Arc<dyn Lease> = Arc::new(SoleLease::new(Arc::clone(&clock)));

@@ -4,7 +4,7 @@
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use anyhow::Context;
+use anyhow::{Context, Result};
 use diesel_async::{AsyncConnection, AsyncMysqlConnection, SimpleAsyncConnection};
 use floodgate::domain::{OrderIntent, OrderState, SkuNo};
 use floodgate::runtime::clock::now_monotonic;
@@ -27,7 +27,7 @@ struct LedgerFixture {
 }
 
 /// Measures both goals with the same rounds of the product.
-pub(crate) async fn ledger(harness: &mut Harness<'_>) -> anyhow::Result<()> {
+pub async fn ledger(harness: &mut Harness) -> Result<()> {
     let maria = maria(harness)?;
     let url = mariadb::url("floodgate", maria.addr(), "floodgate");
     let set = ["tier=ledger".to_owned(), format!("ledger.url={url}")];
@@ -58,10 +58,10 @@ impl LedgerFixture {
     /// Places orders of one SKU for one round, `concurrency` batches of `batch` orders at a time.
     async fn placed(
         &self,
-        harness: &mut Harness<'_>,
+        harness: &mut Harness,
         concurrency: usize,
         batch: usize,
-    ) -> anyhow::Result<Sample> {
+    ) -> Result<Sample> {
         let offer = Offer::open(&self.stores, ENDLESS, 1).await?;
         let (end, placed) = (now_monotonic() + harness.args.round(), AtomicU64::new(0));
         let placing = try_join_all((0..concurrency).map(|_| async {
@@ -85,7 +85,7 @@ impl LedgerFixture {
 
     /// Inserts rows for one round: batches of the same size, one transaction each, without stock,
     /// limits or conflict resolution.
-    async fn load_raw(&mut self, harness: &mut Harness<'_>) -> anyhow::Result<Sample> {
+    async fn load_raw(&mut self, harness: &mut Harness) -> Result<Sample> {
         // An audit requires the sale of each order.
         let offer = Offer::open(&self.stores, 1, 1).await?;
         let end = now_monotonic() + harness.args.round();

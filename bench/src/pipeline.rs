@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, Result, ensure};
 use floodgate::broker::{Route, Topology};
 use floodgate::runtime::clock::now_monotonic;
 use loadgen::{Load, Until};
@@ -37,10 +37,10 @@ const SUSTAINED_ROUNDS: u32 = 15;
 const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Empty Redis, RabbitMQ and MariaDB servers; several installations can share them.
-pub(crate) struct Servers {
-    pub(crate) redis: RedisServer,
-    pub(crate) rabbit: Server,
-    pub(crate) maria: Server,
+pub struct Servers {
+    pub redis: RedisServer,
+    pub rabbit: Server,
+    pub maria: Server,
 }
 
 /// One load until all its orders are committed.
@@ -50,13 +50,13 @@ struct Flow {
 }
 
 impl Servers {
-    pub(crate) fn start(harness: &Harness<'_>) -> anyhow::Result<Self> {
+    pub fn start(harness: &Harness) -> Result<Self> {
         let redis = RedisServer::start(harness, APPEND_ONLY)?;
         Ok(Self { redis, maria: maria(harness)?, rabbit: rabbit(harness)? })
     }
 
     /// The settings of an installation with a ledger of its own.
-    pub(crate) async fn settings(&self, namespace: &str) -> anyhow::Result<Vec<String>> {
+    pub async fn settings(&self, namespace: &str) -> Result<Vec<String>> {
         Ok(vec![
             "tier=pipeline".to_owned(),
             format!("namespace={namespace}"),
@@ -68,12 +68,7 @@ impl Servers {
     }
 
     /// One process with every role, in its own installation.
-    async fn product(
-        &self,
-        harness: &Harness<'_>,
-        namespace: &str,
-        more: &[&str],
-    ) -> anyhow::Result<Product> {
+    async fn product(&self, harness: &Harness, namespace: &str, more: &[&str]) -> Result<Product> {
         let mut settings = self.settings(namespace).await?;
         settings.extend(more.iter().map(|&setting| setting.to_owned()));
         let mut product = harness.product(&settings).await?;
@@ -85,17 +80,13 @@ impl Servers {
 }
 
 /// The number of purchases that are committed in the time of a round.
-async fn for_round(
-    harness: &mut Harness<'_>,
-    product: &Product,
-    calibration: u64,
-) -> anyhow::Result<Until> {
+async fn for_round(harness: &mut Harness, product: &Product, calibration: u64) -> Result<Until> {
     let rate = flow(harness, product, Until::Requests(calibration)).await?.rate();
     Ok(Until::Requests(for_seconds(rate, harness.args.seconds, (calibration, REQUESTS_MAX))))
 }
 
 /// Runs one load on a new sale and waits until all accepted orders are committed.
-async fn flow(harness: &mut Harness<'_>, product: &Product, until: Until) -> anyhow::Result<Flow> {
+async fn flow(harness: &mut Harness, product: &Product, until: Until) -> Result<Flow> {
     let sale = harness.sale(product, ENDLESS).await?;
     let load = Load { until, ..harness.load(&product.server, &sale) };
     let placed = product.placed().await?;
@@ -112,7 +103,7 @@ async fn flow(harness: &mut Harness<'_>, product: &Product, until: Until) -> any
 }
 
 /// Waits until `wanted` more orders are committed or the count stalls; returns how many are.
-async fn await_placed(product: &Product, before: u64, wanted: u64) -> anyhow::Result<u64> {
+async fn await_placed(product: &Product, before: u64, wanted: u64) -> Result<u64> {
     let (mut committed, mut since) = (0, now_monotonic());
     let check = async || {
         let now = product.placed().await?.saturating_sub(before);
@@ -154,7 +145,7 @@ impl Flow {
 
 /// S10 and S20: with batches, and without. A round has as many purchases as are committed in its
 /// time, so that both sides are measured from the first purchase to the last row.
-pub(crate) async fn end_to_end(harness: &mut Harness<'_>) -> anyhow::Result<()> {
+pub async fn end_to_end(harness: &mut Harness) -> Result<()> {
     let servers = Servers::start(harness)?;
     let batching = servers.product(harness, "batching", &[]).await?;
     let single = servers.product(harness, "single", &ONE_BY_ONE).await?;
@@ -173,7 +164,7 @@ pub(crate) async fn end_to_end(harness: &mut Harness<'_>) -> anyhow::Result<()> 
 }
 
 /// The rate of one process from HTTP to the ledger, over a minute.
-pub(crate) async fn sustained(harness: &mut Harness<'_>) -> anyhow::Result<()> {
+pub async fn sustained(harness: &mut Harness) -> Result<()> {
     let servers = Servers::start(harness)?;
     let product = servers.product(harness, "sustained", &[]).await?;
     flow(harness, &product, Until::Elapsed(Duration::from_secs(1))).await?;
@@ -186,7 +177,7 @@ pub(crate) async fn sustained(harness: &mut Harness<'_>) -> anyhow::Result<()> {
 
 /// The cost of malformed messages: one process, with and without a publisher of malformed messages
 /// to its order queue.
-pub(crate) async fn poison(harness: &mut Harness<'_>) -> anyhow::Result<()> {
+pub async fn poison(harness: &mut Harness) -> Result<()> {
     const NAMESPACE: &str = "poison";
     let servers = Servers::start(harness)?;
     let product = servers.product(harness, NAMESPACE, &[]).await?;

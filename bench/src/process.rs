@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, Result, ensure};
 use floodgate::runtime::clock::now_monotonic;
 use serde_json::Value as Json;
 use testkit::{Process, Signal};
@@ -15,10 +15,10 @@ const START_TIMEOUT: Duration = Duration::from_mins(2);
 const POLL_PERIOD: Duration = Duration::from_millis(10);
 
 /// Repeats `check` until its second value is true or `timeout` is over; returns its last result.
-pub(crate) async fn poll<T>(
+pub async fn poll<T>(
     timeout: Duration,
-    mut check: impl AsyncFnMut() -> anyhow::Result<(T, bool)>,
-) -> anyhow::Result<(T, bool)> {
+    mut check: impl AsyncFnMut() -> Result<(T, bool)>,
+) -> Result<(T, bool)> {
     let begun = now_monotonic();
     loop {
         let (value, is_done) = check().await?;
@@ -31,18 +31,18 @@ pub(crate) async fn poll<T>(
 
 /// A server process of this executable.
 #[derive(Debug)]
-pub(crate) struct ServerChild {
+pub struct ServerChild {
     process: Process,
     /// The public listener; port 0 in roles without one.
-    pub(crate) public: SocketAddr,
+    pub public: SocketAddr,
     /// The internal listener with the admin API; port 0 of the baseline server, which has none.
-    pub(crate) internal: SocketAddr,
+    pub internal: SocketAddr,
 }
 
 impl ServerChild {
     /// Starts `floodgate serve` on free ports with its ledger in `folder`. `set` are further
     /// settings, `key=value`; the last one of a key applies.
-    pub(crate) async fn serve(folder: &Path, set: &[String]) -> anyhow::Result<Self> {
+    pub async fn serve(folder: &Path, set: &[String]) -> Result<Self> {
         let ledger = format!("ledger.url=sqlite://{}", folder.join("bench.db").display());
         let first = ["http.bind=127.0.0.1:0", "internal.bind=127.0.0.1:0", "auth.mode=header"];
         let mut command = own_command()?;
@@ -54,13 +54,13 @@ impl ServerChild {
     }
 
     /// Starts the baseline server with as many workers as the product (0 = one per core).
-    pub(crate) async fn baseline(folder: &Path, workers: usize) -> anyhow::Result<Self> {
+    pub async fn baseline(folder: &Path, workers: usize) -> Result<Self> {
         let mut command = own_command()?;
         command.args(["yardstick", "--workers", &workers.to_string()]);
         Self::start(command, folder).await
     }
 
-    async fn start(command: Command, folder: &Path) -> anyhow::Result<Self> {
+    async fn start(command: Command, folder: &Path) -> Result<Self> {
         let mut process = Process::spawn(command, folder)?;
         let check = async || {
             let is_running = process.is_running()?;
@@ -75,7 +75,7 @@ impl ServerChild {
     }
 
     /// Runs a command of `floodgate` that asks this server; returns what it prints.
-    pub(crate) async fn command(&self, arguments: &[&str]) -> anyhow::Result<Json> {
+    pub async fn command(&self, arguments: &[&str]) -> Result<Json> {
         let mut command = own_command()?;
         command.arg("floodgate").args(arguments).arg("--json");
         command.args(["--set", &format!("internal.bind={}", self.internal)]);
@@ -85,17 +85,17 @@ impl ServerChild {
         serde_json::from_slice(&ended.stdout).context("a command that does not print JSON")
     }
 
-    pub(crate) fn id(&self) -> u32 {
+    pub fn id(&self) -> u32 {
         self.process.id()
     }
 
     /// Sends a signal, such as `STOP` or `CONT`.
-    pub(crate) fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+    pub fn signal(&self, signal: Signal) -> Result<()> {
         self.process.signal(signal)
     }
 }
 
-pub(crate) fn own_command() -> anyhow::Result<Command> {
+pub fn own_command() -> Result<Command> {
     Ok(Command::new(std::env::current_exe().context("cannot find this program's own file")?))
 }
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Result, bail};
 use floodgate::broker::topology::PublishAddress;
 use floodgate::redis::scripts::intent::INTENT_BYTES;
 use floodgate::runtime::clock::now_monotonic;
@@ -25,7 +25,7 @@ const PERSISTENT: u8 = 2;
 
 /// Publishes messages of the size of an order to a quorum queue through the default exchange, with
 /// a full window of unconfirmed messages. Returns the time without connecting.
-pub(crate) async fn publish(server: &Server, messages: u64) -> anyhow::Result<Duration> {
+pub async fn publish(server: &Server, messages: u64) -> Result<Duration> {
     let (connection, channel) = connect(server).await?;
     let mut arguments = FieldTable::default();
     arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
@@ -41,7 +41,7 @@ pub(crate) async fn publish(server: &Server, messages: u64) -> anyhow::Result<Du
     Ok(elapsed)
 }
 
-async fn run(channel: &Channel, messages: u64) -> anyhow::Result<Duration> {
+async fn run(channel: &Channel, messages: u64) -> Result<Duration> {
     let body = [0xa5_u8; INTENT_BYTES];
     let begun = now_monotonic();
     let mut unconfirmed = VecDeque::with_capacity(WINDOW);
@@ -60,9 +60,7 @@ async fn run(channel: &Channel, messages: u64) -> anyhow::Result<Duration> {
     Ok(now_monotonic().duration_since(begun))
 }
 
-async fn confirm(
-    oldest: Option<impl Future<Output = lapin::Result<Confirmation>>>,
-) -> anyhow::Result<()> {
+async fn confirm(oldest: Option<impl Future<Output = lapin::Result<Confirmation>>>) -> Result<()> {
     let Some(oldest) = oldest else { return Ok(()) };
     match oldest.await? {
         Confirmation::Ack(None) => Ok(()),
@@ -71,15 +69,15 @@ async fn confirm(
 }
 
 /// Interval of malformed messages: about one message in a hundred.
-pub(crate) const MALFORMED_EVERY: Duration = Duration::from_millis(100);
+pub const MALFORMED_EVERY: Duration = Duration::from_millis(100);
 
 /// Publishes distinct malformed messages until `stopped`; returns their number.
-pub(crate) async fn publish_malformed(
+pub async fn publish_malformed(
     server: &Server,
     address: &PublishAddress,
     first: u64,
     mut stopped: oneshot::Receiver<()>,
-) -> anyhow::Result<u64> {
+) -> Result<u64> {
     let (_connection, channel) = connect(server).await?;
     channel.confirm_select(ConfirmSelectOptions::default()).await?;
     let mut pace = tokio::time::interval(MALFORMED_EVERY);
@@ -100,14 +98,14 @@ pub(crate) async fn publish_malformed(
 }
 
 /// Purges a queue; returns the number of its messages.
-pub(crate) async fn purge(server: &Server, queue: &str) -> anyhow::Result<u64> {
+pub async fn purge(server: &Server, queue: &str) -> Result<u64> {
     let (connection, channel) = connect(server).await?;
     let purged = channel.queue_purge(queue.into(), QueuePurgeOptions::default()).await?;
     connection.close(200, "done".into()).await?;
     Ok(purged.into())
 }
 
-async fn connect(server: &Server) -> anyhow::Result<(Connection, Channel)> {
+async fn connect(server: &Server) -> Result<(Connection, Channel)> {
     let connection =
         Connection::connect(&rabbitmq::url(server.addr()), ConnectionProperties::default()).await?;
     let channel = connection.create_channel().await?;

@@ -7,12 +7,13 @@ use crate::pipeline::Servers;
 use crate::raw;
 use crate::relay_fixture::{BUCKETS, Plan, WINDOW};
 use crate::stats::{Sample, for_seconds, per_second, shown};
+use anyhow::Result;
 
 /// The goals and their orders per message.
 const GOALS: [(&str, usize); 2] = [("S6", 1), ("S7", 64)];
 
 /// Measures both goals; the raw publish loop of a round is the baseline of both.
-pub(crate) async fn relay(harness: &mut Harness<'_>) -> anyhow::Result<()> {
+pub async fn relay(harness: &mut Harness) -> Result<()> {
     let servers = Servers::start(harness)?;
     let max = PER_BUCKET_MAX * u64::from(BUCKETS);
     let mut sides = Vec::new();
@@ -45,11 +46,7 @@ pub(crate) async fn relay(harness: &mut Harness<'_>) -> anyhow::Result<()> {
 }
 
 /// A round of the baseline.
-async fn raw_loop(
-    servers: &Servers,
-    harness: &mut Harness<'_>,
-    messages: u64,
-) -> anyhow::Result<Sample> {
+async fn raw_loop(servers: &Servers, harness: &mut Harness, messages: u64) -> Result<Sample> {
     let publishing = raw::publish(&servers.rabbit, messages);
     let processes = [("rabbitmq", servers.rabbit.id())];
     let (elapsed, metered) = harness.meter(&processes, publishing).await?;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use floodgate::broker::{Route, Topology};
 use floodgate::domain::{BucketNo, SaleId};
 use floodgate::redis::scripts::BucketKeys;
@@ -21,9 +21,9 @@ use crate::stores::{self, Stores, settings};
 
 /// With the defaults of 64 entries per bucket and 4 workers, at most 512 messages are unconfirmed,
 /// as in the baseline.
-pub(crate) const BUCKETS: u16 = 2;
+pub const BUCKETS: u16 = 2;
 /// Limit of unconfirmed messages of the baseline, see [`BUCKETS`].
-pub(crate) const WINDOW: usize = 512;
+pub const WINDOW: usize = 512;
 /// Open purchases per bucket, enough for full batches.
 const CONCURRENCY_PER_BUCKET: usize = 1_024;
 const TIMEOUT: Duration = Duration::from_mins(5);
@@ -31,35 +31,35 @@ const NAMESPACE: &str = "bench";
 
 /// The size of a backlog.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Plan {
-    pub(crate) orders: u64,
-    pub(crate) buckets: u16,
+pub struct Plan {
+    pub orders: u64,
+    pub buckets: u16,
     /// Orders per entry.
-    pub(crate) envelope_max: usize,
+    pub envelope_max: usize,
 }
 
 /// A sale whose accepted orders all wait in the outbox, on an empty Redis and its own ledger.
-pub(crate) struct Backlog {
+pub struct Backlog {
     plan: Plan,
     set: Vec<String>,
     stores: Stores,
     offer: Offer,
-    pub(crate) num_entries: u64,
+    pub num_entries: u64,
     scratch: TempDir,
 }
 
 /// The entries in the outbox.
 #[derive(Debug, Default)]
-pub(crate) struct OutboxCounts {
+pub struct OutboxCounts {
     /// Entries that no worker has claimed.
-    pub(crate) queued: u64,
+    pub queued: u64,
     /// Claimed entries by worker, without workers that have none.
-    pub(crate) claimed: Vec<(String, u64)>,
+    pub claimed: Vec<(String, u64)>,
 }
 
 impl Servers {
     /// Opens a sale on an empty Redis and a new ledger; nothing is sold.
-    pub(crate) async fn open(&self, harness: &Harness<'_>, plan: Plan) -> anyhow::Result<Backlog> {
+    pub async fn open(&self, harness: &Harness, plan: Plan) -> Result<Backlog> {
         self.redis.clear()?;
         let mut set = self.settings(NAMESPACE).await?;
         set.extend([
@@ -76,7 +76,7 @@ impl Servers {
     }
 
     /// Sells all planned orders while no relay runs.
-    pub(crate) async fn fill(&self, backlog: &mut Backlog) -> anyhow::Result<()> {
+    pub async fn fill(&self, backlog: &mut Backlog) -> Result<()> {
         let Plan { orders, buckets, .. } = backlog.plan;
         let concurrency = CONCURRENCY_PER_BUCKET * usize::from(buckets);
         let sold = backlog.offer.sell(&backlog.stores, concurrency, orders).await?;
@@ -89,17 +89,13 @@ impl Servers {
     }
 
     /// [`Self::open`] and [`Self::fill`].
-    pub(crate) async fn open_filled(
-        &self,
-        harness: &Harness<'_>,
-        plan: Plan,
-    ) -> anyhow::Result<Backlog> {
+    pub async fn open_filled(&self, harness: &Harness, plan: Plan) -> Result<Backlog> {
         let mut backlog = self.open(harness, plan).await?;
         self.fill(&mut backlog).await?;
         Ok(backlog)
     }
 
-    pub(crate) fn counts(&self, backlog: &Backlog) -> anyhow::Result<OutboxCounts> {
+    pub fn counts(&self, backlog: &Backlog) -> Result<OutboxCounts> {
         let mut connection = self.redis.connect()?;
         let mut counts = OutboxCounts::default();
         for bucket in (0..backlog.plan.buckets).map(BucketNo) {
@@ -118,11 +114,7 @@ impl Servers {
     }
 
     /// Drains a new backlog with one relay process in default configuration, and verifies it.
-    pub(crate) async fn steady(
-        &self,
-        harness: &mut Harness<'_>,
-        plan: Plan,
-    ) -> anyhow::Result<Sample> {
+    pub async fn steady(&self, harness: &mut Harness, plan: Plan) -> Result<Sample> {
         let backlog = self.open_filled(harness, plan).await?;
         let relay = backlog.serve("relay").await?;
         let drained = self.drain(harness, &backlog, &relay).await?;
@@ -133,12 +125,12 @@ impl Servers {
 
     /// Waits until a relay process has drained the outbox. Measures orders, from the first observed
     /// publish until all messages are confirmed.
-    pub(crate) async fn drain(
+    pub async fn drain(
         &self,
-        harness: &mut Harness<'_>,
+        harness: &mut Harness,
         backlog: &Backlog,
         relay: &ServerChild,
-    ) -> anyhow::Result<Sample> {
+    ) -> Result<Sample> {
         let (admin, all) = (relay.admin()?, backlog.num_entries);
         let begun = published(&admin, 1).await?;
         let (redis, rabbit) = (self.redis.id(), self.rabbit.id());
@@ -154,7 +146,7 @@ impl Servers {
     }
 
     /// Waits until no entry is queued or claimed.
-    pub(crate) async fn await_empty(&self, backlog: &Backlog) -> anyhow::Result<()> {
+    pub async fn await_empty(&self, backlog: &Backlog) -> Result<()> {
         let check = async || {
             let counts = self.counts(backlog)?;
             let is_empty = counts.queued == 0 && counts.claimed.is_empty();
@@ -167,11 +159,7 @@ impl Servers {
 
     /// The table is void unless the queue has a message for each entry, all orders can be committed
     /// like a consumer commits them, and the audit holds.
-    pub(crate) async fn verify(
-        &self,
-        harness: &mut Harness<'_>,
-        backlog: Backlog,
-    ) -> anyhow::Result<()> {
+    pub async fn verify(&self, harness: &mut Harness, backlog: Backlog) -> Result<()> {
         let Backlog { plan, stores, offer, num_entries, .. } = &backlog;
         let topology = Topology::new(NAMESPACE, 1, 1);
         let queue = topology.queue(Route::Orders(0)).context("no order queue")?;
@@ -186,19 +174,19 @@ impl Servers {
 }
 
 impl Backlog {
-    pub(crate) fn sale(&self) -> &SaleId {
+    pub fn sale(&self) -> &SaleId {
         &self.offer.sale
     }
 
     /// Starts a process of this installation.
-    pub(crate) async fn serve(&self, role: &str) -> anyhow::Result<ServerChild> {
+    pub async fn serve(&self, role: &str) -> Result<ServerChild> {
         let settings = [&self.set[..], &[format!("role={role}")]].concat();
         ServerChild::serve(self.scratch.path(), &settings).await
     }
 }
 
 /// Waits until a relay process has published at least `min` messages; returns their number.
-pub(crate) async fn published(relay: &Admin, min: u64) -> anyhow::Result<u64> {
+pub async fn published(relay: &Admin, min: u64) -> Result<u64> {
     let check = async || {
         let published = relay.metrics().await?.count("floodgate_relay_published_total");
         Ok((published, published >= min))

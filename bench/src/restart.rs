@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Result, ensure};
 use floodgate::runtime::clock::now_monotonic;
 
 use crate::harness::Harness;
@@ -20,7 +20,7 @@ const COMMIT_LIMIT: Duration = Duration::from_mins(10);
 
 /// Accepts and relays orders while no consumer runs. Then starts one process with every role, kills
 /// Redis and restarts it on its append-only file.
-pub(crate) async fn restart(harness: &mut Harness<'_>) -> anyhow::Result<()> {
+pub async fn restart(harness: &mut Harness) -> Result<()> {
     let orders = harness.up_to(ORDERS_MAX);
     let plan = Plan { orders, buckets: BUCKETS, envelope_max: ENVELOPE };
     let servers = Servers::start(harness)?;
@@ -33,11 +33,7 @@ pub(crate) async fn restart(harness: &mut Harness<'_>) -> anyhow::Result<()> {
 }
 
 /// Seconds from the kill to the next accepted purchase, and a remark on the round.
-async fn round(
-    servers: &Servers,
-    harness: &mut Harness<'_>,
-    plan: Plan,
-) -> anyhow::Result<(f64, String)> {
+async fn round(servers: &Servers, harness: &mut Harness, plan: Plan) -> Result<(f64, String)> {
     let backlog = servers.open_filled(harness, plan).await?;
     let relay = backlog.serve("relay").await?;
     servers.await_empty(&backlog).await?;

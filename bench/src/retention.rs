@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value as Json;
 
 use crate::harness::{ENDLESS, Harness, Product, newly_accepted};
@@ -17,7 +17,7 @@ const OFFERED: f64 = 0.5;
 const SETTLED_TIMEOUT: Duration = Duration::from_mins(10);
 
 /// The longest transaction of a purge, by the server's own clock; the client is this executable.
-pub(crate) async fn purge(harness: &mut Harness<'_>) -> anyhow::Result<()> {
+pub async fn purge(harness: &mut Harness) -> Result<()> {
     let orders = harness.up_to(ORDERS_MAX);
     let tier = GateTier::start(harness).await?;
     for _ in 0..harness.args.rounds {
@@ -27,7 +27,7 @@ pub(crate) async fn purge(harness: &mut Harness<'_>) -> anyhow::Result<()> {
 }
 
 /// One round: archives a sale, and purges it while another one sells.
-async fn purged(harness: &mut Harness<'_>, product: &Product, orders: u64) -> anyhow::Result<()> {
+async fn purged(harness: &mut Harness, product: &Product, orders: u64) -> Result<()> {
     let old = harness.new_name();
     product.admin.open_sale(&old, ENDLESS, harness.args.buckets, 0).await?;
     let accepted = newly_accepted(&harness.fill(&product.server, &old, orders).await?);

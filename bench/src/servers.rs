@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 
-use anyhow::Context;
+use anyhow::{Context, Result};
 use diesel_async::{AsyncConnection, AsyncMysqlConnection, SimpleAsyncConnection};
 use redis::InfoDict;
 use testkit::redis::Role;
@@ -16,10 +16,10 @@ const MARIA: [&str; 3] = [
     "--innodb-log-file-size=512M",
     "--innodb-flush-log-at-trx-commit=1",
 ];
-pub(crate) const APPEND_ONLY: &[&str] = &["appendonly yes"];
+pub const APPEND_ONLY: &[&str] = &["appendonly yes"];
 
 /// A redis-server.
-pub(crate) struct RedisServer(Server);
+pub struct RedisServer(Server);
 
 impl Deref for RedisServer {
     type Target = Server;
@@ -31,35 +31,35 @@ impl Deref for RedisServer {
 
 impl RedisServer {
     /// Starts an empty server without snapshots.
-    pub(crate) fn start(harness: &Harness<'_>, lines: &[&str]) -> anyhow::Result<Self> {
+    pub fn start(harness: &Harness, lines: &[&str]) -> Result<Self> {
         testkit::redis::start(Role::Server, &harness.args.parent(), lines).map(Self)
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("redis://{}", self.addr())
     }
 
-    pub(crate) fn connect(&self) -> anyhow::Result<redis::Connection> {
+    pub fn connect(&self) -> Result<redis::Connection> {
         Ok(redis::Client::open(self.url())?.get_connection()?)
     }
 
-    pub(crate) fn clear(&self) -> anyhow::Result<()> {
+    pub fn clear(&self) -> Result<()> {
         Ok(redis::cmd("FLUSHALL").arg("SYNC").exec(&mut self.connect()?)?)
     }
 
-    pub(crate) fn used_memory(&self) -> anyhow::Result<f64> {
+    pub fn used_memory(&self) -> Result<f64> {
         let info = redis::cmd("INFO").arg("memory").query::<InfoDict>(&mut self.connect()?)?;
         info.get("used_memory").context("INFO has no used_memory")
     }
 }
 
 /// Starts a MariaDB.
-pub(crate) fn maria(harness: &Harness<'_>) -> anyhow::Result<Server> {
+pub fn maria(harness: &Harness) -> Result<Server> {
     mariadb::start(&harness.args.parent(), harness.scratch.path(), &MARIA)
 }
 
 /// Creates another empty database and returns its URL.
-pub(crate) async fn new_database(maria: &Server) -> anyhow::Result<String> {
+pub async fn new_database(maria: &Server) -> Result<String> {
     let (name, statements) = mariadb::new_database();
     let root = mariadb::url("root", maria.addr(), "floodgate");
     AsyncMysqlConnection::establish(&root).await?.batch_execute(&statements).await?;
@@ -67,16 +67,16 @@ pub(crate) async fn new_database(maria: &Server) -> anyhow::Result<String> {
 }
 
 /// A server of tier `gate` with the servers that it needs.
-pub(crate) struct GateTier {
+pub struct GateTier {
     // Dropped first.
-    pub(crate) product: Product,
+    pub product: Product,
     _redis: RedisServer,
     _maria: Server,
 }
 
 impl GateTier {
     /// Redis keeps an append-only file (everysec).
-    pub(crate) async fn start(harness: &Harness<'_>) -> anyhow::Result<Self> {
+    pub async fn start(harness: &Harness) -> Result<Self> {
         let (redis, maria) = (RedisServer::start(harness, APPEND_ONLY)?, maria(harness)?);
         let settings = [
             "tier=gate".to_owned(),
@@ -91,6 +91,6 @@ impl GateTier {
 }
 
 /// Starts a RabbitMQ with default settings.
-pub(crate) fn rabbit(harness: &Harness<'_>) -> anyhow::Result<Server> {
+pub fn rabbit(harness: &Harness) -> Result<Server> {
     rabbitmq::start(&harness.args.parent(), harness.scratch.path(), "", &[])
 }

@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use anyhow::Result;
 use floodgate::cli::output::Output;
 use floodgate::runtime::clock;
 use loadgen::{BuyRequest, Load, Pace, Until, run as run_load, terminal_progress};
@@ -16,7 +17,7 @@ use crate::stats::per_second;
 const LATE_LIMIT: Duration = Duration::from_secs(2);
 
 /// Runs one load; returns false if the run is void.
-pub(crate) async fn run(args: &BenchArgs) -> anyhow::Result<bool> {
+pub async fn run(args: &BenchArgs) -> Result<bool> {
     // Declared before the server: the directory is removed after the process has ended.
     let folder;
     let (server, target, admin) =

@@ -3,6 +3,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
+use anyhow::Result;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
@@ -14,14 +15,14 @@ const REQUEST_MIN: usize = 128;
 
 /// Reads all that it is sent, and answers each read with as many bytes, until drop.
 #[derive(Debug)]
-pub(crate) struct Sink {
-    pub(crate) address: SocketAddr,
+pub struct Sink {
+    pub address: SocketAddr,
     _stop: oneshot::Sender<()>,
 }
 
 impl Sink {
     /// Serves on a thread of its own.
-    pub(crate) fn start() -> anyhow::Result<Self> {
+    pub fn start() -> Result<Self> {
         let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;

@@ -4,19 +4,19 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-pub(crate) use floodgate::cli::output::grouped;
+pub use floodgate::cli::output::grouped;
 
 /// Median and range of a few measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub(crate) struct Spread {
-    pub(crate) median: f64,
-    pub(crate) min: f64,
-    pub(crate) max: f64,
+pub struct Spread {
+    pub median: f64,
+    pub min: f64,
+    pub max: f64,
 }
 
 impl Spread {
     /// `None` without measurements.
-    pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_unstable_by(f64::total_cmp);
         let (min, max) = (*values.first()?, *values.last()?);
@@ -26,23 +26,23 @@ impl Spread {
     }
 
     /// Width of the range as a share of the median.
-    pub(crate) fn width(&self) -> f64 {
+    pub fn width(&self) -> f64 {
         if self.median > 0.0 { (self.max - self.min) / self.median } else { 0.0 }
     }
 }
 
 /// A goal's limits.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub(crate) struct Goal {
-    pub(crate) kind: GoalKind,
-    pub(crate) floor: f64,
-    pub(crate) aim: f64,
+pub struct Goal {
+    pub kind: GoalKind,
+    pub floor: f64,
+    pub aim: f64,
 }
 
 /// What the limits of a goal are for.
 #[derive(Debug, Clone, Copy, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum GoalKind {
+pub enum GoalKind {
     /// The ratio of product to baseline should be at least this.
     AtLeast,
     /// The ratio should be at most this.
@@ -55,7 +55,7 @@ pub(crate) enum GoalKind {
 
 impl Goal {
     /// The verdict on a measured ratio or number.
-    pub(crate) fn verdict(self, measured: f64) -> &'static str {
+    pub fn verdict(self, measured: f64) -> &'static str {
         let is_met = |limit| match self.kind {
             GoalKind::AtLeast | GoalKind::Number => measured >= limit,
             GoalKind::AtMost | GoalKind::Count => measured <= limit,
@@ -68,7 +68,7 @@ impl Goal {
     }
 
     /// Floor and aim as shown in the table.
-    pub(crate) fn columns(self) -> [String; 2] {
+    pub fn columns(self) -> [String; 2] {
         [self.floor, self.aim].map(|limit| match self.kind {
             GoalKind::AtLeast => format!("≥ {limit:.2}x"),
             GoalKind::AtMost => format!("≤ {limit:.2}x"),
@@ -79,23 +79,23 @@ impl Goal {
 }
 
 /// Numbers by process or component.
-pub(crate) type Figures = Vec<(&'static str, f64)>;
+pub type Figures = Vec<(&'static str, f64)>;
 
 /// The result of one side of one round.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Sample {
+pub struct Sample {
     /// The compared value; infinite if it is the latency of requests without an answer.
-    pub(crate) value: f64,
+    pub value: f64,
     /// Core-microseconds per operation, by process; the first process is the server under test.
-    pub(crate) costs: Figures,
+    pub costs: Figures,
     /// Core-microseconds per operation of the bench process.
-    pub(crate) own_us: f64,
+    pub own_us: f64,
     /// CPU cores that the bench process used.
-    pub(crate) own_cores: f64,
+    pub own_cores: f64,
     /// Operations without an answer.
-    pub(crate) incomplete: u64,
+    pub incomplete: u64,
     /// Mean batch sizes, by component.
-    pub(crate) batches: Figures,
+    pub batches: Figures,
 }
 
 /// A value without costs.
@@ -107,29 +107,29 @@ impl From<f64> for Sample {
 
 impl Sample {
     /// Of the server under test.
-    pub(crate) fn server_us(&self) -> f64 {
+    pub fn server_us(&self) -> f64 {
         self.costs.first().map_or(0.0, |(_, us)| *us)
     }
 }
 
 /// One round: product and baseline, one after the other. Without a baseline the goal is a number.
 #[derive(Debug, Clone)]
-pub(crate) struct Round {
-    pub(crate) product: Sample,
-    pub(crate) baseline: Option<Sample>,
+pub struct Round {
+    pub product: Sample,
+    pub baseline: Option<Sample>,
 }
 
 impl Round {
     /// The ratio of product to baseline, or the product's own number; `None` if the baseline
     /// measured nothing that could be compared.
-    pub(crate) fn compared(&self) -> Option<f64> {
+    pub fn compared(&self) -> Option<f64> {
         let Some(baseline) = &self.baseline else { return Some(self.product.value) };
         let is_comparable = baseline.value > 0.0 && baseline.value.is_finite();
         is_comparable.then(|| self.product.value / baseline.value)
     }
 
     /// Its values, and costs and batches of the product.
-    pub(crate) fn summary(&self) -> String {
+    pub fn summary(&self) -> String {
         let Sample { value, costs, batches, .. } = &self.product;
         let baseline = self.baseline.as_ref();
         let baseline = baseline.map(|side| format!(" against {}", amount(side.value, "")));
@@ -140,13 +140,13 @@ impl Round {
 
 /// The rounds of one row.
 #[derive(Debug, Default)]
-pub(crate) struct Results {
-    pub(crate) rounds: Vec<Round>,
-    pub(crate) remark: Option<String>,
+pub struct Results {
+    pub rounds: Vec<Round>,
+    pub remark: Option<String>,
 }
 
 /// The median of each named number over the rounds.
-pub(crate) fn medians(rounds: impl Iterator<Item = Figures>) -> Figures {
+pub fn medians(rounds: impl Iterator<Item = Figures>) -> Figures {
     let rounds: Vec<Figures> = rounds.collect();
     let all = || rounds.iter().flatten();
     let median_of = |&(wanted, _): &(&'static str, f64)| {
@@ -157,7 +157,7 @@ pub(crate) fn medians(rounds: impl Iterator<Item = Figures>) -> Figures {
 }
 
 /// A number with its unit; below 100 with one decimal.
-pub(crate) fn amount(number: f64, unit: &str) -> String {
+pub fn amount(number: f64, unit: &str) -> String {
     match number {
         f64::INFINITY => "unanswered".to_owned(),
         ..100.0 => format!("{number:.1}{unit}"),
@@ -166,17 +166,17 @@ pub(crate) fn amount(number: f64, unit: &str) -> String {
 }
 
 /// `relay 12.0, redis 7.5`.
-pub(crate) fn shown(named: &[(&'static str, f64)]) -> String {
+pub fn shown(named: &[(&'static str, f64)]) -> String {
     let parts: Vec<_> = named.iter().map(|(name, number)| format!("{name} {number:.1}")).collect();
     parts.join(", ")
 }
 
-pub(crate) fn per_second(operations: u64, elapsed: Duration) -> f64 {
+pub fn per_second(operations: u64, elapsed: Duration) -> f64 {
     operations as f64 / elapsed.as_secs_f64().max(1e-9)
 }
 
 /// The number of operations that take `seconds` at `rate` per second, clamped to `limits`.
-pub(crate) fn for_seconds(rate: f64, seconds: u64, limits: (u64, u64)) -> u64 {
+pub fn for_seconds(rate: f64, seconds: u64, limits: (u64, u64)) -> u64 {
     whole(rate).saturating_mul(seconds).clamp(limits.0, limits.1)
 }
 
@@ -185,7 +185,7 @@ pub(crate) fn for_seconds(rate: f64, seconds: u64, limits: (u64, u64)) -> u64 {
     clippy::cast_sign_loss,
     reason = "counts and rates are not negative, and far below 2^53"
 )]
-pub(crate) fn whole(number: f64) -> u64 {
+pub fn whole(number: f64) -> u64 {
     number as u64
 }
 

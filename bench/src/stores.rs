@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use anyhow::Result;
 use floodgate::config::{ConfigSources, Settings};
 use floodgate::db::Ledger;
 use floodgate::domain::SaleId;
@@ -12,20 +13,20 @@ use floodgate::tier;
 use floodgate::tier::Backends;
 
 /// The default settings with these changes.
-pub(crate) fn settings(set: &[String]) -> anyhow::Result<Settings> {
+pub fn settings(set: &[String]) -> Result<Settings> {
     Ok(Settings::load(&ConfigSources { set: set.to_vec(), ..ConfigSources::default() })?)
 }
 
 /// Limit of violations that are listed.
 const VIOLATIONS_SHOWN: usize = 5;
 
-pub(crate) struct Stores {
-    pub(crate) ledger: Arc<dyn Ledger>,
-    pub(crate) stock: Arc<dyn Stock>,
+pub struct Stores {
+    pub ledger: Arc<dyn Ledger>,
+    pub stock: Arc<dyn Stock>,
 }
 
 /// Opens ledger and stock of a tier, without actors and HTTP.
-pub(crate) async fn open(settings: &Settings) -> Result<Stores, tier::Error> {
+pub async fn open(settings: &Settings) -> Result<Stores, tier::Error> {
     let Backends { ledger, stock, .. } =
         tier::open(settings, &clock::SystemClock::shared()).await?;
     Ok(Stores { ledger, stock })
@@ -34,11 +35,7 @@ pub(crate) async fn open(settings: &Settings) -> Result<Stores, tier::Error> {
 impl Stores {
     /// Audits the ledger of a sale, and its buckets if wanted. Returns the first violations, and
     /// the notes of an incomplete audit.
-    pub(crate) async fn violations(
-        &self,
-        sale: &SaleId,
-        with_stock: bool,
-    ) -> anyhow::Result<Vec<String>> {
+    pub async fn violations(&self, sale: &SaleId, with_stock: bool) -> Result<Vec<String>> {
         let stock = with_stock.then_some(self.stock.as_ref());
         let report =
             audit::audit(stock, self.ledger.as_ref(), Some(sale), clock::wall_ms()).await?;

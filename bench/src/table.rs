@@ -1,3 +1,4 @@
+use anyhow::Result;
 use floodgate::cli::output::Output;
 use serde::Serialize;
 
@@ -22,7 +23,7 @@ macro_rules! goals {
             &[$($(($id, $what, goal(GoalKind::$kind, $floor, $aim), $unit)),+),+];
 
         /// Measures the selected goals; a failure does not stop the others.
-        async fn measure_goals(harness: &mut Harness<'_>) {
+        async fn measure_goals(harness: &mut Harness) {
             $(measure(harness, &[$($id),+], $title, $measure).await;)+
         }
     };
@@ -152,10 +153,10 @@ const OTHERS: f64 = 0.05;
 
 /// Measures the selected ones of these rows, which one function measures together.
 async fn measure(
-    harness: &mut Harness<'_>,
+    harness: &mut Harness,
     rows: &[&'static str],
     title: &str,
-    measured: impl AsyncFnOnce(&mut Harness<'_>) -> anyhow::Result<()>,
+    measured: impl AsyncFnOnce(&mut Harness) -> Result<()>,
 ) {
     let rows: Vec<_> = rows.iter().filter(|id| harness.is_selected(goal_of(id))).collect();
     let mut goals: Vec<_> = rows.iter().map(|id| goal_of(id)).collect();
@@ -213,7 +214,7 @@ struct Table {
 }
 
 /// The goals that `--only` accepts.
-pub(crate) fn goals() -> Vec<&'static str> {
+pub fn goals() -> Vec<&'static str> {
     let mut ids: Vec<_> = ROWS.iter().map(|(id, ..)| goal_of(id)).collect();
     ids.dedup();
     ids
@@ -224,8 +225,8 @@ fn goal_of(id: &'static str) -> &'static str {
 }
 
 /// Measures the selected goals and prints the table; returns false if the table is void.
-pub(crate) async fn run(args: &BenchArgs) -> anyhow::Result<bool> {
-    let mut harness = Harness::new(args).await?;
+pub async fn run(args: &BenchArgs) -> Result<bool> {
+    let mut harness = Harness::new(args.clone()).await?;
     let machine = Machine::inspect(harness.scratch.path())?;
     measure_goals(&mut harness).await;
     let selected = ROWS.iter().filter(|(id, ..)| harness.is_selected(goal_of(id)));

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Result, ensure};
 use floodgate::runtime::clock::now_monotonic;
 use testkit::Signal;
 
@@ -26,7 +26,7 @@ fn plan(orders: u64) -> Plan {
     Plan { orders, buckets: BUCKETS, envelope_max: 1 }
 }
 
-pub(crate) async fn takeover(harness: &mut Harness<'_>) -> anyhow::Result<()> {
+pub async fn takeover(harness: &mut Harness) -> Result<()> {
     let servers = Servers::start(harness)?;
     let heartbeat_s = settings(&[])?.relay.heartbeat_ttl_ms as f64 / 1_000.0;
     let rate = servers.steady(harness, plan(CALIBRATION_ORDERS)).await?.value;
@@ -51,11 +51,7 @@ pub(crate) async fn takeover(harness: &mut Harness<'_>) -> anyhow::Result<()> {
 
 /// The entries that a killed relay had claimed, the seconds from the kill until the outbox was
 /// empty, and the orders per second that the survivor published.
-async fn crash(
-    servers: &Servers,
-    harness: &mut Harness<'_>,
-    orders: u64,
-) -> anyhow::Result<(u64, f64, f64)> {
+async fn crash(servers: &Servers, harness: &mut Harness, orders: u64) -> Result<(u64, f64, f64)> {
     let backlog = servers.open_filled(harness, plan(orders)).await?;
     // Claims nothing itself; gives back the orphaned entries.
     let maintenance = backlog.serve("maintenance").await?;
