@@ -19,7 +19,7 @@ use super::serve::raise_open_files;
 use crate::app::{self, AppThread};
 use crate::config::{PaymentBackend, Settings};
 use crate::observe::telemetry;
-use loadgen::{CrowdRun, run_crowd, terminal_progress};
+use loadgen::{CrowdRun, run_crowd};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -159,7 +159,7 @@ async fn rush(
         grouped(args.buyers),
         grouped(u64::from(args.stock))
     ));
-    let run = run_crowd(public, SALE, SKU, args.buyers, terminal_progress("buying")).await;
+    let run = run_crowd(public, SALE, SKU, args.buyers, Some("buying")).await;
     let run = run.context("the crowd could not be sent")?;
     let funnel = admin.get(&["sales", SALE, "funnel"], None).await?;
     let body = json!({"sale_id": SALE, "repair": false});

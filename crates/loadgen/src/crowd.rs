@@ -4,13 +4,12 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use indicatif::ProgressBar;
 use parking_lot::Mutex;
 
+use super::generator::run;
 use super::plan::{Load, LoadError, Outcome, TransportError, Until};
 use super::report::Report;
 use super::request::{BuyRequest, json_string_member};
-use super::run::run;
 
 /// One buyer in so many clicks twice. The second click is the same request, sent at about the same
 /// time over another connection.
@@ -40,7 +39,7 @@ pub async fn run_crowd(
     path_id: &str,
     sku_id: &str,
     buyers: u64,
-    progress: Option<ProgressBar>,
+    progress: Option<&'static str>,
 ) -> Result<CrowdRun, LoadError> {
     let crowd = Arc::new(Mutex::new(CrowdRun::default()));
     let buy = BuyRequest::new(target, path_id, sku_id, 1);

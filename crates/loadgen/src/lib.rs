@@ -5,7 +5,7 @@
 //! *open loop* sends at a constant rate and counts latency from the planned time of each request,
 //! so that a stalled server cannot hide the wait of queued requests (coordinated omission).
 //!
-//! The generator runs on its own OS threads, each with a current-thread runtime, so that it can
+//! The generator runs on an OS thread of its own, with a current-thread runtime, so that it can
 //! share a machine with an actix server without sharing its executors.
 
 mod clock;
@@ -13,21 +13,17 @@ mod crowd;
 mod generator;
 mod pacer;
 mod plan;
-mod progress;
 mod report;
 mod request;
 mod response;
-mod run;
 
 #[cfg(test)]
 mod tests;
 
 pub use crowd::{CrowdRun, run_crowd};
-pub use generator::call;
+pub use generator::{call, run};
 pub use plan::{
     Answer, Load, LoadError, Observer, Outcome, Pace, RequestSource, TransportError, Until,
 };
-pub use progress::terminal_progress;
 pub use report::{Latency, Report};
 pub use request::{BuyRequest, json_string_member};
-pub use run::run;

@@ -1,6 +1,5 @@
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -22,21 +21,19 @@ const DRAIN_PERIOD: Duration = Duration::from_millis(2);
 /// Longest wait for the connections before the run begins, so that it begins without a backlog.
 const WARM_UP: Duration = Duration::from_secs(5);
 
-/// Plans every request of thread `thread` at a constant rate until the run is over, then waits
-/// until each has ended. `per_second` is the rate of all threads, which take turns.
+/// Plans every request at a constant rate until the run is over, then waits until each has ended.
 pub(super) async fn run(
     generator: &Generator,
-    thread: usize,
     per_second: f64,
     late_limit: Duration,
 ) -> Result<(), LoadError> {
-    let (shared, timer) = (&generator.shared, Timer::new().map_err(LoadError::Start)?);
-    await_connections(generator, shared.load.connections_of(thread)).await;
-    let begin = shared.begin();
+    let timer = Timer::new().map_err(LoadError::Start)?;
+    await_connections(generator).await;
+    let begin = generator.begin();
     let mut now = begin;
-    for seq in (thread as u64..).step_by(shared.load.threads) {
+    for seq in 0.. {
         let offset = Duration::from_secs_f64(seq as f64 / per_second);
-        if shared.is_over(seq, offset) {
+        if generator.is_over(seq, offset) {
             break;
         }
         let planned = begin + offset;
@@ -56,9 +53,9 @@ pub(super) async fn run(
 /// Waits until every request has ended. A request expires or times out by then; if one is still
 /// open well after that, its task has panicked.
 async fn drain(generator: &Generator, late_limit: Duration) -> Result<(), LoadError> {
-    let timeout = late_limit + 2 * generator.shared.load.answer_timeout;
+    let timeout = late_limit + 2 * generator.load.answer_timeout;
     let begin = clock::now_monotonic();
-    while generator.open.load(Ordering::Relaxed) > 0 {
+    while generator.state.lock().open > 0 {
         let now = clock::now_monotonic();
         if now.saturating_duration_since(begin) > timeout {
             return Err(LoadError::Panicked);
@@ -69,9 +66,9 @@ async fn drain(generator: &Generator, late_limit: Duration) -> Result<(), LoadEr
     Ok(())
 }
 
-async fn await_connections(generator: &Generator, wanted: usize) {
+async fn await_connections(generator: &Generator) {
     let all = async {
-        while generator.connected.load(Ordering::Relaxed) < wanted {
+        while generator.state.lock().connected < generator.load.connections {
             tokio::time::sleep(DRAIN_PERIOD).await;
         }
     };

@@ -2,14 +2,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use indicatif::ProgressBar;
-
 /// Writes the complete request `seq` (counted from 0) into an empty buffer.
 ///
-/// Called once per request, from any generator thread, in no particular order.
+/// Called once per request, in no particular order.
 pub type RequestSource = Arc<dyn Fn(u64, &mut Vec<u8>) + Send + Sync>;
 
-/// Receives the outcome of request `seq`, exactly once per request, on a generator thread.
+/// Receives the outcome of request `seq`, exactly once per request, on the generator's thread.
 ///
 /// It runs between two requests, so its duration reduces the generator's rate.
 pub type Observer = Arc<dyn Fn(u64, &Outcome<'_>) + Send + Sync>;
@@ -41,14 +39,9 @@ pub enum TransportError {
     /// No connection within the connect timeout; the request was never sent.
     #[error("could not connect")]
     Connect,
-    #[error("could not send the request")]
-    Write,
-    /// The connection broke while the answer was awaited.
-    #[error("could not read the answer")]
-    Read,
-    /// The server closed the connection before the answer was complete.
-    #[error("the server closed the connection")]
-    Closed,
+    /// The connection ended before the answer was complete.
+    #[error("the connection broke")]
+    Broken,
     /// No complete answer within the answer timeout.
     #[error("no answer in time")]
     Timeout,
@@ -90,19 +83,17 @@ pub struct Load {
     pub until: Until,
     /// Connections in total; open loop: the maximum of the pool.
     pub connections: usize,
-    /// Generator threads, which share the connections.
-    pub threads: usize,
     /// How long to retry connecting before a request ends with [`TransportError::Connect`].
     pub connect_timeout: Duration,
     /// How long to wait for an answer after sending.
     pub answer_timeout: Duration,
-    /// Updated about ten times a second.
-    pub progress: Option<ProgressBar>,
+    /// The title of a progress bar, which a terminal shows.
+    pub progress: Option<&'static str>,
 }
 
 impl Load {
-    /// A closed loop of 1,000 requests over 64 connections and one thread, with time-outs of five
-    /// (connecting) and ten seconds (answering).
+    /// A closed loop of 1,000 requests over 64 connections, with time-outs of five (connecting)
+    /// and ten seconds (answering).
     pub fn new(target: SocketAddr, source: RequestSource) -> Self {
         Self {
             target,
@@ -111,7 +102,6 @@ impl Load {
             pace: Pace::Closed,
             until: Until::Requests(1_000),
             connections: 64,
-            threads: 1,
             connect_timeout: Duration::from_secs(5),
             answer_timeout: Duration::from_secs(10),
             progress: None,
@@ -120,8 +110,8 @@ impl Load {
 
     /// Rejects an impossible plan.
     pub(super) fn check(&self) -> Result<(), LoadError> {
-        if self.connections == 0 || self.threads == 0 {
-            return Err(LoadError::Plan("connections and threads must be at least 1"));
+        if self.connections == 0 {
+            return Err(LoadError::Plan("connections must be at least 1"));
         }
         if let Pace::Open { per_second, .. } = self.pace
             && !(per_second.is_finite() && per_second > 0.0)
@@ -129,12 +119,6 @@ impl Load {
             return Err(LoadError::Plan("the rate must be above 0"));
         }
         Ok(())
-    }
-
-    /// The number of connections of thread `thread`; the first threads share the remainder.
-    pub(super) fn connections_of(&self, thread: usize) -> usize {
-        let extra = usize::from(thread < self.connections % self.threads);
-        self.connections / self.threads + extra
     }
 }
 
@@ -144,11 +128,11 @@ pub enum LoadError {
     /// The plan is impossible.
     #[error("load plan: {0}")]
     Plan(&'static str),
-    /// A generator thread or its runtime could not be started.
+    /// The generator's thread or its runtime could not be started.
     #[error("load generator could not start")]
     Start(#[source] std::io::Error),
-    /// A generator thread panicked, so its counts are missing.
-    #[error("a load generator thread panicked")]
+    /// The generator panicked, so that counts are missing.
+    #[error("the load generator panicked")]
     Panicked,
 }
 
@@ -158,13 +142,6 @@ mod tests {
 
     fn plan() -> Load {
         Load::new(SocketAddr::from(([127, 0, 0, 1], 1)), Arc::new(|_, _| {}))
-    }
-
-    #[test]
-    fn connections_are_distributed_without_loss() {
-        let load = Load { connections: 10, threads: 4, ..plan() };
-        let distribution: Vec<_> = (0..4).map(|thread| load.connections_of(thread)).collect();
-        assert_eq!(distribution, [3, 3, 2, 2]);
     }
 
     #[test]

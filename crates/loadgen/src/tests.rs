@@ -95,7 +95,7 @@ async fn every_answer_is_counted_and_observed_once_over_connections_that_close()
             writer.lock().push(seq);
         });
         let observer = Some(observer);
-        let report = run(Load { pace, observer, threads: 2, ..load(target, 300) }).await.unwrap();
+        let report = run(Load { observer, pace, ..load(target, 300) }).await.unwrap();
         assert_all_ended(&report, 300);
         assert_eq!(report.answered, 300, "{report:?}");
         // Connections take the three answers in turn; the last round may be incomplete.

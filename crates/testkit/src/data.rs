@@ -4,11 +4,11 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
 /// A new temporary folder for a server, in `parent`.
-pub fn folder(parent: &Path) -> anyhow::Result<TempDir> {
+pub fn folder(parent: &Path) -> Result<TempDir> {
     let folder = tempfile::Builder::new().prefix("floodgate-server-").tempdir_in(parent);
     folder.with_context(|| format!("cannot create a folder in {}", parent.display()))
 }
@@ -19,8 +19,8 @@ pub(crate) fn cached(
     cache: &Path,
     kind: &str,
     version: &str,
-    create: impl FnOnce(&Path) -> anyhow::Result<()>,
-) -> anyhow::Result<PathBuf> {
+    create: impl FnOnce(&Path) -> Result<()>,
+) -> Result<PathBuf> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '.';
     let name = version.trim().replace(|c: char| !is_plain(c), "-");
     let path = cache.join(format!("{kind}-{}", name.trim_matches('-')));
@@ -36,12 +36,12 @@ pub(crate) fn cached(
 }
 
 /// Copies a folder with owners and rights.
-pub(crate) fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
+pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
     run(Command::new("cp").args(["-a", "--reflink=auto"]).args([from, to])).map(drop)
 }
 
 /// Runs a command to its end; returns what it printed.
-pub(crate) fn run(command: &mut Command) -> anyhow::Result<String> {
+pub(crate) fn run(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
     let [out, err] =
         [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());

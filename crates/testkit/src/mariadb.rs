@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
+use anyhow::Result;
+
 use crate::data::{cached, copy, folder, run};
 use crate::port::Port;
 use crate::process::temporary;
@@ -16,7 +18,7 @@ pub const PASSWORD: &str = "quite-secret";
 /// Starts a server with further settings; the last value of a name applies. It has an empty
 /// database `floodgate` and a user of that name with all privileges on it. Its folder is created in
 /// `parent`; empty data is kept in `cache`.
-pub fn start(parent: &Path, cache: &Path, settings: &[&str]) -> anyhow::Result<Server> {
+pub fn start(parent: &Path, cache: &Path, settings: &[&str]) -> Result<Server> {
     let (program, version) = find_program("mariadbd", "mariadb-server")?;
     let (folder, port) = (folder(parent)?, Port::claim()?);
     let temporary = temporary(folder.path())?;
@@ -73,7 +75,7 @@ fn first_statements() -> String {
     )
 }
 
-fn install(data: &Path, temporary: &Path) -> anyhow::Result<()> {
+fn install(data: &Path, temporary: &Path) -> Result<()> {
     let mut command = Command::new("mariadb-install-db");
     command
         .env("TMPDIR", temporary)

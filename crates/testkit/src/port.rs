@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
 
-use anyhow::bail;
+use anyhow::{Result, bail};
 
 /// Below the kernel's range of ephemeral ports, so that no outgoing connection takes the port of a
 /// stopped server.
@@ -21,7 +21,7 @@ pub struct Port {
 
 impl Port {
     /// Claims a free port.
-    pub fn claim() -> anyhow::Result<Self> {
+    pub fn claim() -> Result<Self> {
         for _ in 0..1_000 {
             let number = fastrand::u16(RANGE);
             let Ok(claim) = UnixListener::bind_addr(&name_of(number)?) else { continue };

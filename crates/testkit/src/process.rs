@@ -9,7 +9,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
 const POLL_PERIOD: Duration = Duration::from_millis(5);
@@ -33,7 +33,7 @@ pub fn command(program: impl AsRef<OsStr>) -> Command {
 impl Process {
     /// Starts a command, such as a [`command`], in `folder`, its working directory; `TMPDIR` is
     /// inside it, and so is a new file with its output.
-    pub fn spawn(mut command: Command, folder: &Path) -> anyhow::Result<Self> {
+    pub fn spawn(mut command: Command, folder: &Path) -> Result<Self> {
         let output = folder.join(format!("output-{:016x}", fastrand::u64(..)));
         let file = File::create(&output)?;
         command.current_dir(folder).env("TMPDIR", temporary(folder)?);
@@ -51,7 +51,7 @@ impl Process {
         self.child.id()
     }
 
-    pub fn is_running(&mut self) -> anyhow::Result<bool> {
+    pub fn is_running(&mut self) -> Result<bool> {
         Ok(self.child.try_wait()?.is_none())
     }
 
@@ -62,7 +62,7 @@ impl Process {
 
     /// Sends a signal, such as `STOP` or `CONT`. Returns from `STOP` when every thread has stopped:
     /// the kernel stops a thread that waits for a core only when it gets one.
-    pub fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+    pub fn signal(&self, signal: Signal) -> Result<()> {
         let pid = Pid::from_raw(i32::try_from(self.id())?);
         kill_process(pid.context("no process")?, signal)?;
         ensure!(signal != Signal::STOP || wait(|| self.is_stopped())?, "a process does not stop");
@@ -70,7 +70,7 @@ impl Process {
     }
 
     /// Whether no thread of the process runs (proc(5): the state follows the name).
-    fn is_stopped(&self) -> anyhow::Result<bool> {
+    fn is_stopped(&self) -> Result<bool> {
         for thread in fs::read_dir(format!("/proc/{}/task", self.id()))? {
             // A thread that has ended has no file.
             let stat = fs::read_to_string(thread?.path().join("stat")).unwrap_or_default();
@@ -92,14 +92,14 @@ impl Drop for Process {
 
 /// The directory for temporary files of a server in this folder, created if missing. Servers must
 /// not share one: a starting MariaDB deletes every `#sql*` file in it.
-pub(crate) fn temporary(folder: &Path) -> anyhow::Result<PathBuf> {
+pub(crate) fn temporary(folder: &Path) -> Result<PathBuf> {
     let temporary = folder.join("tmp");
     fs::create_dir_all(&temporary)?;
     Ok(temporary)
 }
 
 /// Polls a condition; false if it does not hold in time.
-pub(crate) fn wait(mut condition: impl FnMut() -> anyhow::Result<bool>) -> anyhow::Result<bool> {
+pub(crate) fn wait(mut condition: impl FnMut() -> Result<bool>) -> Result<bool> {
     for _ in 0..POLLS_MAX {
         if condition()? {
             return Ok(true);

@@ -8,7 +8,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
 use crate::data::{cached, copy, folder, run};
@@ -32,19 +32,12 @@ const SETTINGS: &str = "{loopback_users, []}, {vm_memory_high_watermark, 0.6}, \
 /// Starts an empty broker; `runtime` are further arguments of the Erlang runtime, `settings` are
 /// further settings of `rabbit`, each an Erlang term. Its folder is created in `parent`; its home
 /// and empty data are kept in `cache`.
-pub fn start(
-    parent: &Path,
-    cache: &Path,
-    runtime: &str,
-    settings: &[&str],
-) -> anyhow::Result<Server> {
+pub fn start(parent: &Path, cache: &Path, runtime: &str, settings: &[&str]) -> Result<Server> {
     let (program, version) = program_of_home(cache)?;
     let start_in = |folder: TempDir| {
         let (mapper, epmd) = start_epmd(folder.path())?;
-        let (cookie, mapper_port) = (cookie(), mapper.number());
-        let node =
-            Node { program: &program, name: NODE, cookie: &cookie, mapper_port, runtime, settings };
-        node.start(folder, (vec![mapper], Some(epmd)))
+        let nodes = Nodes { program: &program, cookie: cookie(), mapper: mapper.number(), runtime };
+        nodes.start(NODE, folder, settings, (vec![mapper], Some(epmd)))
     };
     let create = |fresh: &Path| {
         let server = start_in(folder(parent)?)?;
@@ -63,17 +56,15 @@ pub fn start_cluster(
     cache: &Path,
     count: usize,
     runtime: &str,
-) -> anyhow::Result<Vec<Server>> {
-    let ((program, _), cookie) = (program_of_home(cache)?, cookie());
-    let folders: Vec<TempDir> = (0..count).map(|_| folder(parent)).collect::<Result<_, _>>()?;
+) -> Result<Vec<Server>> {
+    let (program, _) = program_of_home(cache)?;
+    let folders: Vec<TempDir> = (0..count).map(|_| folder(parent)).collect::<Result<_>>()?;
     let (mapper, epmd) = start_epmd(folders.first().context("no node")?.path())?;
-    let mapper_port = mapper.number();
+    let nodes = Nodes { program: &program, cookie: cookie(), mapper: mapper.number(), runtime };
     let (mut shared, mut servers) = ((vec![mapper], Some(epmd)), Vec::new());
     for (number, folder) in folders.into_iter().enumerate() {
         let name = format!("floodgate{number}@localhost");
-        let (program, name, cookie, settings) = (&*program, &*name, &*cookie, &[][..]);
-        let node = Node { program, name, cookie, mapper_port, runtime, settings };
-        let server = node.start(folder, mem::take(&mut shared))?;
+        let server = nodes.start(&name, folder, &[], mem::take(&mut shared))?;
         if number > 0 {
             ctl(&server, &["stop_app"])?;
             ctl(&server, &["join_cluster", "floodgate0@localhost"])?;
@@ -88,7 +79,7 @@ pub fn start_cluster(
 ///
 /// Erlang looks for each module in every folder below `plugins`: forty that stay off cost half of
 /// the CPU time of a start. A node finds its home by the real path of its script.
-fn program_of_home(cache: &Path) -> anyhow::Result<(String, String)> {
+fn program_of_home(cache: &Path) -> Result<(String, String)> {
     let scripts = fs::canonicalize(program("rabbitmq-server")?)?;
     let package = scripts.parent().and_then(Path::parent).context("a program without a home")?;
     // The folder of the package has the version in its name.
@@ -116,7 +107,7 @@ fn cookie() -> String {
 }
 
 /// Starts the mapper from node names to ports.
-fn start_epmd(folder: &Path) -> anyhow::Result<(Port, Process)> {
+fn start_epmd(folder: &Path) -> Result<(Port, Process)> {
     let mapper = Port::claim()?;
     let mut epmd = command("epmd");
     epmd.args(["-address", "127.0.0.1", "-port", &mapper.number().to_string()]);
@@ -126,70 +117,64 @@ fn start_epmd(folder: &Path) -> anyhow::Result<(Port, Process)> {
     Ok((mapper, epmd))
 }
 
-struct Node<'a> {
+/// What the nodes of one cluster share.
+struct Nodes<'a> {
     program: &'a str,
-    name: &'a str,
-    cookie: &'a str,
-    mapper_port: u16,
+    cookie: String,
+    /// The port of `epmd`.
+    mapper: u16,
     runtime: &'a str,
-    settings: &'a [&'a str],
 }
 
-impl Node<'_> {
-    /// Starts the node; `shared` lives as long as its server.
+impl Nodes<'_> {
+    /// Starts a node; `shared` lives as long as its server.
     fn start(
         &self,
+        name: &str,
         folder: TempDir,
+        settings: &[&str],
         shared: (Vec<Port>, Option<Process>),
-    ) -> anyhow::Result<Server> {
+    ) -> Result<Server> {
         let file = |name: &str| folder.path().join(name);
         fs::create_dir(file("home"))?;
         let cookie = file("home/.erlang.cookie");
-        fs::write(&cookie, self.cookie)?;
+        fs::write(&cookie, &self.cookie)?;
         fs::set_permissions(&cookie, Permissions::from_mode(0o400))?;
         fs::write(file("plugins"), "[].")?;
-        let settings = [&[SETTINGS], self.settings].concat().join(", ");
+        let settings = [&[SETTINGS], settings].concat().join(", ");
         fs::write(file("advanced.config"), format!("[{{rabbit, [{settings}]}}].\n"))?;
         let (port, distribution) = (Port::claim()?, Port::claim()?);
+        let text = |name: &str| file(name).display().to_string();
+        let environment = vec![
+            ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned()),
+            ("HOME", text("home")),
+            ("TMPDIR", text("tmp")),
+            ("ERL_EPMD_PORT", self.mapper.to_string()),
+            ("ERL_EPMD_ADDRESS", "127.0.0.1".to_owned()),
+            ("RABBITMQ_NODENAME", name.to_owned()),
+            ("RABBITMQ_NODE_IP_ADDRESS", "127.0.0.1".to_owned()),
+            ("RABBITMQ_NODE_PORT", port.number().to_string()),
+            ("RABBITMQ_DIST_PORT", distribution.number().to_string()),
+            ("RABBITMQ_MNESIA_BASE", text("data")),
+            ("RABBITMQ_LOG_BASE", text("log")),
+            ("RABBITMQ_ENABLED_PLUGINS_FILE", text("plugins")),
+            ("RABBITMQ_CONFIG_FILE", text("none")),
+            ("RABBITMQ_ADVANCED_CONFIG_FILE", text("advanced.config")),
+            ("RABBITMQ_CONF_ENV_FILE", text("none")),
+            // The script replaces itself by the node instead of waiting for it.
+            ("RUNNING_UNDER_SYSTEMD", "1".to_owned()),
+            ("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", format!("{} {RUNTIME}", self.runtime)),
+        ];
         let launch = Launch {
             program: self.program.to_owned(),
             arguments: Vec::new(),
-            environment: self.environment(folder.path(), &port, &distribution),
-            log: format!("log/{}.log", self.name).into(),
+            environment,
+            log: format!("log/{name}.log").into(),
             ready: "Server startup complete",
         };
         let (mut ports, epmd) = shared;
         ports.push(distribution);
         Server::start(folder, launch, port, (ports, epmd))
-    }
-
-    fn environment(
-        &self,
-        folder: &Path,
-        port: &Port,
-        distribution: &Port,
-    ) -> Vec<(&'static str, String)> {
-        let file = |name: &str| folder.join(name).display().to_string();
-        vec![
-            ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned()),
-            ("HOME", file("home")),
-            ("TMPDIR", file("tmp")),
-            ("ERL_EPMD_PORT", self.mapper_port.to_string()),
-            ("ERL_EPMD_ADDRESS", "127.0.0.1".to_owned()),
-            ("RABBITMQ_NODENAME", self.name.to_owned()),
-            ("RABBITMQ_NODE_IP_ADDRESS", "127.0.0.1".to_owned()),
-            ("RABBITMQ_NODE_PORT", port.number().to_string()),
-            ("RABBITMQ_DIST_PORT", distribution.number().to_string()),
-            ("RABBITMQ_MNESIA_BASE", file("data")),
-            ("RABBITMQ_LOG_BASE", file("log")),
-            ("RABBITMQ_ENABLED_PLUGINS_FILE", file("plugins")),
-            ("RABBITMQ_CONFIG_FILE", file("none")),
-            ("RABBITMQ_ADVANCED_CONFIG_FILE", file("advanced.config")),
-            ("RABBITMQ_CONF_ENV_FILE", file("none")),
-            // The script replaces itself by the node instead of waiting for it.
-            ("RUNNING_UNDER_SYSTEMD", "1".to_owned()),
-            ("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", format!("{} {RUNTIME}", self.runtime)),
-        ]
     }
 }
 
@@ -199,14 +184,14 @@ pub fn url(address: SocketAddr) -> String {
 }
 
 /// The output of `rabbitmqctl` with these arguments.
-pub fn ctl(server: &Server, arguments: &[&str]) -> anyhow::Result<String> {
+pub fn ctl(server: &Server, arguments: &[&str]) -> Result<String> {
     // The node's name is in the environment.
     let arguments: Vec<String> =
         ["-q"].iter().chain(arguments).map(|&argument| argument.to_owned()).collect();
     run(&mut server.command(Command::new(program("rabbitmqctl")?), &arguments))
 }
 
-fn program(name: &str) -> anyhow::Result<String> {
+fn program(name: &str) -> Result<String> {
     let found = FOLDERS.iter().map(|folder| format!("{folder}/{name}"));
     let found = found.into_iter().find(|program| Path::new(program).is_file());
     let missing = MissingProgram { program: "rabbitmq-server", package: "rabbitmq-server" };

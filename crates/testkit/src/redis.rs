@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use anyhow::Result;
+
 use crate::data::folder;
 use crate::port::Port;
 use crate::server::{Launch, Server, find_program};
@@ -16,7 +18,7 @@ pub enum Role {
 
 /// Starts an empty server without persistence, with further lines of its configuration; the last
 /// line of a directive applies. Its folder is created in `parent`.
-pub fn start(role: Role, parent: &Path, lines: &[&str]) -> anyhow::Result<Server> {
+pub fn start(role: Role, parent: &Path, lines: &[&str]) -> Result<Server> {
     let (program, package, ready, first) = match role {
         Role::Server => {
             ("redis-server", "redis-server", "Ready to accept connections", "save \"\"")

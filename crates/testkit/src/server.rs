@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use parking_lot::Mutex;
 use rustix::process::Signal;
 use tempfile::TempDir;
@@ -22,10 +22,7 @@ pub struct MissingProgram {
 }
 
 /// Finds a program on the `PATH` or in `/usr/sbin`; returns its name or path, and its version.
-pub fn find_program(
-    program: &'static str,
-    package: &'static str,
-) -> anyhow::Result<(String, String)> {
+pub fn find_program(program: &'static str, package: &'static str) -> Result<(String, String)> {
     for name in [program.to_owned(), format!("/usr/sbin/{program}")] {
         let output = Command::new(&name).arg("--version").output();
         if let Some(output) = output.ok().filter(|output| output.status.success()) {
@@ -68,7 +65,7 @@ impl Server {
         launch: Launch,
         port: Port,
         further: (Vec<Port>, Option<Process>),
-    ) -> anyhow::Result<Self> {
+    ) -> Result<Self> {
         let server = Self {
             process: Mutex::new(None),
             _helper: further.1,
@@ -105,19 +102,19 @@ impl Server {
 
     /// Sends a signal to the running process. After `STOP` the kernel accepts connections, and no
     /// request is answered until `CONT`.
-    pub fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+    pub fn signal(&self, signal: Signal) -> Result<()> {
         self.process.lock().as_ref().context("no running server")?.signal(signal)
     }
 
     /// Starts or restarts the server on its ports and folder, and waits until it is ready.
-    pub fn restart(&self) -> anyhow::Result<()> {
+    pub fn restart(&self) -> Result<()> {
         self.launch()?;
         ensure!(wait(|| self.is_ready())?, "{} does not start:\n{}", self.name(), self.log());
         Ok(())
     }
 
     /// [`Self::restart`] without waiting.
-    pub fn launch(&self) -> anyhow::Result<()> {
+    pub fn launch(&self) -> Result<()> {
         self.kill();
         // The log of an earlier start also contains the words of readiness.
         drop(fs::remove_file(self.folder().join(&self.launch.log)));
@@ -127,7 +124,7 @@ impl Server {
     }
 
     /// Whether the launched process takes connections; fails if it has ended.
-    pub fn is_ready(&self) -> anyhow::Result<bool> {
+    pub fn is_ready(&self) -> Result<bool> {
         let mut process = self.process.lock();
         let process = process.as_mut().context("no launched server")?;
         let log = self.log();

@@ -132,7 +132,7 @@ impl Recorder {
         let mut recording = self.recording.lock();
         recording.is_closed = true;
         let open = std::mem::take(&mut recording.open);
-        let lost = Outcome::Unknown(TransportError::Closed);
+        let lost = Outcome::Unknown(TransportError::Broken);
         let unanswered = |(purchase, began)| self.attempt(purchase, began, &lost);
         let mut attempts = std::mem::take(&mut recording.attempts);
         attempts.extend(open.into_values().map(unanswered));
