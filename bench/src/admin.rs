@@ -1,6 +1,5 @@
-//! The admin API calls of the bench.
+//! The admin API calls of the bench, and the metrics of a server.
 
-use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -9,8 +8,8 @@ use floodgate::cli::admin::AdminClient;
 use floodgate::cli::output::{field, list};
 use serde_json::{Value as Json, json};
 
-use crate::metrics::Metrics;
 use crate::process::poll;
+use crate::stats::{Figures, whole};
 
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// An audit reads the whole ledger.
@@ -26,33 +25,22 @@ pub const DAY_S: u64 = 86_400;
 pub struct Admin(AdminClient);
 
 impl Admin {
-    /// The API at the internal listener of an own server.
-    pub fn at(internal: SocketAddr) -> Result<Self> {
-        Self::at_url(&format!("http://{internal}"), None)
-    }
-
     /// The API at the internal listener `url`, with the token of this file.
-    pub fn at_url(url: &str, token_file: Option<&Path>) -> Result<Self> {
+    pub fn at(url: &str, token_file: Option<&Path>) -> Result<Self> {
         let token = token_file.map(std::fs::read_to_string).transpose()?;
         let token = token.map(|token| token.trim().into());
         Ok(Self(AdminClient::at(url, token, Path::new(""))?))
     }
 
-    /// Opens a new sale of [`SKU`] whose orders are due after `window_s`; 0 = never.
-    pub async fn open_sale(
-        &self,
-        sale: &str,
-        stock: u32,
-        buckets: u16,
-        window_s: u64,
-    ) -> Result<()> {
+    /// Opens a new sale of [`SKU`] in one bucket, whose orders are due after `window_s`; 0 = never.
+    pub async fn open_sale(&self, sale: &str, stock: u32, window_s: u64) -> Result<()> {
         let sku = json!({
             "sku_id": SKU,
             "title": "Bench",
             "price": 9900,
             "initial_stock": stock,
             "policy": { "kind": "one_per_buyer" },
-            "buckets": buckets,
+            "buckets": 1,
             "payment_window_s": window_s,
             "bar_lapsed": false,
         });
@@ -158,6 +146,38 @@ fn violations(verdict: &Json) -> Result<Vec<String>> {
     Ok(if named.is_empty() { vec!["unnamed violation".to_owned()] } else { named })
 }
 
+/// All metrics of a server at one moment, in the text format.
+#[derive(Debug)]
+pub struct Metrics(String);
+
+/// The components that batch, and the histograms of their batch sizes.
+const BATCHES: [(&str, &str); 2] =
+    [("gate", "floodgate_gate_batch_size"), ("ledger", "floodgate_writer_batch_size")];
+
+impl Metrics {
+    /// A counter without labels; 0 if it is missing.
+    pub fn count(&self, name: &str) -> u64 {
+        whole(self.number(name))
+    }
+
+    fn number(&self, name: &str) -> f64 {
+        let line = self.0.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.and_then(|value| value.trim().parse().ok()).unwrap_or(0.0)
+    }
+
+    /// The mean batch sizes since an earlier reading, of the components that had batches.
+    pub fn batches_since(&self, earlier: &Self) -> Figures {
+        let mean = |(component, name): (&'static str, &str)| {
+            let [requests, batches] = ["sum", "count"].map(|part| {
+                let name = format!("{name}_{part}");
+                self.number(&name) - earlier.number(&name)
+            });
+            (batches > 0.0).then(|| (component, requests / batches))
+        };
+        BATCHES.into_iter().filter_map(mean).collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -170,5 +190,20 @@ mod tests {
         assert_eq!(violations(&json!({ "holds": true })).unwrap(), [""; 0]);
         assert_eq!(violations(&json!({ "holds": false })).unwrap().len(), 1);
         assert!(violations(&json!({})).is_err());
+    }
+
+    #[test]
+    fn batches_are_those_of_the_round() {
+        let read = |requests: u32, batches: u32| {
+            Metrics(format!(
+                "# TYPE floodgate_gate_batch_size histogram\n\
+                 floodgate_gate_batch_size_sum {requests}.0\n\
+                 floodgate_gate_batch_size_count {batches}\n\
+                 floodgate_gate_batch_size_bucket{{le=\"1.0\"}} 7\n"
+            ))
+        };
+        assert_eq!(read(700, 30).batches_since(&read(100, 10)), [("gate", 30.0)]);
+        assert_eq!(read(100, 10).batches_since(&read(100, 10)), []);
+        assert_eq!(read(1, 30).count("floodgate_gate_batch_size_count"), 30);
     }
 }

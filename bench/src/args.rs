@@ -44,21 +44,9 @@ pub struct BenchArgs {
     /// Connections; with --rate the most that are opened.
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub connections: usize,
-    /// Generator threads, which share the connections.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub threads: usize,
     /// Requests per second, sent whether or not answers come (open loop).
     #[arg(long, value_name = "N")]
     pub rate: Option<f64>,
-    /// Buckets the stock is split into.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub buckets: u16,
-    /// Tier of the own server.
-    #[arg(long, default_value = "memory", conflicts_with = "url")]
-    pub tier: String,
-    /// HTTP workers of the own server and of the yardstick; 0 = one per core.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub workers: usize,
     /// Where own servers keep their ledgers, which are removed at the end; default: the system's
     /// directory for temporary files.
     #[arg(long, value_name = "DIR")]
@@ -72,9 +60,11 @@ pub struct BenchArgs {
     pub only: Vec<String>,
     /// Pairs of measurements for each goal of the table.
     #[arg(long, value_name = "N", default_value_t = 5)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
     /// Length of one measurement of the table.
     #[arg(long, value_name = "SECONDS", default_value_t = 4)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub seconds: u64,
     /// Print JSON.
     #[arg(long)]
@@ -82,10 +72,6 @@ pub struct BenchArgs {
 }
 
 impl BenchArgs {
-    pub fn duration(&self) -> Duration {
-        Duration::from_secs(self.duration.unwrap_or(10))
-    }
-
     pub fn round(&self) -> Duration {
         Duration::from_secs(self.seconds)
     }
@@ -93,11 +79,6 @@ impl BenchArgs {
     /// Where own servers keep their files.
     pub fn parent(&self) -> PathBuf {
         self.directory.clone().unwrap_or_else(std::env::temp_dir)
-    }
-
-    /// Settings of a private server, beyond addresses and ledger.
-    pub fn settings(&self) -> Vec<String> {
-        vec![format!("tier={}", self.tier), format!("http.workers={}", self.workers)]
     }
 }
 
@@ -124,11 +105,18 @@ mod tests {
     }
 
     #[test]
-    pub fn flags_are_consistent() {
+    fn flags_are_consistent() {
         Command::command().debug_assert();
-        assert!(Command::try_parse_from(["x", "--url", "http://a"]).is_err());
-        assert!(Command::try_parse_from(["x", "--requests", "1", "--duration", "1"]).is_err());
-        let bench = Command::try_parse_from(["x", "--table"]).unwrap().bench;
+        let parse = |flags: &[&str]| Command::try_parse_from([&["x"], flags].concat());
+        for refused in [
+            &["--url", "http://a"][..],
+            &["--requests", "1", "--duration", "1"],
+            &["--rounds", "0"],
+            &["--seconds", "0"],
+        ] {
+            assert!(parse(refused).is_err(), "{refused:?}");
+        }
+        let bench = parse(&["--table"]).unwrap().bench;
         assert!(bench.table && bench.rounds == 5 && bench.seconds == 4);
     }
 

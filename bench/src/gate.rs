@@ -1,13 +1,16 @@
-//! S3 and S4: reservations per second that one Redis decides, in batches and one by one.
+//! S3, S4 and S15: reservations per second that one Redis decides, in batches and one by one, and
+//! the memory that it needs for them.
 
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
+use tempfile::TempDir;
 use testkit::find_program;
 
-use crate::crowd::{CALIBRATION_ORDERS, GateFixture, Offer, PER_BUCKET_MAX, stock_for};
 use crate::harness::Harness;
+use crate::servers::RedisServer;
 use crate::stats::{Sample, for_seconds};
+use crate::stores::{CALIBRATION_ORDERS, Offer, PER_BUCKET_MAX, Stores, stock_for};
 
 /// The usual script, called once per purchase: checks request and buyer, decrements the stock and
 /// pushes the order to a list.
@@ -28,7 +31,37 @@ const MESSAGE: &str =
 /// Upper limit of redis-benchmark's random numbers: few repeat.
 const RANDOM_BELOW: &str = "2000000000";
 
+/// Buyers of S15.
+const BUYERS: u32 = 50_000;
+/// Open purchases of S15.
+const CONCURRENCY: usize = 256;
+/// Buyers per pipeline of the baseline of S15.
+const PIPELINED: u32 = 250;
+/// Otherwise Redis has 24 KiB for the latency of each command that was ever sent to it.
+const NO_HISTOGRAMS: &[&str] = &["latency-tracking no"];
+
+/// The stores of tier `gate` without a server, on a private Redis and ledger file.
+struct GateFixture {
+    stores: Stores,
+    redis: RedisServer,
+    _scratch: TempDir,
+}
+
 impl GateFixture {
+    async fn start(harness: &Harness, lines: &[&str]) -> Result<Self> {
+        let scratch = testkit::folder(&harness.args.parent())?;
+        let redis = RedisServer::start(harness, lines)?;
+        let set = [
+            "tier=gate".to_owned(),
+            // The final reads of all orders take long.
+            "redis.command_timeout_ms=60000".to_owned(),
+            "http.answer_deadline_ms=120000".to_owned(),
+            format!("redis.url={}", redis.url()),
+            format!("ledger.url=sqlite://{}", scratch.path().join("l.db").display()),
+        ];
+        Ok(Self { stores: Stores::open(&set).await?, redis, _scratch: scratch })
+    }
+
     /// One round of batches, audited.
     async fn product(
         &self,
@@ -37,10 +70,10 @@ impl GateFixture {
         wanted: u64,
     ) -> Result<Sample> {
         self.redis.clear()?;
-        let offer = Offer::open(&self.stores, stock_for(wanted)?, harness.args.buckets).await?;
-        let selling = offer.sell(&self.stores, concurrency, wanted);
+        let offer = Offer::open(&self.stores, stock_for(wanted)?, 1).await?;
+        let selling = offer.sell(concurrency, wanted);
         let (sold, metered) = harness.meter(&[("redis", self.redis.id())], selling).await?;
-        offer.check(harness, &self.stores, sold.accepted, wanted).await?;
+        offer.check(harness, sold.accepted, wanted).await?;
         let sample = metered.sample(metered.rate(wanted), wanted);
         Ok(Sample { batches: vec![("gate", sold.mean_batch)], ..sample })
     }
@@ -103,9 +136,8 @@ async fn decisions(harness: &mut Harness, id: &'static str, pipeline: usize) -> 
     find_program("redis-benchmark", "redis-tools")?;
     let fixture = GateFixture::start(harness, &[]).await?;
     let (clients, concurrency) = (harness.args.connections, harness.args.connections * pipeline);
-    let limits = (1_000, PER_BUCKET_MAX * u64::from(harness.args.buckets));
     let seconds = harness.args.seconds;
-    let per_round = |sample: Sample| for_seconds(sample.value, seconds, limits);
+    let per_round = |sample: Sample| for_seconds(sample.value, seconds, (1_000, PER_BUCKET_MAX));
     let product_calls = per_round(fixture.product(harness, concurrency, CALIBRATION_ORDERS).await?);
     let baseline_calls =
         per_round(fixture.baseline(harness, clients, pipeline, CALIBRATION_ORDERS).await?);
@@ -121,6 +153,47 @@ async fn decisions(harness: &mut Harness, id: &'static str, pipeline: usize) -> 
     );
     harness.remark(id, remark);
     Ok(())
+}
+
+/// S15: bytes per accepted buyer, including request and purchase limit: `used_memory` before and
+/// after a whole sale. The baseline is the usual layout: a set member per buyer and an expiring key
+/// per request.
+pub async fn memory(harness: &mut Harness) -> Result<()> {
+    for _ in 0..harness.args.rounds {
+        let product = memory_of_sale(harness).await?;
+        let usual = usual_memory(harness)?;
+        harness.pair("S15", product, usual);
+    }
+    harness.remark("S15", format!("{BUYERS} buyers, ids of 19 digits, all settled"));
+    Ok(())
+}
+
+/// Reserves, commits, settles and audits a whole sale.
+async fn memory_of_sale(harness: &mut Harness) -> Result<Sample> {
+    let GateFixture { stores, redis, .. } = &GateFixture::start(harness, NO_HISTOGRAMS).await?;
+    let offer = Offer::open(stores, BUYERS, 1).await?;
+    let before = redis.used_memory()?;
+    let sold = offer.sell(CONCURRENCY, BUYERS.into()).await?;
+    offer.check(harness, sold.accepted, BUYERS.into()).await?;
+    let bytes = (redis.used_memory()? - before) / f64::from(BUYERS);
+    stores.ledger.close().await;
+    Ok(Sample { batches: vec![("gate", sold.mean_batch)], ..bytes.into() })
+}
+
+fn usual_memory(harness: &Harness) -> Result<f64> {
+    let redis = RedisServer::start(harness, NO_HISTOGRAMS)?;
+    let mut connection = redis.connect()?;
+    let before = redis.used_memory()?;
+    let id = || fastrand::u64(1 << 60..1 << 63);
+    for _ in 0..BUYERS / PIPELINED {
+        let mut pipe = redis::pipe();
+        for _ in 0..PIPELINED {
+            pipe.cmd("SADD").arg("seckill:users:1").arg(id());
+            pipe.cmd("SET").arg(format!("seckill:req:{}", id())).arg("1").arg("EX").arg(600);
+        }
+        pipe.exec(&mut connection)?;
+    }
+    Ok((redis.used_memory()? - before) / f64::from(BUYERS))
 }
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
+//! What all goals of one table share, and what is measured of one server under test.
+
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use floodgate::cli::output::Output;
-use floodgate::runtime::clock::now_monotonic;
-use loadgen::{BuyRequest, Load, Pace, Report, Until, call, run, terminal_progress};
+use loadgen::{BuyRequest, Load, Pace, Report, Until, call, run};
 use tempfile::TempDir;
 use testkit::MissingProgram;
 use tokio::net::TcpStream;
@@ -15,7 +16,7 @@ use crate::admin::{Admin, DAY_S, SKU};
 use crate::args::BenchArgs;
 use crate::meter::{Metered, Named, metered};
 use crate::process::ServerChild;
-use crate::stats::{Figures, Results, Round, Sample, per_second};
+use crate::stats::{Figures, Results, Round, Sample};
 
 /// Stock that no round can sell out.
 pub const ENDLESS: u32 = 1_000_000_000;
@@ -25,20 +26,17 @@ const OPEN_LOOP_CONNECTIONS: usize = 8;
 /// How long a request of an open loop may wait for a connection.
 const LATE_LIMIT: Duration = Duration::from_secs(1);
 pub const COMMIT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Longer than anything that is measured beside sales.
-const SALES_LIMIT: Duration = Duration::from_hours(1);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The state that all goals of one table share: the baseline server, ids that are used once, and
-/// the reasons why the table is void.
+/// The state that all goals of one table share: the baseline server, numbers that are used once,
+/// and the reasons why the table is void.
 #[derive(Debug)]
 pub struct Harness {
     pub args: BenchArgs,
     // Dropped first: the process ends before its directory is removed.
     pub baseline: ServerChild,
     pub scratch: TempDir,
-    next_buyer: Cell<u64>,
-    next_sale: Cell<u64>,
+    next: Cell<u64>,
     /// What was measured, by the id of its row.
     pub results: BTreeMap<&'static str, Results>,
     /// Reasons why the table is void.
@@ -75,11 +73,10 @@ impl Harness {
     pub async fn new(args: BenchArgs) -> Result<Self> {
         let scratch = testkit::folder(&args.parent())?;
         Ok(Self {
-            baseline: ServerChild::baseline(scratch.path(), args.workers).await?,
             args,
+            baseline: ServerChild::baseline(scratch.path()).await?,
             scratch,
-            next_buyer: Cell::new(1),
-            next_sale: Cell::new(1),
+            next: Cell::new(1),
             results: BTreeMap::new(),
             void: Vec::new(),
             not_measured: Vec::new(),
@@ -91,8 +88,7 @@ impl Harness {
     /// Starts a server on an empty ledger, with `changes` to its configuration.
     pub async fn product(&self, changes: &[String]) -> Result<Product> {
         let scratch = testkit::folder(&self.args.parent())?;
-        let settings = [&self.args.settings(), changes].concat();
-        let server = ServerChild::serve(scratch.path(), &settings).await?;
+        let server = ServerChild::serve(scratch.path(), changes).await?;
         let admin = server.ready().await?;
         Ok(Product { server, admin, backends: Vec::new(), _scratch: scratch })
     }
@@ -105,36 +101,38 @@ impl Harness {
     /// Opens a new sale and returns its id.
     pub async fn sale(&self, product: &Product, stock: u32) -> Result<String> {
         let sale = self.new_name();
-        product.admin.open_sale(&sale, stock, self.args.buckets, DAY_S).await?;
+        product.admin.open_sale(&sale, stock, DAY_S).await?;
         Ok(sale)
     }
 
     /// The id of a new sale.
     pub fn new_name(&self) -> String {
-        format!("bench-{}", self.next_sale.replace(self.next_sale.get() + 1))
+        format!("bench-{}", self.new_number())
+    }
+
+    /// The first of more ids than one round can use; all stay far below 63 bits.
+    fn new_buyers(&self) -> u64 {
+        self.new_number() * 1_000_000_000
+    }
+
+    fn new_number(&self) -> u64 {
+        self.next.replace(self.next.get() + 1)
     }
 
     /// A closed loop of one round, with buyers that no other request of this table uses. `path_id`
     /// is the sale, or for the baseline the size of its answers in bytes.
     pub fn load(&self, server: &ServerChild, path_id: &str) -> Load {
         let buy = BuyRequest::new(server.public, path_id, SKU, 1);
-        let source = buy.by_unique_buyers(self.new_buyers());
         Load {
             until: Until::Elapsed(self.args.round()),
             connections: self.args.connections,
-            threads: self.args.threads,
-            ..Load::new(server.public, source)
+            ..Load::new(server.public, buy.by_unique_buyers(self.new_buyers()))
         }
-    }
-
-    /// The first of more ids than one round can use; all stay far below 63 bits.
-    fn new_buyers(&self) -> u64 {
-        self.next_buyer.replace(self.next_buyer.get() + 1_000_000_000)
     }
 
     /// Sends this number of purchases, as fast as the connections go, each of a new buyer.
     pub async fn fill(&self, server: &ServerChild, sale: &str, orders: u64) -> Result<Report> {
-        let (until, progress) = (Until::Requests(orders), terminal_progress("filling"));
+        let (until, progress) = (Until::Requests(orders), Some("filling"));
         Ok(run(Load { until, progress, ..self.load(server, sale) }).await?)
     }
 
@@ -144,22 +142,6 @@ impl Harness {
             pace: Pace::Open { per_second, late_limit: LATE_LIMIT },
             connections: load.connections * OPEN_LOOP_CONNECTIONS,
             ..load
-        }
-    }
-
-    /// Does `work` while buyers try to buy at this rate.
-    pub async fn while_selling<T>(
-        load: Load,
-        per_second: f64,
-        work: impl Future<Output = Result<T>>,
-    ) -> Result<T> {
-        let load = Load { until: Until::Elapsed(SALES_LIMIT), ..Self::open(load, per_second) };
-        tokio::select! {
-            sold = run(load) => match sold {
-                Ok(_) => Err(anyhow!("the sales ended first")),
-                Err(error) => Err(error.into()),
-            },
-            worked = work => worked,
         }
     }
 
@@ -196,7 +178,8 @@ impl Harness {
         work: impl Future<Output = Result<T>>,
     ) -> Result<(T, Metered, Figures)> {
         let before = product.admin.metrics().await?;
-        let (done, metered) = self.meter(&product.all(), work).await?;
+        let processes = [vec![("floodgate", product.server.id())], product.backends.clone()];
+        let (done, metered) = self.meter(&processes.concat(), work).await?;
         Ok((done, metered, product.admin.metrics().await?.batches_since(&before)))
     }
 
@@ -216,11 +199,8 @@ impl Harness {
     /// audit holds. `accepted` is the sale's total so far.
     pub async fn check(&mut self, admin: &Admin, sale: &str, accepted: u64) -> Result<()> {
         let committed = admin.await_committed(sale, accepted, COMMIT_TIMEOUT).await?;
-        self.void_unless(committed >= accepted, || {
-            format!("{sale}: {accepted} accepted, only {committed} committed")
-        });
         let violations = admin.audit(Some(sale)).await?;
-        self.void_on_violations(sale, &violations);
+        self.void.extend(faults(sale, accepted, committed, &violations));
         Ok(())
     }
 
@@ -233,9 +213,7 @@ impl Harness {
 
     /// Voids the table if an audit found violations.
     pub fn void_on_violations(&mut self, sale: &str, violations: &[String]) {
-        self.void_unless(violations.is_empty(), || {
-            format!("{sale}: audit {}", violations.join("; "))
-        });
+        self.void.extend(faults(sale, 0, 0, violations));
     }
 
     /// Adds a round to a row that compares product and baseline.
@@ -288,40 +266,20 @@ impl Harness {
     }
 }
 
-impl Product {
-    /// The server under test, then its backends.
-    pub fn all(&self) -> Vec<Named> {
-        [vec![("floodgate", self.server.id())], self.backends.clone()].concat()
-    }
+/// Why a run is void. Purchases with an unknown outcome may be committed too: more orders than
+/// acknowledgements are valid, fewer are not.
+pub fn faults(sale: &str, accepted: u64, committed: u64, violations: &[String]) -> Vec<String> {
+    let is_lost = committed < accepted;
+    let lost = is_lost.then(|| format!("{sale}: {accepted} accepted, only {committed} committed"));
+    let is_violated = !violations.is_empty();
+    let violated = is_violated.then(|| format!("{sale}: audit {}", violations.join("; ")));
+    lost.into_iter().chain(violated).collect()
+}
 
+impl Product {
     /// Orders that the server has committed since its start.
     pub async fn placed(&self) -> Result<u64> {
         Ok(self.admin.metrics().await?.count("floodgate_orders_placed_total"))
-    }
-
-    /// Does `work`; returns its result, its time, and the orders that the server committed per
-    /// second meanwhile.
-    pub async fn placed_during<T>(
-        &self,
-        work: impl Future<Output = Result<T>>,
-    ) -> Result<(T, Duration, f64)> {
-        let (before, begun) = (self.placed().await?, now_monotonic());
-        let done = work.await?;
-        let elapsed = now_monotonic().duration_since(begun);
-        Ok((done, elapsed, per_second(self.placed().await? - before, elapsed)))
-    }
-}
-
-impl ServerChild {
-    pub fn admin(&self) -> Result<Admin> {
-        Admin::at(self.internal)
-    }
-
-    /// Waits until the server is ready.
-    pub async fn ready(&self) -> Result<Admin> {
-        let admin = self.admin()?;
-        admin.await_ready().await?;
-        Ok(admin)
     }
 }
 
@@ -358,4 +316,19 @@ impl Measured {
 
 pub fn newly_accepted(report: &Report) -> u64 {
     report.succeeded().saturating_sub(report.replayed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_order_voids_the_run() {
+        let is_valid =
+            |committed, violations: &[String]| faults("sale", 10, committed, violations).is_empty();
+        assert!(is_valid(10, &[]));
+        assert!(is_valid(11, &[]));
+        assert!(!is_valid(9, &[]));
+        assert!(!is_valid(10, &["NoOversell".to_owned()]));
+    }
 }

@@ -22,7 +22,7 @@ use crate::admin::SKU;
 use crate::harness::{ENDLESS, Harness, Measured, Product};
 use crate::http::warm_up;
 use crate::process::poll;
-use crate::sink::Sink;
+use crate::yardsticks::Sink;
 
 const HOSTILE: u64 = 5_000;
 /// What the settings advise where buyers may be hostile; honest purchases are of one buyer each.

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use loadgen::{Load, Until, run};
 
 use crate::harness::{ENDLESS, Harness, Measured, Product};
-use crate::servers::{GateTier, RedisServer};
+use crate::servers::{RedisServer, Servers};
 use crate::stats::{Spread, amount, grouped, medians, shown};
 
 /// Load as a share of the maximum, for latency without contention.
@@ -196,8 +196,8 @@ fn sum_of_calls(stats: &str) -> u64 {
 /// S5: purchases per second that become orders in MariaDB, with gates in Redis. The answer follows
 /// both; Redis keeps an append-only file (everysec), each commit waits for the disk.
 pub async fn purchases(harness: &mut Harness) -> Result<()> {
-    let tier = GateTier::start(harness).await?;
-    let product = &tier.product;
+    let servers = Servers::gate(harness)?;
+    let product = &servers.product(harness, "purchases", &[]).await?;
     let sides = [Target::selling(product, None), baseline(harness, product, None).await?];
     let pairs = pairs(harness, sides).await?;
     add(harness, "S5", &pairs, Measured::goodput);

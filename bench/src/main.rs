@@ -21,37 +21,27 @@ use crate::args::BenchArgs;
 
 mod admin;
 mod args;
-mod backlog;
-mod baseline;
 mod connections;
-mod crowd;
-mod decide;
+mod gate;
 mod harness;
 mod hostile;
 mod http;
-mod large_audit;
-mod large_start;
+mod large_ledger;
 mod machine;
-mod many_connections;
-mod memory;
 mod meter;
-mod metrics;
 mod order_life;
 mod orders;
 mod pipeline;
 mod process;
 mod raw;
 mod relay;
-mod relay_fixture;
-mod restart;
-mod retention;
+mod relay_faults;
 mod servers;
 mod single;
-mod sink;
 mod stats;
 mod stores;
 mod table;
-mod takeover;
+mod yardsticks;
 
 /// Measures Floodgate: one load against one sale, or the table of goals.
 #[derive(Debug, Parser)]
@@ -73,9 +63,9 @@ enum ChildProcess {
         arguments: Vec<OsString>,
     },
     #[command(hide = true)]
-    Yardstick(baseline::YardstickArgs),
+    Yardstick,
     #[command(hide = true)]
-    Hold(many_connections::HoldArgs),
+    Hold(connections::HoldArgs),
 }
 
 fn main() -> ExitCode {
@@ -84,10 +74,8 @@ fn main() -> ExitCode {
         Some(ChildProcess::Floodgate { arguments }) => {
             return cli::run([OsString::from("floodgate")].into_iter().chain(arguments)).into();
         }
-        Some(ChildProcess::Yardstick(args)) => {
-            actix_rt::System::new().block_on(baseline::run(args))
-        }
-        Some(ChildProcess::Hold(args)) => block_on(many_connections::hold(args)),
+        Some(ChildProcess::Yardstick) => actix_rt::System::new().block_on(yardsticks::handler()),
+        Some(ChildProcess::Hold(args)) => block_on(connections::hold(args)),
         None => block_on(run(args)),
     };
     let exit = result.unwrap_or_else(|error| {
@@ -104,18 +92,11 @@ fn block_on(future: impl Future<Output = Result<Exit>>) -> Result<Exit> {
 }
 
 async fn run(args: BenchArgs) -> Result<Exit> {
-    if args.rounds == 0 || args.seconds == 0 {
-        let remedy = "give --rounds and --seconds at least 1";
-        return Err(CommandFailure::new(Exit::Unclear, "nothing to measure", remedy).into());
-    }
-    let outcome = if args.table { table::run(&args).await } else { single::run(&args).await };
-    match outcome {
-        Ok(true) => Ok(Exit::Done),
-        Ok(false) => Ok(Exit::Negative),
-        Err(error) => Err(error.context(CommandFailure::new(
-            Exit::Unclear,
-            "the bench could not run",
-            "see `floodgate doctor`; for a running server check --url and --internal-url",
-        ))),
-    }
+    let outcome = if args.table { table::run(args).await } else { single::run(&args).await };
+    let is_valid = outcome.context(CommandFailure::new(
+        Exit::Unclear,
+        "the bench could not run",
+        "see `floodgate doctor`; for a running server check --url and --internal-url",
+    ))?;
+    Ok(if is_valid { Exit::Done } else { Exit::Negative })
 }

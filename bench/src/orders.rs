@@ -11,19 +11,16 @@ use floodgate::runtime::clock::now_monotonic;
 use futures_util::future::try_join_all;
 use testkit::{Server, mariadb};
 
-use crate::crowd::{BATCH_MAX, Offer, place};
 use crate::harness::{ENDLESS, Harness};
 use crate::servers::maria;
 use crate::stats::Sample;
-use crate::stores::{self, Stores, settings};
+use crate::stores::{BATCH_MAX, Offer, Stores, settings};
 
 /// The fixture of both goals.
 struct LedgerFixture {
     stores: Stores,
     maria: Server,
     raw: AsyncMysqlConnection,
-    /// Writer connections of the ledger.
-    writers: usize,
 }
 
 /// Measures both goals with the same rounds of the product.
@@ -31,14 +28,13 @@ pub async fn ledger(harness: &mut Harness) -> Result<()> {
     let maria = maria(harness)?;
     let url = mariadb::url("floodgate", maria.addr(), "floodgate");
     let set = ["tier=ledger".to_owned(), format!("ledger.url={url}")];
-    let settings = settings(&set)?;
-    let stores = stores::open(&settings).await?;
+    let (stores, writers) = (Stores::open(&set).await?, settings(&set)?.ledger.writers);
     let raw = AsyncMysqlConnection::establish(&url).await?;
-    let mut fixture = LedgerFixture { stores, maria, raw, writers: settings.ledger.writers };
+    let mut fixture = LedgerFixture { stores, maria, raw };
     // Round 0 is the warm-up.
     for number in 0..=harness.args.rounds {
         let product = fixture.placed(harness, 1, BATCH_MAX).await?;
-        let single = fixture.placed(harness, fixture.writers, 1).await?;
+        let single = fixture.placed(harness, writers, 1).await?;
         let loaded = fixture.load_raw(harness).await?;
         if number > 0 {
             harness.pair("S8", product.clone(), single);
@@ -46,10 +42,8 @@ pub async fn ledger(harness: &mut Harness) -> Result<()> {
         }
     }
     fixture.stores.ledger.close().await;
-    let remark = format!(
-        "core-µs are MariaDB's; one batch in flight against {} transactions",
-        fixture.writers
-    );
+    let remark =
+        format!("core-µs are MariaDB's; one batch in flight against {writers} transactions");
     harness.remark("S8", remark);
     Ok(())
 }
@@ -66,7 +60,7 @@ impl LedgerFixture {
         let (end, placed) = (now_monotonic() + harness.args.round(), AtomicU64::new(0));
         let placing = try_join_all((0..concurrency).map(|_| async {
             while now_monotonic() < end {
-                place(&self.stores, offer.intents(batch)?).await?;
+                offer.stores.place(offer.intents(batch)?).await?;
                 placed.fetch_add(batch as u64, Ordering::Relaxed);
             }
             anyhow::Ok(())
@@ -78,7 +72,7 @@ impl LedgerFixture {
         harness.void_unless(committed == placed, || {
             format!("{sale}: {placed} placed, {committed} committed")
         });
-        harness.void_on_violations(sale.as_str(), &self.stores.violations(sale, false).await?);
+        offer.audit(harness, false).await?;
         let sample = metered.sample(metered.rate(placed), placed);
         Ok(Sample { batches: vec![("ledger", batch as f64)], ..sample })
     }

@@ -7,15 +7,14 @@ use anyhow::{Context, Result, ensure};
 use floodgate::broker::{Route, Topology};
 use floodgate::runtime::clock::now_monotonic;
 use loadgen::{Load, Until};
-use testkit::{Server, rabbitmq};
 use tokio::sync::oneshot;
 
-use crate::crowd::CALIBRATION_ORDERS;
 use crate::harness::{ENDLESS, Harness, Measured, Product, newly_accepted};
 use crate::process::poll;
 use crate::raw::{self, MALFORMED_EVERY};
-use crate::servers::{APPEND_ONLY, RedisServer, maria, new_database, rabbit};
+use crate::servers::Servers;
 use crate::stats::{Sample, for_seconds, grouped, shown};
+use crate::stores::CALIBRATION_ORDERS;
 
 /// Every batch and window is 1; twenty relay workers compensate.
 const ONE_BY_ONE: [&str; 7] = [
@@ -36,47 +35,10 @@ const SUSTAINED_ROUNDS: u32 = 15;
 /// Limit of the time without a committed order.
 const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Empty Redis, RabbitMQ and MariaDB servers; several installations can share them.
-pub struct Servers {
-    pub redis: RedisServer,
-    pub rabbit: Server,
-    pub maria: Server,
-}
-
 /// One load until all its orders are committed.
 struct Flow {
     measured: Measured,
     committed: u64,
-}
-
-impl Servers {
-    pub fn start(harness: &Harness) -> Result<Self> {
-        let redis = RedisServer::start(harness, APPEND_ONLY)?;
-        Ok(Self { redis, maria: maria(harness)?, rabbit: rabbit(harness)? })
-    }
-
-    /// The settings of an installation with a ledger of its own.
-    pub async fn settings(&self, namespace: &str) -> Result<Vec<String>> {
-        Ok(vec![
-            "tier=pipeline".to_owned(),
-            format!("namespace={namespace}"),
-            "redis.durability=aof".to_owned(),
-            format!("redis.url={}", self.redis.url()),
-            format!("amqp.url={}", rabbitmq::url(self.rabbit.addr())),
-            format!("ledger.url={}", new_database(&self.maria).await?),
-        ])
-    }
-
-    /// One process with every role, in its own installation.
-    async fn product(&self, harness: &Harness, namespace: &str, more: &[&str]) -> Result<Product> {
-        let mut settings = self.settings(namespace).await?;
-        settings.extend(more.iter().map(|&setting| setting.to_owned()));
-        let mut product = harness.product(&settings).await?;
-        let Self { redis, rabbit, maria } = self;
-        product.backends =
-            vec![("redis", redis.id()), ("rabbitmq", rabbit.id()), ("mariadb", maria.id())];
-        Ok(product)
-    }
 }
 
 /// The number of purchases that are committed in the time of a round.
@@ -146,7 +108,7 @@ impl Flow {
 /// S10 and S20: with batches, and without. A round has as many purchases as are committed in its
 /// time, so that both sides are measured from the first purchase to the last row.
 pub async fn end_to_end(harness: &mut Harness) -> Result<()> {
-    let servers = Servers::start(harness)?;
+    let servers = Servers::pipeline(harness)?;
     let batching = servers.product(harness, "batching", &[]).await?;
     let single = servers.product(harness, "single", &ONE_BY_ONE).await?;
     let wanted = for_round(harness, &batching, CALIBRATION_ORDERS).await?;
@@ -165,7 +127,7 @@ pub async fn end_to_end(harness: &mut Harness) -> Result<()> {
 
 /// The rate of one process from HTTP to the ledger, over a minute.
 pub async fn sustained(harness: &mut Harness) -> Result<()> {
-    let servers = Servers::start(harness)?;
+    let servers = Servers::pipeline(harness)?;
     let product = servers.product(harness, "sustained", &[]).await?;
     flow(harness, &product, Until::Elapsed(Duration::from_secs(1))).await?;
     let flow =
@@ -179,7 +141,7 @@ pub async fn sustained(harness: &mut Harness) -> Result<()> {
 /// to its order queue.
 pub async fn poison(harness: &mut Harness) -> Result<()> {
     const NAMESPACE: &str = "poison";
-    let servers = Servers::start(harness)?;
+    let servers = Servers::pipeline(harness)?;
     let product = servers.product(harness, NAMESPACE, &[]).await?;
     let wanted = for_round(harness, &product, CALIBRATION_ORDERS).await?;
     let address =
@@ -188,7 +150,7 @@ pub async fn poison(harness: &mut Harness) -> Result<()> {
     for _ in 0..harness.args.rounds {
         let clean = flow(harness, &product, wanted).await?;
         let (stop, stopped) = oneshot::channel();
-        let malformed = raw::publish_malformed(&servers.rabbit, &address, num_malformed, stopped);
+        let malformed = raw::publish_malformed(servers.rabbit()?, &address, num_malformed, stopped);
         let poisoned = async {
             let flow = flow(harness, &product, wanted).await;
             drop(stop);

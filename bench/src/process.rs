@@ -10,6 +10,8 @@ use floodgate::runtime::clock::now_monotonic;
 use serde_json::Value as Json;
 use testkit::{Process, Signal};
 
+use crate::admin::Admin;
+
 /// Limit of a server's start, which may have to read a large ledger.
 const START_TIMEOUT: Duration = Duration::from_mins(2);
 const POLL_PERIOD: Duration = Duration::from_millis(10);
@@ -53,10 +55,10 @@ impl ServerChild {
         Self::start(command, folder).await
     }
 
-    /// Starts the baseline server with as many workers as the product (0 = one per core).
-    pub async fn baseline(folder: &Path, workers: usize) -> Result<Self> {
+    /// Starts the baseline server, with as many workers as the product.
+    pub async fn baseline(folder: &Path) -> Result<Self> {
         let mut command = own_command()?;
-        command.args(["yardstick", "--workers", &workers.to_string()]);
+        command.arg("yardstick");
         Self::start(command, folder).await
     }
 
@@ -89,9 +91,19 @@ impl ServerChild {
         self.process.id()
     }
 
-    /// Sends a signal, such as `STOP` or `CONT`.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         self.process.signal(signal)
+    }
+
+    pub fn admin(&self) -> Result<Admin> {
+        Admin::at(&format!("http://{}", self.internal), None)
+    }
+
+    /// Waits until the server is ready.
+    pub async fn ready(&self) -> Result<Admin> {
+        let admin = self.admin()?;
+        admin.await_ready().await?;
+        Ok(admin)
     }
 }
 

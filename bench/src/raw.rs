@@ -16,7 +16,7 @@ use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProper
 use testkit::{Server, rabbitmq};
 use tokio::sync::oneshot;
 
-use crate::relay_fixture::WINDOW;
+use crate::relay::WINDOW;
 
 /// The queue of the publish loop.
 const QUEUE: &str = "bench.raw";

@@ -16,9 +16,9 @@ const MARIA: [&str; 3] = [
     "--innodb-log-file-size=512M",
     "--innodb-flush-log-at-trx-commit=1",
 ];
-pub const APPEND_ONLY: &[&str] = &["appendonly yes"];
+/// The default is to sync each second.
+const APPEND_ONLY: &[&str] = &["appendonly yes"];
 
-/// A redis-server.
 pub struct RedisServer(Server);
 
 impl Deref for RedisServer {
@@ -53,44 +53,74 @@ impl RedisServer {
     }
 }
 
-/// Starts a MariaDB.
 pub fn maria(harness: &Harness) -> Result<Server> {
     mariadb::start(&harness.args.parent(), harness.scratch.path(), &MARIA)
 }
 
-/// Creates another empty database and returns its URL.
-pub async fn new_database(maria: &Server) -> Result<String> {
+/// A RabbitMQ with default settings.
+pub fn rabbit(harness: &Harness) -> Result<Server> {
+    rabbitmq::start(&harness.args.parent(), harness.scratch.path(), "", &[])
+}
+
+/// Creates another empty database and returns the setting that makes it the ledger.
+pub async fn new_ledger(maria: &Server) -> Result<String> {
     let (name, statements) = mariadb::new_database();
     let root = mariadb::url("root", maria.addr(), "floodgate");
     AsyncMysqlConnection::establish(&root).await?.batch_execute(&statements).await?;
-    Ok(mariadb::url("floodgate", maria.addr(), &name))
+    Ok(format!("ledger.url={}", mariadb::url("floodgate", maria.addr(), &name)))
 }
 
-/// A server of tier `gate` with the servers that it needs.
-pub struct GateTier {
-    // Dropped first.
-    pub product: Product,
-    _redis: RedisServer,
-    _maria: Server,
+/// Empty servers of tier `pipeline`, or without a broker of tier `gate`; several installations can
+/// share them.
+pub struct Servers {
+    pub redis: RedisServer,
+    pub maria: Server,
+    rabbit: Option<Server>,
 }
 
-impl GateTier {
-    /// Redis keeps an append-only file (everysec).
-    pub async fn start(harness: &Harness) -> Result<Self> {
-        let (redis, maria) = (RedisServer::start(harness, APPEND_ONLY)?, maria(harness)?);
-        let settings = [
-            "tier=gate".to_owned(),
-            "redis.durability=aof".to_owned(),
-            format!("redis.url={}", redis.url()),
-            format!("ledger.url={}", mariadb::url("floodgate", maria.addr(), "floodgate")),
-        ];
-        let mut product = harness.product(&settings).await?;
-        product.backends = vec![("redis", redis.id()), ("mariadb", maria.id())];
-        Ok(Self { product, _redis: redis, _maria: maria })
+impl Servers {
+    pub fn gate(harness: &Harness) -> Result<Self> {
+        let redis = RedisServer::start(harness, APPEND_ONLY)?;
+        Ok(Self { redis, maria: maria(harness)?, rabbit: None })
     }
-}
 
-/// Starts a RabbitMQ with default settings.
-pub fn rabbit(harness: &Harness) -> Result<Server> {
-    rabbitmq::start(&harness.args.parent(), harness.scratch.path(), "", &[])
+    pub fn pipeline(harness: &Harness) -> Result<Self> {
+        Ok(Self { rabbit: Some(rabbit(harness)?), ..Self::gate(harness)? })
+    }
+
+    pub fn rabbit(&self) -> Result<&Server> {
+        self.rabbit.as_ref().context("tier `gate` has no broker")
+    }
+
+    /// The settings of an installation with a ledger of its own.
+    pub async fn settings(&self, namespace: &str, more: &[&str]) -> Result<Vec<String>> {
+        let mut set = vec![
+            format!("namespace={namespace}"),
+            "redis.durability=aof".to_owned(),
+            format!("redis.url={}", self.redis.url()),
+            new_ledger(&self.maria).await?,
+        ];
+        if let Some(rabbit) = &self.rabbit {
+            set.push("tier=pipeline".to_owned());
+            set.push(format!("amqp.url={}", rabbitmq::url(rabbit.addr())));
+        } else {
+            set.push("tier=gate".to_owned());
+        }
+        set.extend(more.iter().map(|&setting| setting.to_owned()));
+        Ok(set)
+    }
+
+    /// One process with every role, in its own installation.
+    pub async fn product(
+        &self,
+        harness: &Harness,
+        namespace: &str,
+        more: &[&str],
+    ) -> Result<Product> {
+        let mut product = harness.product(&self.settings(namespace, more).await?).await?;
+        product.backends.push(("redis", self.redis.id()));
+        product.backends.extend(self.rabbit.iter().map(|rabbit| ("rabbitmq", rabbit.id())));
+        product.backends.push(("mariadb", self.maria.id()));
+        Ok(product)
+    }
 }

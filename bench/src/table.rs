@@ -3,8 +3,8 @@ use floodgate::cli::output::Output;
 use serde::Serialize;
 
 use super::{
-    backlog, connections, decide, hostile, http, large_audit, large_start, many_connections,
-    memory, order_life, orders, pipeline, relay, restart, retention, takeover,
+    connections, gate, hostile, http, large_ledger, order_life, orders, pipeline, relay,
+    relay_faults,
 };
 use crate::args::BenchArgs;
 use crate::harness::Harness;
@@ -41,10 +41,10 @@ goals! {
     http::commands, "commands for sold-out answers", {
         "S2" Count 10.0 0.0 "" "Redis commands per 100,000 sold-out answers";
     }
-    decide::one_by_one, "gate decisions", {
+    gate::one_by_one, "gate decisions", {
         "S3" AtLeast 2.0 6.0 "/s" "gate decisions per second against one EVALSHA each";
     }
-    decide::pipelined, "gate decisions, pipelined", {
+    gate::pipelined, "gate decisions, pipelined", {
         "S4" AtLeast 1.5 4.0 "/s" "the same against a pipeline of 16";
     }
     http::purchases, "purchases, tier gate", {
@@ -75,7 +75,7 @@ goals! {
     http::overload, "overload", {
         "S14" AtLeast 0.90 0.98 "/s" "purchases per second at 3x overload against the peak";
     }
-    memory::bytes, "memory of Redis", {
+    gate::memory, "memory of Redis", {
         "S15" AtMost 0.40 0.20 " B" "Redis bytes per accepted buyer";
     }
     connections::connections, "connections that wait", {
@@ -86,7 +86,7 @@ goals! {
             "memory of one event stream of 10,000, its socket included";
         "S16 streams rate" AtLeast 0.90 0.98 "/s" "sold-out answers beside these, against alone";
     }
-    many_connections::many_connections, "100,000 connections", {
+    connections::many_connections, "100,000 connections", {
         "many" Count 24.0 12.0 " KiB"
             "memory of one of 100,000 connections to eight processes, its socket included";
     }
@@ -98,16 +98,16 @@ goals! {
             "p99 of these, against hostile clients of a server that does nothing";
         "hostile probes" Count 0.0 0.0 "" "probes without an answer within a second beside these";
     }
-    takeover::takeover, "crash of a relay", {
+    relay_faults::takeover, "crash of a relay", {
         "S17" Count 5.0 1.0 " s"
             "seconds beyond the heartbeat until what a killed relay held is published";
         "S17 recovery" AtLeast 0.90 1.0 "/s" "relay that survives another, against a relay alone";
     }
-    large_audit::audit, "audit of a large ledger", {
+    large_ledger::audit, "audit of a large ledger", {
         "S19" Count 200.0 64.0 " MiB"
             "memory that an audit of 10,000,000 orders adds to the server";
     }
-    restart::restart, "restart of Redis", {
+    relay_faults::redis_restart, "restart of Redis", {
         "S23" Count 10.0 3.0 " s"
             "seconds from a kill of Redis until a purchase is accepted again, orders waiting";
     }
@@ -119,7 +119,7 @@ goals! {
         "sustained" Number 10_000.0 20_000.0 "/s"
             "orders committed per second, tier pipeline, without a break";
     }
-    backlog::backlog, "a broker that was down", {
+    relay_faults::broker_down, "a broker that was down", {
         "backlog" Count 150.0 150.0 " B"
             "Redis bytes for each order that waits, request and limit included";
         "backlog drain" AtLeast 0.9 1.0 "/s"
@@ -134,10 +134,10 @@ goals! {
         "feed" Number 5_000.0 10_000.0 "/s" "order events per second, numbered and read";
         "feed broker" Number 5_000.0 10_000.0 "/s" "the same, published to the exchange";
     }
-    retention::purge, "purge of a large sale", {
+    order_life::purge, "purge of a large sale", {
         "purge" Count 50.0 25.0 " ms" "longest transaction of the purge of 1,000,000 orders";
     }
-    large_start::large_start, "start with a large ledger", {
+    large_ledger::start, "start with a large ledger", {
         "start" Count 5.0 5.0 " s"
             "seconds until a killed server with 1,000,000 orders is ready again";
         "start memory" Count 300.0 300.0 " MiB" "resident memory of this server";
@@ -225,12 +225,13 @@ fn goal_of(id: &'static str) -> &'static str {
 }
 
 /// Measures the selected goals and prints the table; returns false if the table is void.
-pub async fn run(args: &BenchArgs) -> Result<bool> {
-    let mut harness = Harness::new(args.clone()).await?;
+pub async fn run(args: BenchArgs) -> Result<bool> {
+    let mut harness = Harness::new(args).await?;
     let machine = Machine::inspect(harness.scratch.path())?;
     measure_goals(&mut harness).await;
     let selected = ROWS.iter().filter(|(id, ..)| harness.is_selected(goal_of(id)));
     let rows = selected.filter_map(|(id, ..)| Row::of(id, harness.results.get(id)?)).collect();
+    let args = harness.args;
     let table = Table {
         machine,
         rounds: args.rounds,

@@ -1,22 +1,24 @@
-use std::net::Ipv4Addr;
+//! Servers that show what clients and a machine can do: a minimal handler, and one that does
+//! nothing.
+
+use std::net::{Ipv4Addr, SocketAddr};
 
 use actix_web::{App, HttpResponse, HttpServer, web};
 use anyhow::{Context, Result};
 use floodgate::cli::exit::Exit;
 use floodgate::cli::output::Output;
 use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Builder;
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 
-/// Longest body the yardstick can answer, in bytes.
+/// Longest body that the minimal handler can answer, in bytes.
 const BODY_MAX: usize = 8 * 1024;
 const FILLER: [u8; BODY_MAX] = [b'x'; BODY_MAX];
-
-/// Flags of the hidden `floodgate-bench yardstick`.
-#[derive(Debug, Clone, clap::Args)]
-pub struct YardstickArgs {
-    /// Worker threads; 0 = one per core.
-    #[arg(long, default_value_t = 0)]
-    workers: usize,
-}
+/// The sink does not answer shorter pieces of requests.
+const REQUEST_MIN: usize = 128;
 
 /// The body of a purchase.
 #[derive(Deserialize)]
@@ -35,10 +37,9 @@ struct Bought<'a> {
 /// Runs a minimal actix-web server until the process is killed. It parses the body of a purchase
 /// and answers JSON with as many bytes as the last path segment says. It first prints
 /// `listening public=HOST:PORT`.
-pub async fn run(args: YardstickArgs) -> Result<Exit> {
-    let workers = if args.workers == 0 { crate::machine::cores() } else { args.workers };
+pub async fn handler() -> Result<Exit> {
     let server = HttpServer::new(|| App::new().route("/v1/buy/{bytes}", web::post().to(answer)))
-        .workers(workers)
+        .workers(crate::machine::cores())
         .bind((Ipv4Addr::LOCALHOST, 0))
         .context("cannot listen")?;
     for address in server.addrs() {
@@ -55,6 +56,54 @@ async fn answer(bytes: web::Path<usize>, buy: web::Json<Buy>) -> HttpResponse {
     // The filler is ASCII, so the fallback is never used.
     let detail = std::str::from_utf8(filler).unwrap_or_default();
     HttpResponse::Ok().json(Bought { detail, ..bought })
+}
+
+/// What clients cost the machine that they share with the server under test: reads all that it is
+/// sent, and answers each read with as many bytes, until drop.
+#[derive(Debug)]
+pub struct Sink {
+    pub address: SocketAddr,
+    _stop: oneshot::Sender<()>,
+}
+
+impl Sink {
+    /// Serves on a thread of its own.
+    pub fn start() -> Result<Self> {
+        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let (stop, stopped) = oneshot::channel();
+        std::thread::Builder::new().name("sink".to_owned()).spawn(move || {
+            runtime.block_on(async {
+                tokio::select! { _ = stopped => Ok(()), failed = serve(listener) => failed }
+            })
+        })?;
+        Ok(Self { address, _stop: stop })
+    }
+}
+
+async fn serve(listener: std::net::TcpListener) -> std::io::Result<()> {
+    let listener = TcpListener::from_std(listener)?;
+    let mut connections = JoinSet::new();
+    loop {
+        if let Ok((connection, _)) = listener.accept().await {
+            connections.spawn(swallow(connection));
+        }
+        while connections.try_join_next().is_some() {}
+    }
+}
+
+async fn swallow(mut connection: TcpStream) {
+    let mut bytes = vec![0; 8 * 1024];
+    while let Ok(read) = connection.read(&mut bytes).await
+        && read > 0
+    {
+        let answer = bytes.get(..read).unwrap_or_default();
+        if read >= REQUEST_MIN && connection.write_all(answer).await.is_err() {
+            return;
+        }
+    }
 }
 
 #[cfg(test)]
