@@ -21,7 +21,6 @@ pub const SKU: &str = "bench";
 pub const DAY_S: u64 = 86_400;
 
 /// The admin API of one server under test.
-#[derive(Debug)]
 pub struct Admin(AdminClient);
 
 impl Admin {
@@ -102,7 +101,6 @@ impl Admin {
         Ok(poll(CALL_TIMEOUT, check).await?.0)
     }
 
-    /// Waits until the server is ready.
     pub async fn await_ready(&self) -> Result<()> {
         let check = async || Ok(((), self.probe("/readyz", CALL_TIMEOUT).await));
         let ((), is_ready) = poll(READY_TIMEOUT, check).await?;
@@ -147,7 +145,6 @@ fn violations(verdict: &Json) -> Result<Vec<String>> {
 }
 
 /// All metrics of a server at one moment, in the text format.
-#[derive(Debug)]
 pub struct Metrics(String);
 
 /// The components that batch, and the histograms of their batch sizes.

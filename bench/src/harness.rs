@@ -16,7 +16,7 @@ use crate::admin::{Admin, DAY_S, SKU};
 use crate::args::BenchArgs;
 use crate::meter::{Metered, Named, metered};
 use crate::process::ServerChild;
-use crate::stats::{Figures, Results, Round, Sample};
+use crate::stats::{Results, Round, Sample, amount, grouped};
 
 /// Stock that no round can sell out.
 pub const ENDLESS: u32 = 1_000_000_000;
@@ -30,7 +30,6 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The state that all goals of one table share: the baseline server, numbers that are used once,
 /// and the reasons why the table is void.
-#[derive(Debug)]
 pub struct Harness {
     pub args: BenchArgs,
     // Dropped first: the process ends before its directory is removed.
@@ -50,7 +49,6 @@ pub struct Harness {
 }
 
 /// A server under test with a ledger of its own.
-#[derive(Debug)]
 pub struct Product {
     // Dropped in this order: the server ends before its directory is removed.
     pub server: ServerChild,
@@ -61,12 +59,9 @@ pub struct Product {
 }
 
 /// One load run and its costs.
-#[derive(Debug, Clone)]
 pub struct Measured {
     pub report: Report,
     pub metered: Metered,
-    /// Mean batch sizes, by component.
-    pub batches: Figures,
 }
 
 impl Harness {
@@ -98,14 +93,12 @@ impl Harness {
         (operations / 4 * self.args.seconds).min(operations)
     }
 
-    /// Opens a new sale and returns its id.
     pub async fn sale(&self, product: &Product, stock: u32) -> Result<String> {
         let sale = self.new_name();
         product.admin.open_sale(&sale, stock, DAY_S).await?;
         Ok(sale)
     }
 
-    /// The id of a new sale.
     pub fn new_name(&self) -> String {
         format!("bench-{}", self.new_number())
     }
@@ -136,7 +129,6 @@ impl Harness {
         Ok(run(Load { until, progress, ..self.load(server, sale) }).await?)
     }
 
-    /// Turns a load into an open loop.
     pub fn open(load: Load, per_second: f64) -> Load {
         Load {
             pace: Pace::Open { per_second, late_limit: LATE_LIMIT },
@@ -161,14 +153,12 @@ impl Harness {
     /// Runs `load` against the product, or against the baseline.
     pub async fn measure(&mut self, product: Option<&Product>, load: Load) -> Result<Measured> {
         let loading = Box::pin(async { Ok(run(load).await?) });
-        let (report, metered, batches) = if let Some(product) = product {
+        let (report, metered) = if let Some(product) = product {
             self.observe(product, loading).await?
         } else {
-            let processes = [("yardstick", self.baseline.id())];
-            let (report, metered) = self.meter(&processes, loading).await?;
-            (report, metered, Figures::new())
+            self.meter(&[("yardstick", self.baseline.id())], loading).await?
         };
-        Ok(Measured { report, metered, batches })
+        Ok(Measured { report, metered })
     }
 
     /// Does `work`, and measures costs and mean batch sizes of the product.
@@ -176,11 +166,12 @@ impl Harness {
         &mut self,
         product: &Product,
         work: impl Future<Output = Result<T>>,
-    ) -> Result<(T, Metered, Figures)> {
+    ) -> Result<(T, Metered)> {
         let before = product.admin.metrics().await?;
         let processes = [vec![("floodgate", product.server.id())], product.backends.clone()];
-        let (done, metered) = self.meter(&processes.concat(), work).await?;
-        Ok((done, metered, product.admin.metrics().await?.batches_since(&before)))
+        let (done, mut metered) = self.meter(&processes.concat(), work).await?;
+        metered.batches = product.admin.metrics().await?.batches_since(&before);
+        Ok((done, metered))
     }
 
     /// Does `work` and measures it, see [`metered`]; updates the largest disturbances.
@@ -245,7 +236,6 @@ impl Harness {
         self.results.entry(id).or_default().remark = Some(remark);
     }
 
-    /// Writes progress to standard error.
     pub fn note(&self, message: &str) {
         Output::new(self.args.json).note(message);
     }
@@ -284,7 +274,6 @@ impl Product {
 }
 
 impl Measured {
-    /// Answers per second.
     pub fn rate(&self) -> f64 {
         self.report.per_second(self.report.answered)
     }
@@ -304,11 +293,27 @@ impl Measured {
         self.metered.server_us(self.report.answered)
     }
 
+    /// Growth of the server's memory per accepted order, in bytes.
+    pub fn growth(&self) -> f64 {
+        let (before, after) = self.metered.resident;
+        (after as f64 - before as f64) / self.accepted().max(1) as f64
+    }
+
+    pub fn summary(&self) -> String {
+        let Report { unsent, transport_errors, .. } = self.report;
+        format!(
+            "{:>9}/s, p50 {}, p99 {}, {:.1} core-µs, {unsent} unsent, {transport_errors} unknown",
+            grouped(self.rate()),
+            amount(self.report.p50_us(), " µs"),
+            amount(self.report.p99_us(), " µs"),
+            self.server_us(),
+        )
+    }
+
     /// The sample of a round, with `value` as the compared value.
     pub fn sample(&self, value: f64) -> Sample {
         Sample {
             incomplete: self.report.unsent + self.report.transport_errors,
-            batches: self.batches.clone(),
             ..self.metered.sample(value, self.report.answered)
         }
     }

@@ -5,23 +5,21 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use floodgate::runtime::clock::now_monotonic;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use loadgen::{BuyRequest, Load, Pace};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
-use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
 use crate::admin::SKU;
 use crate::harness::{ENDLESS, Harness, Measured, Product};
 use crate::http::warm_up;
-use crate::process::poll;
+use crate::process::{Background, poll};
 use crate::yardsticks::Sink;
 
 const HOSTILE: u64 = 5_000;
@@ -74,7 +72,7 @@ pub async fn hostile(harness: &mut Harness) -> Result<()> {
         harness.void_unless(believed == 0, || format!("{sale}: {believed} forged calls succeeded"));
         let accepted = alone.accepted() + elsewhere.accepted() + beside.accepted();
         harness.check(&product.admin, &sale, accepted).await?;
-        let p99 = [&beside, &alone, &elsewhere].map(|side| side.report.latency.p99_us());
+        let p99 = [&beside, &alone, &elsewhere].map(|side| side.report.p99_us());
         let shares = [&beside, &alone].map(share);
         harness.note(&format!(
             "round {number}: {attacks} attacks; {} probes, {} missed, most {} ms",
@@ -146,7 +144,7 @@ async fn probed(
 }
 
 /// What the hostile clients have done.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct AttackCounts {
     /// Clients that have made a connection.
     started: AtomicU64,
@@ -157,42 +155,32 @@ struct AttackCounts {
 }
 
 /// The hostile clients, on a thread of their own.
-#[derive(Debug)]
 struct HostileCrowd {
     counts: Arc<AttackCounts>,
-    stop: oneshot::Sender<()>,
-    thread: JoinHandle<std::io::Result<()>>,
+    thread: Background,
 }
 
 impl HostileCrowd {
     /// Starts the clients and waits until each has made a connection.
     async fn start(server: SocketAddr, sale: &str) -> Result<Self> {
         let counts: Arc<AttackCounts> = Arc::default();
-        let (stop, stopped) = oneshot::channel();
-        let clients: Vec<_> = (0..HOSTILE)
-            .map(|number| HostileClient {
-                number,
-                server,
-                sale: sale.to_owned(),
-                counts: Arc::clone(&counts),
-                has_started: AtomicBool::new(false),
-            })
-            .collect();
-        let thread = std::thread::Builder::new().name("hostile".to_owned()).spawn(move || {
+        let client = |number| HostileClient {
+            number,
+            server,
+            sale: sale.to_owned(),
+            counts: Arc::clone(&counts),
+            has_started: AtomicBool::new(false),
+        };
+        let clients: Vec<_> = (0..HOSTILE).map(client).collect();
+        let attack = move || async move {
             take_the_rest_of_the_cores()?;
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(async {
-                let mut attacks: FuturesUnordered<_> =
-                    clients.iter().map(HostileClient::attack_for_ever).collect();
-                tokio::select! {
-                    _ = stopped => {}
-                    _ = attacks.next() => {}
-                }
-            });
+            let attacks = clients.iter().map(HostileClient::attack_for_ever);
+            attacks.collect::<FuturesUnordered<_>>().next().await;
             Ok(())
-        })?;
-        let crowd = Self { counts, stop, thread };
-        let started = || crowd.counts.started.load(Ordering::Relaxed);
+        };
+        let crowd =
+            Self { counts: Arc::clone(&counts), thread: Background::start("hostile", attack)? };
+        let started = || counts.started.load(Ordering::Relaxed);
         let connected = async || Ok((started(), started() == HOSTILE));
         let (started, all) = poll(STARTED_TIMEOUT, connected).await?;
         ensure!(all, "{started} of {HOSTILE} hostile clients could connect");
@@ -201,8 +189,7 @@ impl HostileCrowd {
 
     /// Ends all connections. Returns the number of attacks, and of forged calls that succeeded.
     fn stop(self) -> Result<(u64, u64)> {
-        let _ = self.stop.send(());
-        self.thread.join().ok().context("the thread of the hostile clients panicked")??;
+        self.thread.stop()?;
         let AttackCounts { attacks, believed, .. } = &*self.counts;
         Ok((attacks.load(Ordering::Relaxed), believed.load(Ordering::Relaxed)))
     }
@@ -221,7 +208,6 @@ fn take_the_rest_of_the_cores() -> std::io::Result<()> {
     Err(std::io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned()))
 }
 
-#[derive(Debug)]
 struct HostileClient {
     number: u64,
     server: SocketAddr,

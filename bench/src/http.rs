@@ -6,8 +6,9 @@ use anyhow::{Context, Result, bail};
 use loadgen::{Load, Until, run};
 
 use crate::harness::{ENDLESS, Harness, Measured, Product};
+use crate::meter::mib;
 use crate::servers::{RedisServer, Servers};
-use crate::stats::{Spread, amount, grouped, medians, shown};
+use crate::stats::{Spread, medians, shown};
 
 /// Load as a share of the maximum, for latency without contention.
 const LIGHT_LOAD: f64 = 0.05;
@@ -21,8 +22,12 @@ const ANSWERS: u64 = 100_000;
 /// Product and baseline, measured one after the other.
 type Pair = [Measured; 2];
 
+/// A row, and the value of a round that it compares.
+type Compared = (&'static str, fn(&Measured) -> f64);
+
 /// One side of a pair.
-struct Target<'a> {
+#[derive(Default)]
+struct Side<'a> {
     /// `None`: the baseline, a minimal handler.
     product: Option<&'a Product>,
     /// A sale whose only unit is sold, or the size of the baseline's answers; `None`: a new sale
@@ -32,7 +37,7 @@ struct Target<'a> {
     rate: Option<f64>,
 }
 
-impl<'a> Target<'a> {
+impl<'a> Side<'a> {
     fn selling(product: &'a Product, rate: Option<f64>) -> Self {
         Self { product: Some(product), path_id: None, rate }
     }
@@ -75,8 +80,12 @@ pub async fn warm_up(load: Load) -> Result<()> {
     Ok(())
 }
 
-/// Warms up both sides, then measures them alternately.
-async fn pairs(harness: &mut Harness, sides: [Target<'_>; 2]) -> Result<Vec<Pair>> {
+/// Warms up product and baseline, measures them alternately, and adds the pairs to the rows.
+async fn pairs(
+    harness: &mut Harness,
+    sides: [Side<'_>; 2],
+    rows: &[Compared],
+) -> Result<Vec<Pair>> {
     for side in &sides {
         let (load, sale) = side.load(harness).await?;
         warm_up(load).await?;
@@ -91,31 +100,17 @@ async fn pairs(harness: &mut Harness, sides: [Target<'_>; 2]) -> Result<Vec<Pair
         let reference = harness.measure(baseline.product, baseline_load).await?;
         product.check(harness, &sale, measured.accepted()).await?;
         baseline.check(harness, &baseline_sale, reference.accepted()).await?;
-        report_side(harness, number, "product", &measured);
-        report_side(harness, number, "yardstick", &reference);
+        for (name, side) in [("product", &measured), ("yardstick", &reference)] {
+            harness.note(&format!("round {number} {name:>9}: {}", side.summary()));
+        }
         pairs.push([measured, reference]);
     }
-    Ok(pairs)
-}
-
-fn report_side(harness: &Harness, round: u32, name: &str, side: &Measured) {
-    let report = &side.report;
-    harness.note(&format!(
-        "round {round} {name:>9}: {:>9}/s, p50 {}, p99 {}, {:.1} core-µs, {} unsent, {} unknown",
-        grouped(side.rate()),
-        amount(report.latency.p50_us(), " µs"),
-        amount(report.latency.p99_us(), " µs"),
-        side.server_us(),
-        report.unsent,
-        report.transport_errors
-    ));
-}
-
-/// Adds these pairs to a row, compared by `value`.
-fn add(harness: &mut Harness, id: &'static str, pairs: &[Pair], value: impl Fn(&Measured) -> f64) {
-    for [product, baseline] in pairs {
-        harness.pair(id, product.sample(value(product)), baseline.sample(value(baseline)));
+    for (id, value) in rows {
+        for [product, baseline] in &pairs {
+            harness.pair(id, product.sample(value(product)), baseline.sample(value(baseline)));
+        }
     }
+    Ok(pairs)
 }
 
 /// Sells the only unit of a new sale. Returns the sale and the size of a sold-out answer.
@@ -131,26 +126,21 @@ pub async fn sold_out_sale(harness: &Harness, product: &Product) -> Result<(Stri
 }
 
 /// A baseline whose answers are as large as those of the product's purchases.
-async fn baseline<'a>(
-    harness: &Harness,
-    product: &Product,
-    rate: Option<f64>,
-) -> Result<Target<'a>> {
+async fn baseline<'a>(harness: &Harness, product: &Product, rate: Option<f64>) -> Result<Side<'a>> {
     let sale = harness.sale(product, ENDLESS).await?;
     let answer = harness.try_one(&product.server, &sale).await;
     let (_, bytes) = answer.context("the server does not answer a purchase")?;
     product.admin.close_sale(&sale).await?;
-    Ok(Target::baseline(bytes, rate))
+    Ok(Side::baseline(bytes, rate))
 }
 
 /// S1: sold-out answers per second.
 pub async fn sold_out(harness: &mut Harness) -> Result<()> {
     let product = harness.product(&[]).await?;
     let (sale, bytes) = sold_out_sale(harness, &product).await?;
-    let product = Target { path_id: Some(sale), ..Target::selling(&product, None) };
-    let pairs = pairs(harness, [product, Target::baseline(bytes, None)]).await?;
-    add(harness, "S1", &pairs, Measured::rate);
-    add(harness, "S1 cpu", &pairs, Measured::server_us);
+    let product = Side { path_id: Some(sale), ..Side::selling(&product, None) };
+    let rows: [Compared; 2] = [("S1", Measured::rate), ("S1 cpu", Measured::server_us)];
+    pairs(harness, [product, Side::baseline(bytes, None)], &rows).await?;
     Ok(())
 }
 
@@ -198,9 +188,8 @@ fn sum_of_calls(stats: &str) -> u64 {
 pub async fn purchases(harness: &mut Harness) -> Result<()> {
     let servers = Servers::gate(harness)?;
     let product = &servers.product(harness, "purchases", &[]).await?;
-    let sides = [Target::selling(product, None), baseline(harness, product, None).await?];
-    let pairs = pairs(harness, sides).await?;
-    add(harness, "S5", &pairs, Measured::goodput);
+    let sides = [Side::selling(product, None), baseline(harness, product, None).await?];
+    let pairs = pairs(harness, sides, &[("S5", Measured::goodput)]).await?;
     let sides = pairs.iter().map(|[product, _]| product.metered.each(product.report.answered));
     let costs = medians(sides.map(|costs| costs.into_iter().skip(1).collect()));
     let remark = format!("core-µs per purchase behind the server: {}", shown(&costs));
@@ -211,9 +200,8 @@ pub async fn purchases(harness: &mut Harness) -> Result<()> {
 /// S11: durable purchases per second.
 pub async fn durable(harness: &mut Harness) -> Result<()> {
     let product = harness.product(&[]).await?;
-    let sides = [Target::selling(&product, None), baseline(harness, &product, None).await?];
-    let pairs = pairs(harness, sides).await?;
-    add(harness, "S11", &pairs, Measured::goodput);
+    let sides = [Side::selling(&product, None), baseline(harness, &product, None).await?];
+    pairs(harness, sides, &[("S11", Measured::goodput)]).await?;
     Ok(())
 }
 
@@ -233,9 +221,8 @@ pub async fn light_load(harness: &mut Harness) -> Result<()> {
     let batching = harness.product(&[]).await?;
     let one_by_one = ["gate.batch_max=1", "consumer.batch_max=1"].map(str::to_owned);
     let one_by_one = harness.product(&one_by_one).await?;
-    let sides = [&batching, &one_by_one].map(|product| Target::selling(product, rate));
-    let pairs = pairs(harness, sides).await?;
-    add(harness, "S12", &pairs, |side| side.report.latency.p50_us());
+    let sides = [&batching, &one_by_one].map(|product| Side::selling(product, rate));
+    pairs(harness, sides, &[("S12", |side| side.report.p50_us())]).await?;
     Ok(())
 }
 
@@ -243,9 +230,8 @@ pub async fn light_load(harness: &mut Harness) -> Result<()> {
 pub async fn heavy_load(harness: &mut Harness) -> Result<()> {
     let rate = Some(maximum(harness).await? * HEAVY_LOAD);
     let product = harness.product(&[]).await?;
-    let sides = [Target::selling(&product, rate), baseline(harness, &product, rate).await?];
-    let pairs = pairs(harness, sides).await?;
-    add(harness, "S13", &pairs, |side| side.report.latency.p99_us());
+    let sides = [Side::selling(&product, rate), baseline(harness, &product, rate).await?];
+    pairs(harness, sides, &[("S13", |side| side.report.p99_us())]).await?;
     Ok(())
 }
 
@@ -254,24 +240,17 @@ pub async fn heavy_load(harness: &mut Harness) -> Result<()> {
 pub async fn overload(harness: &mut Harness) -> Result<()> {
     let rate = Some(maximum(harness).await? * OVERLOAD);
     let product = harness.product(&[]).await?;
-    let overloaded = Target::selling(&product, rate);
-    let pairs = pairs(harness, [overloaded, Target::selling(&product, None)]).await?;
-    // Growth of resident memory per accepted order, in bytes.
-    let growth = |side: fn(&Pair) -> &Measured| {
-        let growths = pairs.iter().map(side).map(|side| {
-            let (before, after) = side.metered.resident;
-            (after as f64 - before as f64) / side.accepted().max(1) as f64
-        });
-        Spread::of(growths).map_or(0.0, |all| all.median)
-    };
+    let sides = [rate, None].map(|rate| Side::selling(&product, rate));
+    let pairs = pairs(harness, sides, &[("S14", Measured::goodput)]).await?;
+    let growths = medians(pairs.iter().map(|[overloaded, peak]| {
+        vec![("in overload", overloaded.growth()), ("at the peak", peak.growth())]
+    }));
     let resident = pairs.last().map_or(0, |[_, peak]| peak.metered.resident.1);
     let remark = format!(
-        "resident {} MiB at the end; grows {:.0} B per order in overload, {:.0} B at the peak",
-        resident / (1 << 20),
-        growth(|[overloaded, _]| overloaded),
-        growth(|[_, peak]| peak),
+        "resident {:.0} MiB at the end; bytes that it grows by per order: {}",
+        mib(resident),
+        shown(&growths)
     );
-    add(harness, "S14", &pairs, Measured::goodput);
     harness.remark("S14", remark);
     Ok(())
 }

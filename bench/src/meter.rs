@@ -1,7 +1,7 @@
 //! CPU time and memory of this process, the servers and the machine, read from `/proc`.
 
 use std::fs;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use floodgate::runtime::clock::now_monotonic;
@@ -26,14 +26,6 @@ struct Usage {
 /// A process: its name in the table and its id.
 pub type Named = (&'static str, u32);
 
-/// What servers, this process and the machine have used at one moment.
-struct Reading {
-    at: Instant,
-    servers: Vec<Usage>,
-    own: Usage,
-    machine: MachineTime,
-}
-
 /// The result of a measurement.
 #[derive(Debug, Clone)]
 pub struct Metered {
@@ -47,17 +39,14 @@ pub struct Metered {
     pub stolen: f64,
     /// Share of it that processes outside the bench used.
     pub others: f64,
+    /// Mean batch sizes of the server under test, by component.
+    pub batches: Figures,
 }
 
-impl Reading {
-    fn now(servers: &[Named]) -> Result<Self> {
-        Ok(Self {
-            at: now_monotonic(),
-            servers: servers.iter().map(|(_, pid)| usage(*pid)).collect::<Result<_>>()?,
-            own: usage(std::process::id())?,
-            machine: MachineTime::now(),
-        })
-    }
+/// What servers, and last this process, have used until now.
+fn usages(servers: &[Named]) -> Result<Vec<Usage>> {
+    let all = servers.iter().map(|(_, pid)| *pid).chain([std::process::id()]);
+    all.map(usage).collect()
 }
 
 /// Does `work` and measures it; the first process is the server under test. Terminated children of
@@ -66,20 +55,24 @@ pub async fn metered<T>(
     servers: &[Named],
     work: impl Future<Output = Result<T>>,
 ) -> Result<(T, Metered)> {
-    let before = Reading::now(servers)?;
+    let (begun, before, machine) = (now_monotonic(), usages(servers)?, MachineTime::now());
     let done = work.await?;
-    let after = Reading::now(servers)?;
-    let both = || before.servers.iter().zip(&after.servers);
-    let cpu = both().map(|(before, after)| after.cpu.saturating_sub(before.cpu));
-    let servers: Vec<_> = servers.iter().map(|(name, _)| *name).zip(cpu).collect();
-    let own_cpu = after.own.cpu.saturating_sub(before.own.cpu);
-    let children = after.own.children.saturating_sub(before.own.children);
-    let ours = servers.iter().fold(own_cpu + children, |sum, (_, cpu)| sum + *cpu);
-    let (stolen, others) = after.machine.taken_since(&before.machine, ours);
-    let resident = both().next().map(|(before, after)| (before.resident, after.resident));
-    let resident = resident.unwrap_or_default();
-    let elapsed = after.at.duration_since(before.at);
-    Ok((done, Metered { elapsed, servers, own_cpu, resident, stolen, others }))
+    let (elapsed, after) = (now_monotonic().duration_since(begun), usages(servers)?);
+    let both = || before.iter().zip(&after);
+    let cpu: Vec<_> = both().map(|(old, new)| new.cpu.saturating_sub(old.cpu)).collect();
+    let children = both().next_back().map(|(old, new)| new.children.saturating_sub(old.children));
+    let ours = cpu.iter().sum::<Duration>() + children.unwrap_or_default();
+    let (stolen, others) = MachineTime::now().taken_since(&machine, ours);
+    let metered = Metered {
+        elapsed,
+        own_cpu: cpu.last().copied().unwrap_or_default(),
+        servers: servers.iter().map(|(name, _)| *name).zip(cpu).collect(),
+        resident: both().next().map_or((0, 0), |(old, new)| (old.resident, new.resident)),
+        stolen,
+        others,
+        batches: Figures::new(),
+    };
+    Ok((done, metered))
 }
 
 impl Metered {
@@ -103,14 +96,15 @@ impl Metered {
         per_second(operations, self.elapsed)
     }
 
-    /// A sample with `value` as the compared value and the costs per operation.
+    /// A sample with `value` as the compared value, and costs per operation.
     pub fn sample(&self, value: f64, operations: u64) -> Sample {
         Sample {
             value,
             costs: self.each(operations),
             own_us: self.own_us(operations),
             own_cores: self.own_cpu.as_secs_f64() / self.elapsed.as_secs_f64().max(1e-9),
-            ..Sample::default()
+            batches: self.batches.clone(),
+            incomplete: 0,
         }
     }
 }

@@ -58,10 +58,10 @@ async fn flow(harness: &mut Harness, product: &Product, until: Until) -> Result<
         ensure!(accepted > 0, "no purchase was accepted: {} answers", report.answered);
         Ok((await_placed(product, placed, accepted).await?, report))
     });
-    let ((committed, report), metered, batches) = harness.observe(product, selling).await?;
+    let ((committed, report), metered) = harness.observe(product, selling).await?;
     harness.check(&product.admin, &sale, newly_accepted(&report)).await?;
     product.admin.close_sale(&sale).await?;
-    Ok(Flow { measured: Measured { report, metered, batches }, committed })
+    Ok(Flow { measured: Measured { report, metered }, committed })
 }
 
 /// Waits until `wanted` more orders are committed or the count stalls; returns how many are.
@@ -84,13 +84,11 @@ impl Flow {
     }
 
     fn sample(&self) -> Sample {
-        let Measured { metered, batches, .. } = &self.measured;
-        let sample = metered.sample(self.rate(), self.committed);
-        Sample { batches: batches.clone(), ..sample }
+        self.measured.metered.sample(self.rate(), self.committed)
     }
 
     fn summary(&self) -> String {
-        let Measured { report, metered, .. } = &self.measured;
+        let Measured { report, metered } = &self.measured;
         let per_second = |count| grouped(report.per_second(count));
         format!(
             "{}/s accepted and {}/s rejected in {:.1} s, {}/s committed in {:.1} s; core-µs for \

@@ -1,14 +1,19 @@
-//! The server processes of the bench: this executable in its other roles.
+//! The server processes of the bench, which are this executable in its other roles, and its
+//! threads.
 
+use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use floodgate::runtime::clock::now_monotonic;
 use serde_json::Value as Json;
 use testkit::{Process, Signal};
+use tokio::runtime::Builder;
+use tokio::sync::oneshot;
 
 use crate::admin::Admin;
 
@@ -31,8 +36,35 @@ pub async fn poll<T>(
     }
 }
 
+/// A thread with an event loop of its own, which ends when this is dropped.
+pub struct Background {
+    stop: oneshot::Sender<()>,
+    thread: JoinHandle<io::Result<()>>,
+}
+
+impl Background {
+    pub fn start<F: Future<Output = io::Result<()>>>(
+        name: &str,
+        work: impl FnOnce() -> F + Send + 'static,
+    ) -> io::Result<Self> {
+        let (stop, stopped) = oneshot::channel();
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
+            let runtime = Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(async {
+                tokio::select! { _ = stopped => Ok(()), ended = work() => ended }
+            })
+        })?;
+        Ok(Self { stop, thread })
+    }
+
+    /// Ends the thread and waits for it.
+    pub fn stop(self) -> Result<()> {
+        let _ = self.stop.send(());
+        Ok(self.thread.join().ok().context("a thread panicked")??)
+    }
+}
+
 /// A server process of this executable.
-#[derive(Debug)]
 pub struct ServerChild {
     process: Process,
     /// The public listener; port 0 in roles without one.
@@ -99,7 +131,6 @@ impl ServerChild {
         Admin::at(&format!("http://{}", self.internal), None)
     }
 
-    /// Waits until the server is ready.
     pub async fn ready(&self) -> Result<Admin> {
         let admin = self.admin()?;
         admin.await_ready().await?;

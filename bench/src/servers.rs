@@ -85,7 +85,8 @@ impl Servers {
     }
 
     pub fn pipeline(harness: &Harness) -> Result<Self> {
-        Ok(Self { rabbit: Some(rabbit(harness)?), ..Self::gate(harness)? })
+        let gate = Self::gate(harness)?;
+        Ok(Self { rabbit: Some(rabbit(harness)?), ..gate })
     }
 
     pub fn rabbit(&self) -> Result<&Server> {

@@ -10,9 +10,9 @@ use floodgate::cli::output::Output;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::runtime::Builder;
-use tokio::sync::oneshot;
 use tokio::task::JoinSet;
+
+use crate::process::Background;
 
 /// Longest body that the minimal handler can answer, in bytes.
 const BODY_MAX: usize = 8 * 1024;
@@ -60,26 +60,17 @@ async fn answer(bytes: web::Path<usize>, buy: web::Json<Buy>) -> HttpResponse {
 
 /// What clients cost the machine that they share with the server under test: reads all that it is
 /// sent, and answers each read with as many bytes, until drop.
-#[derive(Debug)]
 pub struct Sink {
     pub address: SocketAddr,
-    _stop: oneshot::Sender<()>,
+    _thread: Background,
 }
 
 impl Sink {
-    /// Serves on a thread of its own.
     pub fn start() -> Result<Self> {
         let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
-        let runtime = Builder::new_current_thread().enable_all().build()?;
-        let (stop, stopped) = oneshot::channel();
-        std::thread::Builder::new().name("sink".to_owned()).spawn(move || {
-            runtime.block_on(async {
-                tokio::select! { _ = stopped => Ok(()), failed = serve(listener) => failed }
-            })
-        })?;
-        Ok(Self { address, _stop: stop })
+        Ok(Self { address, _thread: Background::start("sink", move || serve(listener))? })
     }
 }
 

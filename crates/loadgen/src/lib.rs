@@ -25,5 +25,5 @@ pub use generator::{call, run};
 pub use plan::{
     Answer, Load, LoadError, Observer, Outcome, Pace, RequestSource, TransportError, Until,
 };
-pub use report::{Latency, Report};
+pub use report::Report;
 pub use request::{BuyRequest, json_string_member};

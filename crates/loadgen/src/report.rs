@@ -16,7 +16,7 @@ const LATENCY_DIGITS: u8 = 3;
 /// The counts and latencies of a load run.
 ///
 /// `attempted = answered + transport_errors + unsent` once the run has ended.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default)]
 pub struct Report {
     /// Planned requests: written by the source, or counted as unsent.
     pub attempted: u64,
@@ -33,11 +33,10 @@ pub struct Report {
     /// Answers with the header `Idempotent-Replayed: true`.
     pub replayed: u64,
     /// From the first request to the last outcome.
-    #[serde(rename = "elapsed_ms", serialize_with = "as_ms")]
     pub elapsed: Duration,
-    /// Time from sending (open loop: from the planned time) to the last byte of the answer.
-    /// Requests without an answer are slower than all others.
-    pub latency: Latency,
+    /// Microseconds from sending (open loop: from the planned time) to the last byte of the answer,
+    /// with three significant digits, up to ten minutes.
+    pub(super) latencies: Option<Histogram<u64>>,
 }
 
 impl Report {
@@ -70,13 +69,19 @@ impl Report {
             Outcome::Unsent => &mut self.unsent,
         };
         *missing += 1;
-        self.latency.unanswered += 1;
     }
 
     fn count_answer(&mut self, answer: &Answer<'_>, latency: Duration) {
         self.answered += 1;
         self.replayed += u64::from(answer.replayed);
-        self.latency.record(latency);
+        if self.latencies.is_none() {
+            // The bounds are valid.
+            self.latencies = Histogram::new_with_bounds(1, LATENCY_MAX_US, LATENCY_DIGITS).ok();
+        }
+        let us = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
+        if let Some(latencies) = &mut self.latencies {
+            latencies.saturating_record(us.max(1));
+        }
         *self.by_status.entry(answer.status).or_default() += 1;
         if answer.status >= 400 {
             let code = json_string_member(answer.body, b"code").unwrap_or("");
@@ -87,45 +92,21 @@ impl Report {
             }
         }
     }
-}
 
-fn as_ms<S: Serializer>(elapsed: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_f64(elapsed.as_secs_f64() * 1_000.0)
-}
-
-/// Latencies in microseconds with three significant digits, up to ten minutes.
-#[derive(Debug, Clone, Default)]
-pub struct Latency {
-    answered: Option<Histogram<u64>>,
-    /// Requests that were not sent, or not answered.
-    unanswered: u64,
-}
-
-impl Latency {
-    fn record(&mut self, latency: Duration) {
-        if self.answered.is_none() {
-            // The bounds are valid.
-            self.answered = Histogram::new_with_bounds(1, LATENCY_MAX_US, LATENCY_DIGITS).ok();
-        }
-        let us = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
-        if let Some(histogram) = &mut self.answered {
-            histogram.saturating_record(us.max(1));
-        }
-    }
-
-    /// The number of answers.
-    pub fn count(&self) -> u64 {
-        self.answered.as_ref().map_or(0, Histogram::len)
+    /// The number of recorded latencies, one for each answer.
+    pub(super) fn num_latencies(&self) -> u64 {
+        self.latencies.as_ref().map_or(0, Histogram::len)
     }
 
     /// Microseconds that the given share (0 to 1) of all requests does not exceed: infinite if it
-    /// includes one without an answer, 0 without requests.
+    /// includes one without an answer, 0 without requests. Requests without an answer are slower
+    /// than all others.
     fn quantile_us(&self, share: f64) -> f64 {
-        let (answers, unanswered) = (self.count() as f64, self.unanswered as f64);
-        let of_answers = share * (answers + unanswered) / answers;
-        match &self.answered {
-            Some(answered) if of_answers <= 1.0 => answered.value_at_quantile(of_answers) as f64,
-            None if self.unanswered == 0 => 0.0,
+        let (answers, unanswered) = (self.num_latencies(), self.transport_errors + self.unsent);
+        let of_answers = share * (answers + unanswered) as f64 / answers as f64;
+        match &self.latencies {
+            Some(latencies) if of_answers <= 1.0 => latencies.value_at_quantile(of_answers) as f64,
+            None if unanswered == 0 => 0.0,
             _ => f64::INFINITY,
         }
     }
@@ -141,24 +122,34 @@ impl Latency {
     }
 
     /// The longest latency of an answer.
-    pub fn max_us(&self) -> u64 {
-        self.answered.as_ref().map_or(0, Histogram::max)
+    pub(super) fn max_us(&self) -> u64 {
+        self.latencies.as_ref().map_or(0, Histogram::max)
     }
 }
 
 /// `count`, `mean_us` and `max_us` are of answers. A quantile is null if it is infinite.
-impl Serialize for Latency {
+impl Serialize for Report {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let latency = json!({
-            "count": self.count(),
-            "mean_us": self.answered.as_ref().map_or(0.0, Histogram::mean),
-            "p50_us": self.p50_us(),
-            "p90_us": self.quantile_us(0.9),
-            "p99_us": self.p99_us(),
-            "p999_us": self.quantile_us(0.999),
-            "max_us": self.max_us(),
+        let report = json!({
+            "attempted": self.attempted,
+            "answered": self.answered,
+            "by_status": self.by_status,
+            "by_code": self.by_code,
+            "transport_errors": self.transport_errors,
+            "unsent": self.unsent,
+            "replayed": self.replayed,
+            "elapsed_ms": self.elapsed.as_secs_f64() * 1_000.0,
+            "latency": {
+                "count": self.num_latencies(),
+                "mean_us": self.latencies.as_ref().map_or(0.0, Histogram::mean),
+                "p50_us": self.p50_us(),
+                "p90_us": self.quantile_us(0.9),
+                "p99_us": self.p99_us(),
+                "p999_us": self.quantile_us(0.999),
+                "max_us": self.max_us(),
+            },
         });
-        latency.serialize(serializer)
+        report.serialize(serializer)
     }
 }
 
@@ -169,38 +160,42 @@ mod tests {
     use super::*;
     use crate::plan::TransportError;
 
+    /// Answers after 1 to `max` microseconds.
+    fn answered(max: u64) -> Report {
+        let mut report = Report::default();
+        let body = b"".as_slice();
+        for us in 1..=max {
+            let answer = Answer { status: 200, replayed: false, body };
+            report.count(&Outcome::Answered(answer), Duration::from_micros(us));
+        }
+        report
+    }
+
     #[test]
     fn quantiles_of_a_known_distribution_are_exact() {
-        let mut latency = Latency::default();
-        assert_eq!((latency.count(), latency.p50_us(), latency.max_us()), (0, 0.0, 0));
-        for us in 1..=1_000 {
-            latency.record(Duration::from_micros(us));
-        }
-        let (p90, p999) = (latency.quantile_us(0.9), latency.quantile_us(0.999));
-        assert_eq!((latency.p50_us(), p90, latency.p99_us(), p999), (500.0, 900.0, 990.0, 999.0));
-        assert_eq!((latency.max_us(), latency.count()), (1_000, 1_000));
+        let none = Report::default();
+        assert_eq!((none.num_latencies(), none.p50_us(), none.max_us()), (0, 0.0, 0));
+        let report = answered(1_000);
+        let (p90, p999) = (report.quantile_us(0.9), report.quantile_us(0.999));
+        assert_eq!((report.p50_us(), p90, report.p99_us(), p999), (500.0, 900.0, 990.0, 999.0));
+        assert_eq!((report.max_us(), report.num_latencies()), (1_000, 1_000));
     }
 
     #[test]
     fn requests_without_an_answer_are_slower_than_all_others() {
-        let mut report = Report::default();
-        let body = b"".as_slice();
-        for us in 1..=970 {
-            let answer = Answer { status: 200, replayed: false, body };
-            report.count(&Outcome::Answered(answer), Duration::from_micros(us));
-        }
+        let mut report = answered(970);
         for outcome in [Outcome::Unsent, Outcome::Unknown(TransportError::Timeout)] {
             for _ in 0..15 {
                 report.count(&outcome, Duration::ZERO);
             }
         }
         assert_eq!((report.answered, report.unsent, report.transport_errors), (970, 15, 15));
-        assert_eq!((report.latency.p50_us(), report.latency.quantile_us(0.97)), (500.0, 970.0));
-        assert!(report.latency.p99_us().is_infinite());
+        assert_eq!((report.p50_us(), report.quantile_us(0.97)), (500.0, 970.0));
+        assert!(report.p99_us().is_infinite());
         assert_eq!(serde_json::to_value(&report).unwrap()["latency"]["p99_us"], Json::Null);
         report = Report::default();
         report.count(&Outcome::Unsent, Duration::ZERO);
-        assert!(report.latency.p50_us().is_infinite());
+        assert!(report.p50_us().is_infinite());
     }
 
     #[test]
