@@ -5,10 +5,10 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
-use testkit::find_program;
+use testkit::{Server, find_program};
 
 use crate::harness::Harness;
-use crate::servers::RedisServer;
+use crate::servers::{clear, connect, redis, redis_url, used_memory};
 use crate::stats::{Sample, for_seconds};
 use crate::stores::{CALIBRATION_ORDERS, Offer, PER_BUCKET_MAX, Stores, stock_for};
 
@@ -43,20 +43,20 @@ const NO_HISTOGRAMS: &[&str] = &["latency-tracking no"];
 /// The stores of tier `gate` without a server, on a private Redis and ledger file.
 struct GateFixture {
     stores: Stores,
-    redis: RedisServer,
+    redis: Server,
     _scratch: TempDir,
 }
 
 impl GateFixture {
     async fn start(harness: &Harness, lines: &[&str]) -> Result<Self> {
         let scratch = testkit::folder(&harness.args.parent())?;
-        let redis = RedisServer::start(harness, lines)?;
+        let redis = redis(harness, lines)?;
         let set = [
             "tier=gate".to_owned(),
             // The final reads of all orders take long.
             "redis.command_timeout_ms=60000".to_owned(),
             "http.answer_deadline_ms=120000".to_owned(),
-            format!("redis.url={}", redis.url()),
+            format!("redis.url={}", redis_url(&redis)),
             format!("ledger.url=sqlite://{}", scratch.path().join("l.db").display()),
         ];
         Ok(Self { stores: Stores::open(&set).await?, redis, _scratch: scratch })
@@ -69,7 +69,7 @@ impl GateFixture {
         concurrency: usize,
         wanted: u64,
     ) -> Result<Sample> {
-        self.redis.clear()?;
+        clear(&self.redis)?;
         let offer = Offer::open(&self.stores, stock_for(wanted)?, 1).await?;
         let selling = offer.sell(concurrency, wanted);
         let (sold, metered) = harness.meter(&[("redis", self.redis.id())], selling).await?;
@@ -86,8 +86,8 @@ impl GateFixture {
         pipeline: usize,
         wanted: u64,
     ) -> Result<Sample> {
-        self.redis.clear()?;
-        let mut connection = self.redis.connect()?;
+        clear(&self.redis)?;
+        let mut connection = connect(&self.redis)?;
         let sha: String = redis::cmd("SCRIPT").arg("LOAD").arg(USUAL).query(&mut connection)?;
         redis::cmd("SET").arg("stock").arg(i64::MAX).exec(&mut connection)?;
         let mut command = Command::new("redis-benchmark");
@@ -172,18 +172,18 @@ pub async fn memory(harness: &mut Harness) -> Result<()> {
 async fn memory_of_sale(harness: &mut Harness) -> Result<Sample> {
     let GateFixture { stores, redis, .. } = &GateFixture::start(harness, NO_HISTOGRAMS).await?;
     let offer = Offer::open(stores, BUYERS, 1).await?;
-    let before = redis.used_memory()?;
+    let before = used_memory(redis)?;
     let sold = offer.sell(CONCURRENCY, BUYERS.into()).await?;
     offer.check(harness, sold.accepted, BUYERS.into()).await?;
-    let bytes = (redis.used_memory()? - before) / f64::from(BUYERS);
+    let bytes = (used_memory(redis)? - before) / f64::from(BUYERS);
     stores.ledger.close().await;
     Ok(Sample { batches: vec![("gate", sold.mean_batch)], ..bytes.into() })
 }
 
 fn usual_memory(harness: &Harness) -> Result<f64> {
-    let redis = RedisServer::start(harness, NO_HISTOGRAMS)?;
-    let mut connection = redis.connect()?;
-    let before = redis.used_memory()?;
+    let redis = redis(harness, NO_HISTOGRAMS)?;
+    let mut connection = connect(&redis)?;
+    let before = used_memory(&redis)?;
     let id = || fastrand::u64(1 << 60..1 << 63);
     for _ in 0..BUYERS / PIPELINED {
         let mut pipe = redis::pipe();
@@ -193,7 +193,7 @@ fn usual_memory(harness: &Harness) -> Result<f64> {
         }
         pipe.exec(&mut connection)?;
     }
-    Ok((redis.used_memory()? - before) / f64::from(BUYERS))
+    Ok((used_memory(&redis)? - before) / f64::from(BUYERS))
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use floodgate::cli::output::Output;
 use loadgen::{BuyRequest, Load, Pace, Report, Until, call, run};
+use serde::Serialize;
 use tempfile::TempDir;
 use testkit::MissingProgram;
 use tokio::net::TcpStream;
@@ -38,14 +39,20 @@ pub struct Harness {
     next: Cell<u64>,
     /// What was measured, by the id of its row.
     pub results: BTreeMap<&'static str, Results>,
-    /// Reasons why the table is void.
-    pub void: Vec<String>,
+    pub findings: Findings,
+}
+
+/// What is shown beside the rows.
+#[derive(Debug, Default, Serialize)]
+pub struct Findings {
     /// Goals that cannot be measured on this machine, with the reason.
     pub not_measured: Vec<(String, String)>,
     /// Largest share of the machine's CPU time that the hypervisor gave to others in a measurement.
     pub stolen_max: f64,
     /// Largest share of it that other processes of this machine used.
     pub others_max: f64,
+    /// Reasons why the table is void.
+    pub void: Vec<String>,
 }
 
 /// A server under test with a ledger of its own.
@@ -73,10 +80,7 @@ impl Harness {
             scratch,
             next: Cell::new(1),
             results: BTreeMap::new(),
-            void: Vec::new(),
-            not_measured: Vec::new(),
-            stolen_max: 0.0,
-            others_max: 0.0,
+            findings: Findings::default(),
         })
     }
 
@@ -181,8 +185,8 @@ impl Harness {
         work: impl Future<Output = Result<T>>,
     ) -> Result<(T, Metered)> {
         let (done, metered) = metered(processes, work).await?;
-        self.stolen_max = self.stolen_max.max(metered.stolen);
-        self.others_max = self.others_max.max(metered.others);
+        self.findings.stolen_max = self.findings.stolen_max.max(metered.stolen);
+        self.findings.others_max = self.findings.others_max.max(metered.others);
         Ok((done, metered))
     }
 
@@ -191,20 +195,27 @@ impl Harness {
     pub async fn check(&mut self, admin: &Admin, sale: &str, accepted: u64) -> Result<()> {
         let committed = admin.await_committed(sale, accepted, COMMIT_TIMEOUT).await?;
         let violations = admin.audit(Some(sale)).await?;
-        self.void.extend(faults(sale, accepted, committed, &violations));
+        self.findings.void.extend(faults(sale, accepted, committed, &violations));
         Ok(())
     }
 
     /// Voids the table for this reason unless the condition holds.
     pub fn void_unless(&mut self, holds: bool, why: impl FnOnce() -> String) {
         if !holds {
-            self.void.push(why());
+            self.findings.void.push(why());
         }
+    }
+
+    /// Audits a sale or the whole ledger: the table is void unless the audit holds.
+    pub async fn audit(&mut self, admin: &Admin, sale: Option<&str>) -> Result<()> {
+        let violations = admin.audit(sale).await?;
+        self.void_on_violations(sale.unwrap_or("the whole ledger"), &violations);
+        Ok(())
     }
 
     /// Voids the table if an audit found violations.
     pub fn void_on_violations(&mut self, sale: &str, violations: &[String]) {
-        self.void.extend(faults(sale, 0, 0, violations));
+        self.findings.void.extend(faults(sale, 0, 0, violations));
     }
 
     /// Adds a round to a row that compares product and baseline.
@@ -243,9 +254,10 @@ impl Harness {
     /// Records a failure as a reason why the table is void; a missing program only leaves out these
     /// goals.
     pub fn record_failure(&mut self, goals: &str, error: &anyhow::Error) {
+        let Findings { not_measured, void, .. } = &mut self.findings;
         match error.downcast_ref::<MissingProgram>() {
-            Some(missing) => self.not_measured.push((goals.to_owned(), missing.to_string())),
-            None => self.void.push(format!("{goals}: {error:#}")),
+            Some(missing) => not_measured.push((goals.to_owned(), missing.to_string())),
+            None => void.push(format!("{goals}: {error:#}")),
         }
     }
 

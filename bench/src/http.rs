@@ -7,7 +7,7 @@ use loadgen::{Load, Until, run};
 
 use crate::harness::{ENDLESS, Harness, Measured, Product};
 use crate::meter::mib;
-use crate::servers::{RedisServer, Servers};
+use crate::servers::{Servers, connect, redis, redis_url};
 use crate::stats::{Spread, medians, shown};
 
 /// Load as a share of the maximum, for latency without contention.
@@ -146,12 +146,12 @@ pub async fn sold_out(harness: &mut Harness) -> Result<()> {
 
 /// S2: Redis commands during sold-out answers, including those of scripts and background work.
 pub async fn commands(harness: &mut Harness) -> Result<()> {
-    let redis = RedisServer::start(harness, &[])?;
-    let settings = ["tier=gate".to_owned(), format!("redis.url={}", redis.url())];
+    let redis = redis(harness, &[])?;
+    let settings = ["tier=gate".to_owned(), format!("redis.url={}", redis_url(&redis))];
     let product = harness.product(&settings).await?;
     let (sale, _) = sold_out_sale(harness, &product).await?;
     warm_up(harness.load(&product.server, &sale)).await?;
-    let mut connection = redis.connect()?;
+    let mut connection = connect(&redis)?;
     for _ in 0..harness.args.rounds {
         let load = harness.load(&product.server, &sale);
         let load = Load { until: Until::Requests(ANSWERS), ..load };

@@ -27,7 +27,6 @@ mod harness;
 mod hostile;
 mod http;
 mod large_ledger;
-mod machine;
 mod meter;
 mod order_life;
 mod orders;

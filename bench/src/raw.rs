@@ -12,7 +12,9 @@ use lapin::options::{
     QueuePurgeOptions,
 };
 use lapin::types::{AMQPValue, FieldTable};
-use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties};
+use lapin::{
+    BasicProperties, Channel, Confirmation, Connection, ConnectionProperties, PublisherConfirm,
+};
 use testkit::{Server, rabbitmq};
 use tokio::sync::oneshot;
 
@@ -46,23 +48,33 @@ async fn run(channel: &Channel, messages: u64) -> Result<Duration> {
     let begun = now_monotonic();
     let mut unconfirmed = VecDeque::with_capacity(WINDOW);
     for _ in 0..messages {
-        if unconfirmed.len() >= WINDOW {
-            confirm(unconfirmed.pop_front()).await?;
+        if unconfirmed.len() >= WINDOW
+            && let Some(oldest) = unconfirmed.pop_front()
+        {
+            confirm(oldest).await?;
         }
-        let properties = BasicProperties::default().with_delivery_mode(PERSISTENT);
-        let options = BasicPublishOptions::default();
-        let sent = channel.basic_publish("".into(), QUEUE.into(), options, &body, properties);
-        unconfirmed.push_back(sent.await?);
+        unconfirmed.push_back(send(channel, "", QUEUE, &body).await?);
     }
-    while !unconfirmed.is_empty() {
-        confirm(unconfirmed.pop_front()).await?;
+    for sent in unconfirmed {
+        confirm(sent).await?;
     }
     Ok(now_monotonic().duration_since(begun))
 }
 
-async fn confirm(oldest: Option<impl Future<Output = lapin::Result<Confirmation>>>) -> Result<()> {
-    let Some(oldest) = oldest else { return Ok(()) };
-    match oldest.await? {
+/// Publishes a persistent message.
+async fn send(
+    channel: &Channel,
+    exchange: &str,
+    key: &str,
+    body: &[u8],
+) -> lapin::Result<PublisherConfirm> {
+    let properties = BasicProperties::default().with_delivery_mode(PERSISTENT);
+    let options = BasicPublishOptions::default();
+    channel.basic_publish(exchange.into(), key.into(), options, body, properties).await
+}
+
+async fn confirm(sent: PublisherConfirm) -> Result<()> {
+    match sent.await? {
         Confirmation::Ack(None) => Ok(()),
         other => bail!("a message was not accepted: {other:?}"),
     }
@@ -88,11 +100,8 @@ pub async fn publish_malformed(
             _tick = pace.tick() => {}
         }
         let body = format!("malformed {next}");
-        let properties = BasicProperties::default().with_delivery_mode(PERSISTENT);
-        let (exchange, key) = (address.exchange.as_str().into(), address.key.as_str().into());
-        let options = BasicPublishOptions::default();
-        let sent = channel.basic_publish(exchange, key, options, body.as_bytes(), properties);
-        confirm(Some(sent.await?)).await?;
+        let (exchange, key) = (address.exchange.as_str(), address.key.as_str());
+        confirm(send(&channel, exchange, key, body.as_bytes()).await?).await?;
         next += 1;
     }
 }

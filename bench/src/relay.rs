@@ -13,7 +13,7 @@ use crate::admin::Admin;
 use crate::harness::Harness;
 use crate::process::{ServerChild, poll};
 use crate::raw;
-use crate::servers::Servers;
+use crate::servers::{Servers, clear};
 use crate::stats::{Sample, for_seconds, per_second, shown};
 use crate::stores::{CALIBRATION_ORDERS, Offer, PER_BUCKET_MAX, Stores, stock_for};
 
@@ -53,7 +53,7 @@ pub struct Backlog<'a> {
 impl<'a> Backlog<'a> {
     /// Opens a sale on an empty Redis and a new ledger; nothing is sold.
     pub async fn open(harness: &Harness, servers: &'a Servers, plan: Plan) -> Result<Self> {
-        servers.redis.clear()?;
+        clear(&servers.redis)?;
         let entries = [
             format!("outbox.envelope_max={}", plan.envelope_max),
             format!("outbox.entries_max={}", plan.orders),

@@ -11,7 +11,7 @@ use testkit::Signal;
 use crate::harness::Harness;
 use crate::process::poll;
 use crate::relay::{BUCKETS, Backlog, ORDERS_MAX, Plan, published, steady};
-use crate::servers::Servers;
+use crate::servers::{Servers, used_memory};
 use crate::stats::{for_seconds, grouped, per_second, shown};
 use crate::stores::{CALIBRATION_ORDERS, settings};
 
@@ -122,9 +122,9 @@ pub async fn broker_down(harness: &mut Harness) -> Result<()> {
     servers.rabbit()?.kill();
     let mut backlog = Backlog::open(harness, &servers, all).await?;
     let relay = backlog.serve("relay").await?;
-    let empty = servers.redis.used_memory()?;
+    let empty = used_memory(&servers.redis)?;
     backlog.fill().await?;
-    let bytes = (servers.redis.used_memory()? - empty) / orders as f64;
+    let bytes = (used_memory(&servers.redis)? - empty) / orders as f64;
     harness.number("backlog", bytes);
     servers.rabbit()?.restart()?;
     let sample = backlog.drain(harness, &relay).await?;

@@ -1,7 +1,5 @@
 //! The private servers of the bench, in the directory that its flags name.
 
-use std::ops::Deref;
-
 use anyhow::{Context, Result};
 use diesel_async::{AsyncConnection, AsyncMysqlConnection, SimpleAsyncConnection};
 use redis::InfoDict;
@@ -19,38 +17,26 @@ const MARIA: [&str; 3] = [
 /// The default is to sync each second.
 const APPEND_ONLY: &[&str] = &["appendonly yes"];
 
-pub struct RedisServer(Server);
-
-impl Deref for RedisServer {
-    type Target = Server;
-
-    fn deref(&self) -> &Server {
-        &self.0
-    }
+/// Starts an empty Redis without snapshots, with further lines of its configuration.
+pub fn redis(harness: &Harness, lines: &[&str]) -> Result<Server> {
+    testkit::redis::start(Role::Server, &harness.args.parent(), lines)
 }
 
-impl RedisServer {
-    /// Starts an empty server without snapshots.
-    pub fn start(harness: &Harness, lines: &[&str]) -> Result<Self> {
-        testkit::redis::start(Role::Server, &harness.args.parent(), lines).map(Self)
-    }
+pub fn redis_url(redis: &Server) -> String {
+    format!("redis://{}", redis.addr())
+}
 
-    pub fn url(&self) -> String {
-        format!("redis://{}", self.addr())
-    }
+pub fn connect(redis: &Server) -> Result<redis::Connection> {
+    Ok(redis::Client::open(redis_url(redis))?.get_connection()?)
+}
 
-    pub fn connect(&self) -> Result<redis::Connection> {
-        Ok(redis::Client::open(self.url())?.get_connection()?)
-    }
+pub fn clear(redis: &Server) -> Result<()> {
+    Ok(redis::cmd("FLUSHALL").arg("SYNC").exec(&mut connect(redis)?)?)
+}
 
-    pub fn clear(&self) -> Result<()> {
-        Ok(redis::cmd("FLUSHALL").arg("SYNC").exec(&mut self.connect()?)?)
-    }
-
-    pub fn used_memory(&self) -> Result<f64> {
-        let info = redis::cmd("INFO").arg("memory").query::<InfoDict>(&mut self.connect()?)?;
-        info.get("used_memory").context("INFO has no used_memory")
-    }
+pub fn used_memory(redis: &Server) -> Result<f64> {
+    let info = redis::cmd("INFO").arg("memory").query::<InfoDict>(&mut connect(redis)?)?;
+    info.get("used_memory").context("INFO has no used_memory")
 }
 
 pub fn maria(harness: &Harness) -> Result<Server> {
@@ -73,15 +59,14 @@ pub async fn new_ledger(maria: &Server) -> Result<String> {
 /// Empty servers of tier `pipeline`, or without a broker of tier `gate`; several installations can
 /// share them.
 pub struct Servers {
-    pub redis: RedisServer,
+    pub redis: Server,
     pub maria: Server,
     rabbit: Option<Server>,
 }
 
 impl Servers {
     pub fn gate(harness: &Harness) -> Result<Self> {
-        let redis = RedisServer::start(harness, APPEND_ONLY)?;
-        Ok(Self { redis, maria: maria(harness)?, rabbit: None })
+        Ok(Self { redis: redis(harness, APPEND_ONLY)?, maria: maria(harness)?, rabbit: None })
     }
 
     pub fn pipeline(harness: &Harness) -> Result<Self> {
@@ -98,7 +83,7 @@ impl Servers {
         let mut set = vec![
             format!("namespace={namespace}"),
             "redis.durability=aof".to_owned(),
-            format!("redis.url={}", self.redis.url()),
+            format!("redis.url={}", redis_url(&self.redis)),
             new_ledger(&self.maria).await?,
         ];
         if let Some(rabbit) = &self.rabbit {

@@ -7,8 +7,8 @@ use super::{
     relay_faults,
 };
 use crate::args::BenchArgs;
-use crate::harness::Harness;
-use crate::machine::Machine;
+use crate::harness::{Findings, Harness};
+use crate::meter::Machine;
 use crate::stats::{
     Figures, Goal, GoalKind, Results, Round, Sample, Spread, amount, medians, shown,
 };
@@ -19,18 +19,18 @@ macro_rules! goals {
     })+) => {
         /// Every row: id, description, limits (floor and aim) and unit. The first word of a row's
         /// id is its goal.
-        const ROWS: &[(&str, &str, Goal, &str)] =
-            &[$($(($id, $what, goal(GoalKind::$kind, $floor, $aim), $unit)),+),+];
+        const ROWS: &[(&str, &str, Goal, &str)] = &[$($((
+            $id,
+            $what,
+            Goal { kind: GoalKind::$kind, floor: $floor, aim: $aim },
+            $unit,
+        )),+),+];
 
         /// Measures the selected goals; a failure does not stop the others.
         async fn measure_goals(harness: &mut Harness) {
             $(measure(harness, &[$($id),+], $title, $measure).await;)+
         }
     };
-}
-
-const fn goal(kind: GoalKind, floor: f64, aim: f64) -> Goal {
-    Goal { kind, floor, aim }
 }
 
 goals! {
@@ -205,12 +205,8 @@ struct Table {
     seconds: u64,
     connections: usize,
     rows: Vec<Row>,
-    /// Goals that cannot be measured on this machine, with the reason.
-    not_measured: Vec<(String, String)>,
-    stolen_max: f64,
-    others_max: f64,
-    /// Reasons why the table is void.
-    void: Vec<String>,
+    #[serde(flatten)]
+    findings: Findings,
 }
 
 /// The goals that `--only` accepts.
@@ -238,13 +234,10 @@ pub async fn run(args: BenchArgs) -> Result<bool> {
         seconds: args.seconds,
         connections: args.connections,
         rows,
-        not_measured: harness.not_measured,
-        stolen_max: harness.stolen_max,
-        others_max: harness.others_max,
-        void: harness.void,
+        findings: harness.findings,
     };
     Output::new(args.json).data(&table, || table.markdown())?;
-    Ok(table.void.is_empty())
+    Ok(table.findings.void.is_empty())
 }
 
 impl Table {
@@ -263,22 +256,21 @@ impl Table {
             "|---|---|---|---|---|---|---|---|---|---|---|".to_owned(),
         ];
         lines.extend(self.rows.iter().map(Row::markdown));
+        let missing = self.findings.not_measured.iter();
         lines.extend(
-            self.not_measured
-                .iter()
-                .map(|(id, why)| format!("| {id} | NOT MEASURED: {why} | | | | | | | | | |")),
+            missing.map(|(id, why)| format!("| {id} | NOT MEASURED: {why} | | | | | | | | | |")),
         );
         lines.push(String::new());
         lines.extend(self.rows.iter().flat_map(Row::remarks));
-        if self.stolen_max > STOLEN {
-            let percent = self.stolen_max * 100.0;
+        if self.findings.stolen_max > STOLEN {
+            let percent = self.findings.stolen_max * 100.0;
             lines.push(format!("* neighbours took up to {percent:.1} % of the machine's time."));
         }
-        if self.others_max > OTHERS {
-            let percent = self.others_max * 100.0;
+        if self.findings.others_max > OTHERS {
+            let percent = self.findings.others_max * 100.0;
             lines.push(format!("* other processes took up to {percent:.0} % of a measurement."));
         }
-        match self.void.as_slice() {
+        match self.findings.void.as_slice() {
             [] => lines.push("* every audit holds.".to_owned()),
             reasons => lines.extend(reasons.iter().map(|why| format!("* **VOID**: {why}."))),
         }

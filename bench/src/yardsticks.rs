@@ -39,7 +39,7 @@ struct Bought<'a> {
 /// `listening public=HOST:PORT`.
 pub async fn handler() -> Result<Exit> {
     let server = HttpServer::new(|| App::new().route("/v1/buy/{bytes}", web::post().to(answer)))
-        .workers(crate::machine::cores())
+        .workers(crate::meter::cores())
         .bind((Ipv4Addr::LOCALHOST, 0))
         .context("cannot listen")?;
     for address in server.addrs() {
