@@ -59,8 +59,8 @@ impl<'a> Backlog<'a> {
             format!("outbox.entries_max={}", plan.orders),
         ];
         // The final reads of all orders take long.
-        let patience = ["redis.command_timeout_ms=60000", "http.answer_deadline_ms=120000"];
-        let set = [servers.settings(NAMESPACE, &patience).await?, entries.to_vec()].concat();
+        let timeouts = ["redis.command_timeout_ms=60000", "http.answer_deadline_ms=120000"];
+        let set = [servers.settings(NAMESPACE, &timeouts).await?, entries.to_vec()].concat();
         let stores = Stores::open(&set).await?;
         let offer = Offer::open(&stores, stock_for(plan.orders)?, plan.buckets).await?;
         let scratch = testkit::folder(&harness.args.parent())?;
