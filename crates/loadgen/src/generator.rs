@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -106,9 +106,6 @@ fn run_here(load: Load, stop: Arc<AtomicBool>) -> Result<Report, LoadError> {
             Pace::Closed => Ok(()),
         }
     })?;
-    if let Some(bar) = &generator.progress {
-        bar.finish_and_clear();
-    }
     let State { report, began, .. } = std::mem::take(&mut *generator.state.lock());
     let since = |began| clock::now_monotonic().saturating_duration_since(began);
     Ok(Report { elapsed: began.map_or(Duration::ZERO, since), ..report })
@@ -121,6 +118,8 @@ fn progress_bar(title: &'static str, until: Until) -> Option<ProgressBar> {
         Until::Elapsed(_) => (None, ""),
     };
     let bar = length.map_or_else(ProgressBar::no_length, ProgressBar::new);
+    // Also after a failure.
+    let bar = bar.with_finish(ProgressFinish::AndClear);
     let template = format!("{{prefix:>12}} {share}{{human_pos}} requests, {{per_sec}}");
     if let Ok(style) = ProgressStyle::with_template(&template) {
         bar.set_style(style.progress_chars("=> "));
