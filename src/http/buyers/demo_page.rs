@@ -34,14 +34,14 @@ pub struct DemoForm {
 )]
 pub async fn show(payment_id: web::Path<String>, state: State) -> Handled {
     let demo = state.deps.payments.as_ref().and_then(|payments| payments.demo.as_ref());
-    let page = demo.and_then(|demo| demo.page(&payment_id)).ok_or(ProblemCode::NotFound)?;
-    let style = format!("<link rel=\"stylesheet\" href=\"../{}/store.css\">", assets_folder());
+    let style = format!("../{}/store.css", assets_folder());
+    let page = demo.and_then(|demo| demo.page(&payment_id, &style)).ok_or(ProblemCode::NotFound)?;
     Ok(HttpResponse::Ok()
         .insert_header(NO_STORE)
         .insert_header((CONTENT_TYPE, HeaderValue::from_static(HTML)))
         .insert_header((CONTENT_SECURITY_POLICY, POLICY))
         .insert_header((REFERRER_POLICY, HeaderValue::from_static("no-referrer")))
-        .body(page.replacen("<main", &(style + "<main"), 1)))
+        .body(page))
 }
 
 /// A button of the page; then the page again. The shop hears of it from the webhooks.

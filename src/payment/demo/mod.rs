@@ -83,12 +83,12 @@ impl DemoProvider {
         Self { payments: Mutex::default(), events, unsent: Mutex::new(Some(unsent)), signer, clock }
     }
 
-    /// The page of a payment, as HTML.
-    pub fn page(&self, payment_id: &str) -> Option<String> {
+    /// The page of a payment, as HTML, in this style sheet.
+    pub fn page(&self, payment_id: &str, style: &str) -> Option<String> {
         let now_ms = self.clock.wall_ms();
         let payments = self.payments.lock();
         let payment = payments.get(payment_id)?;
-        Some(page::html(payment, now_ms, |action| payments.allows(payment, action, now_ms)))
+        Some(page::html(payment, style, now_ms, |action| payments.allows(payment, action, now_ms)))
     }
 
     /// Presses a button of the page.

@@ -19,9 +19,10 @@ const BUTTONS: [(DemoAction, &str); DemoAction::ALL.len()] = [
     (DemoAction::OutOfOrder, "Fail, then pay; report in reverse"),
 ];
 
-/// The page. A button that is not allowed is disabled.
+/// The page, in this style sheet. A button that is not allowed is disabled.
 pub(super) fn html(
     payment: &DemoPayment,
+    style: &str,
     now_ms: i64,
     allows: impl Fn(DemoAction) -> bool,
 ) -> String {
@@ -30,6 +31,7 @@ pub(super) fn html(
     html.push_str("<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">");
     html.push_str("<meta name=\"viewport\" content=\"width=device-width\">");
     html.push_str("<meta name=\"color-scheme\" content=\"light dark\"><title>Demo payment</title>");
+    let _ = write!(html, "<link rel=\"stylesheet\" href=\"{style}\">");
     html.push_str("<main class=\"page prose\"><h1>Demo payment</h1>");
     html.push_str("<p>No money moves: every button tells the shop what it says.</p><dl>");
     let expires_at = start.expires_at_ms.and_then(DateTime::from_timestamp_millis);
@@ -81,17 +83,24 @@ mod tests {
     use crate::payment::demo::payments::tests::start;
 
     #[test]
-    fn the_page_has_a_form_for_each_button_and_loads_nothing() {
+    fn the_page_has_a_form_for_each_button_and_loads_its_style_sheet_only() {
         let mut payments = DemoPayments::default();
         let id = payments.start(start(1)).payment_id;
         let payment = payments.get(&id).unwrap();
-        let at = |now_ms| html(payment, now_ms, |action| payments.allows(payment, action, now_ms));
+        let at = |now_ms| {
+            html(payment, "s.css", now_ms, |action| payments.allows(payment, action, now_ms))
+        };
         let page = at(0);
         assert_eq!(page.matches("<form").count(), DemoAction::ALL.len());
         assert!(page.contains("<dd>100 CNY</dd>") && page.contains("<dd>open</dd>"), "{page}");
-        for absent in ["<script", "http://", "https://", "src=", "style"] {
+        for absent in ["<script", "http://", "https://", "src=", "style="] {
             assert!(!page.contains(absent), "{absent}");
         }
+        assert_eq!(
+            page.split("<link").nth(1).unwrap().split('>').next().unwrap(),
+            " rel=\"stylesheet\" href=\"s.css\""
+        );
+        assert_eq!(page.matches("<link").count(), 1);
         let what = "nothing to refund, and no earlier payment";
         assert_eq!(page.matches(" disabled").count(), 2, "{what}");
         assert_eq!(at(1_000).matches(" disabled").count(), DemoAction::ALL.len() - 1, "expired");
