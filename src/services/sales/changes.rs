@@ -113,7 +113,7 @@ impl SalesService {
         }
         // Crash here [stock_recorded_not_applied]: the ledger has the units and the buckets do not;
         // the next sync adds them, and so does a load.
-        let sale = self.read_again(&order.sale).await?;
+        let sale = self.sale_in_ledger(&order.sale).await?;
         let sku = sale.sku(order.sku.as_str()).cloned().ok_or(SalesError::Unknown)?;
         // With the changes before it: a bucket that lacks one adds none after it.
         self.apply_stock_changes(&sku, 0).await?;
@@ -126,7 +126,7 @@ impl SalesService {
     /// processes may have changed it since.
     pub(super) async fn enter_changed(&self, sale: Sale) -> Result<Sale, SalesError> {
         if self.backends.is_shared {
-            return self.read_again(&sale.id).await;
+            return self.sale_in_ledger(&sale.id).await;
         }
         // No later read would repair a catalog without the change. After a read that began before.
         let reading = self.reading.lock().await;
@@ -134,12 +134,6 @@ impl SalesService {
         drop(reading);
         self.read_closing_times(std::slice::from_ref(&sale)).await?;
         Ok(sale)
-    }
-
-    /// Reads the sales from the ledger into the catalog, and returns one of them.
-    async fn read_again(&self, id: &SaleId) -> Result<Sale, SalesError> {
-        let sales = self.refresh_catalog().await?;
-        sales.into_iter().find(|sale| sale.id == *id).ok_or(SalesError::Unknown)
     }
 
     /// Takes free units out of the buckets, then out of the ledger.

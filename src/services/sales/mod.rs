@@ -338,8 +338,9 @@ impl SalesService {
         Ok((*sale).clone())
     }
 
+    /// Reads the sales from the ledger into the catalog, and returns one of them.
     async fn sale_in_ledger(&self, id: &SaleId) -> Result<Sale, SalesError> {
-        let sales = self.backends.ledger.sales().await?;
+        let sales = self.refresh_catalog().await?;
         sales.into_iter().find(|sale| sale.id == *id).ok_or(SalesError::Unknown)
     }
 
