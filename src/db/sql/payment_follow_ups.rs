@@ -13,8 +13,7 @@ use crate::domain::{
     UnmatchedEvent,
 };
 
-/// The condition of open attempts in doubt: their order is not `paying` (5), or has no deadline up
-/// to a time.
+/// The condition of open attempts in doubt: their order is not `paying` (5), or not due by then.
 fn in_doubt(due_by_ms: i64) -> String {
     format!(
         "EXISTS (SELECT 1 FROM orders o WHERE o.sku_no = payments.sku_no \
