@@ -3,8 +3,9 @@
 use floodgate::config::{AuthMode, JwtKeys};
 use serde_json::json;
 
-use super::{WIDE, assert_quiet, of, open, sale, shop, shop_with};
+use super::{WIDE, assert_quiet, hold_reads_of_the_sale, of, open, sale, shop, shop_with};
 use crate::http::auth::{SECRET, token};
+use crate::support::TestApp;
 use crate::support::browser::Browser;
 use crate::support::wait::until;
 
@@ -152,8 +153,8 @@ async fn the_button_is_grey_until_the_start_and_opens_by_itself() {
     assert_quiet(&browser, &[]).await;
 }
 
-#[tokio::test]
-async fn a_sold_out_sku_says_so_and_a_paused_sale_keeps_the_place() {
+/// A shop with two units of tea, and the page of its sale.
+async fn two_cups_of_tea() -> (TestApp, Browser) {
     let app = shop();
     let mut few = sale(-1_000);
     few["skus"][1]["initial_stock"] = json!(2);
@@ -161,12 +162,23 @@ async fn a_sold_out_sku_says_so_and_a_paused_sale_keeps_the_place() {
     let browser = Browser::start(WIDE, "en").await;
     browser.open(&app.url("/?sale=spring")).await;
     browser.expect(&of("tea", ".left"), "2 of 2 left").await;
-    // Another buyer is faster; this page still shows units.
+    (app, browser)
+}
+
+/// Another buyer, who is faster than the page, buys tea.
+async fn another_buys(app: &TestApp, quantity: u32) {
     let id = app.client.post(app.url("/v1/sales/spring/request-ids")).header("x-buyer-id", "1");
     let id = id.json(&json!({"sku_id": "tea"})).send().await.unwrap();
     let id: serde_json::Value = id.json().await.unwrap();
-    let all = json!({"sku_id": "tea", "quantity": 2, "request_id": id["request_id"]});
-    app.bought("spring", 1, all).await;
+    let body = json!({"sku_id": "tea", "quantity": quantity, "request_id": id["request_id"]});
+    app.bought("spring", 1, body).await;
+}
+
+#[tokio::test]
+async fn a_sold_out_sku_says_so_and_a_paused_sale_keeps_the_place() {
+    let (app, browser) = two_cups_of_tea().await;
+    // This page still shows units.
+    another_buys(&app, 2).await;
     browser.click(&of("tea", ".buy")).await;
     browser.expect(&of("tea", ".buy"), "Sold out").await;
     browser.expect(&of("tea", ".left"), "Sold out").await;
@@ -184,31 +196,15 @@ async fn a_sold_out_sku_says_so_and_a_paused_sale_keeps_the_place() {
 
 #[tokio::test]
 async fn a_buyer_who_wants_more_than_is_left_may_take_the_rest() {
-    let app = shop();
-    let mut few = sale(-1_000);
-    few["skus"][1]["initial_stock"] = json!(2);
-    open(&app, few).await;
-    let browser = Browser::start(WIDE, "en").await;
-    browser.open(&app.url("/?sale=spring")).await;
-    browser.expect(&of("tea", ".left"), "2 of 2 left").await;
+    let (app, browser) = two_cups_of_tea().await;
     for _ in 0..2 {
         browser.click(&of("tea", ".stepper button:last-child")).await;
     }
     assert_eq!(browser.text(&of("tea", "output")).await.unwrap(), "2", "more than is left");
-    // Another buyer is faster; the news of that are held back.
-    browser
-        .run(
-            "window.pass = window.fetch; window.fetch = (url, init) => \
-        String(url).endsWith('sales/spring') ? new Promise((done) => { window.go = () => \
-        done(window.pass(url, init)); }) : window.pass(url, init);",
-        )
-        .await;
+    // The news of another buyer's purchase are held back.
+    hold_reads_of_the_sale(&browser).await;
     browser.becomes("return typeof window.go", "function").await;
-    let id = app.client.post(app.url("/v1/sales/spring/request-ids")).header("x-buyer-id", "1");
-    let id = id.json(&json!({"sku_id": "tea"})).send().await.unwrap();
-    let id: serde_json::Value = id.json().await.unwrap();
-    let one = json!({"sku_id": "tea", "quantity": 1, "request_id": id["request_id"]});
-    app.bought("spring", 1, one).await;
+    another_buys(&app, 1).await;
     browser.click(&of("tea", ".buy")).await;
     let short = "Too few units were left for your request. Nothing was ordered.";
     browser.expect(&of("tea", ".note"), short).await;

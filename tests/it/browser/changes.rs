@@ -5,7 +5,7 @@ use floodgate::config::PaymentBackend;
 use reqwest::StatusCode;
 use serde_json::json;
 
-use super::{WIDE, assert_quiet, of, open, sale, shop, shop_with};
+use super::{WIDE, assert_quiet, hold_reads_of_the_sale, of, open, sale, shop, shop_with};
 use crate::support::browser::Browser;
 
 #[tokio::test]
@@ -67,13 +67,7 @@ async fn a_view_that_was_left_shows_nothing_any_more() {
     browser.open(&app.url("/")).await;
     browser.expect(".sales", "Spring sale").await;
     // The sale is read slowly; its page is left before.
-    browser
-        .run(
-            "window.pass = window.fetch; window.fetch = (url, init) => \
-        String(url).includes('sales/spring') ? new Promise((done) => { window.go = () => \
-        done(window.pass(url, init)); }) : window.pass(url, init);",
-        )
-        .await;
+    hold_reads_of_the_sale(&browser).await;
     browser.click(".sales a").await;
     browser.becomes("return typeof window.go", "function").await;
     browser.expect("h1", "Loading").await;
