@@ -30,7 +30,7 @@ pub struct TraceView {
 }
 
 /// Record of one stage.
-#[derive(Debug, Clone, Serialize, ToSchema)]
+#[derive(Debug, Serialize, ToSchema)]
 pub struct StageView {
     /// `gate`, `outbox`, `relay`, `broker`, `dead_letter` or `ledger`.
     pub(super) stage: &'static str,

@@ -151,7 +151,8 @@ fn the_next_step_is_that_of_the_furthest_stage() {
             "next: `floodgate doctor` says why the ledger cannot be read",
         ),
     ] {
-        let next = next_step(&[vec![of("gate", "queued")], later].concat());
+        let stages: Vec<_> = [of("gate", "queued")].into_iter().chain(later).collect();
+        let next = next_step(&stages);
         assert!(next.starts_with(words), "{next}");
     }
 }

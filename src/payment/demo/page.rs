@@ -96,10 +96,7 @@ mod tests {
         for absent in ["<script", "http://", "https://", "src=", "style="] {
             assert!(!page.contains(absent), "{absent}");
         }
-        assert_eq!(
-            page.split("<link").nth(1).unwrap().split('>').next().unwrap(),
-            " rel=\"stylesheet\" href=\"s.css\""
-        );
+        assert!(page.contains("<link rel=\"stylesheet\" href=\"s.css\">"), "{page}");
         assert_eq!(page.matches("<link").count(), 1);
         let what = "nothing to refund, and no earlier payment";
         assert_eq!(page.matches(" disabled").count(), 2, "{what}");
