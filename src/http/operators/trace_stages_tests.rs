@@ -151,8 +151,7 @@ fn the_next_step_is_that_of_the_furthest_stage() {
             "next: `floodgate doctor` says why the ledger cannot be read",
         ),
     ] {
-        let stages: Vec<_> = [of("gate", "queued")].into_iter().chain(later).collect();
-        let next = next_step(&stages);
+        let next = next_step(&[of("gate", "queued")].into_iter().chain(later).collect::<Vec<_>>());
         assert!(next.starts_with(words), "{next}");
     }
 }
