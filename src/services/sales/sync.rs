@@ -9,7 +9,7 @@ use futures_util::stream::{self, StreamExt};
 use super::loading::SkuSyncs;
 use super::{SalesError, SalesService};
 use crate::domain::{Phase, Sale, Sku};
-use crate::stock::BucketHealth;
+use crate::stock::{BucketHealth, Error};
 
 /// SKUs that are synced concurrently.
 const SYNCS_MAX: usize = 16;
@@ -102,7 +102,11 @@ impl SalesService {
             return Ok(num_orders);
         }
         match health {
-            BucketHealth::Ready => self.compare_units(sku, &mut syncs.compared).await?,
+            BucketHealth::Ready => match self.compare_units(sku, &mut syncs.compared).await {
+                // Lost since the last poll: the next sync loads them.
+                Err(SalesError::Stock(Error::NotLoaded(_) | Error::Fenced { .. })) => {}
+                compared => compared?,
+            },
             // Behind the ledger, or ahead of this read of it.
             BucketHealth::OtherPhase { latest } => {
                 stock.set_phase(sku, sale.phase, sale.epoch).await?;

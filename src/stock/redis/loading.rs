@@ -63,15 +63,15 @@ impl BucketFill {
 impl RedisLoader {
     /// Holds every bucket of the SKU: from here on the buckets accept nothing.
     pub(super) async fn hold(buckets: Arc<SkuBuckets>, token: LoaderToken) -> Result<Self, Error> {
-        buckets.forget_polls();
         buckets.forget_accepted();
         let holds = buckets
             .keys
             .iter()
             .map(|keys| buckets.run(load::hold(keys, token), "holding a bucket"));
-        try_join_all(holds).await?;
-        // A poll may have begun before the hold.
+        let held = try_join_all(holds).await;
+        // Also if only some buckets are held.
         buckets.forget_polls();
+        held?;
         // Crash here [held]: the buckets refuse every request and are otherwise unchanged; the next
         // loader holds them with a larger token.
         let fills = buckets.keys.iter().map(|_| BucketFill::default()).collect();

@@ -36,10 +36,9 @@ pub(super) async fn health(
         let is_withdrawn = counts.loans.iter().any(|(to, _)| *to == BucketNo::LEDGER);
         is_in_phase(counts) && counts.change_no >= change_no && !is_withdrawn
     };
-    let is_recent = |poll: &StockPoll| now_monotonic().duration_since(poll.at) < POLL_AGE_MAX;
-    let last_poll = buckets.last_poll.lock().clone();
-    if let Some(poll) = last_poll
-        && is_recent(&poll)
+    let at = now_monotonic();
+    if let Some(poll) = buckets.last_poll()
+        && at.saturating_duration_since(poll.at) < POLL_AGE_MAX
         && poll.counts.iter().all(is_current)
     {
         return Ok(BucketHealth::Ready);
@@ -50,7 +49,6 @@ pub(super) async fn health(
             let oldest = counts.iter().map(|counts| counts.change_no).min().unwrap_or(0);
             let latest = counts.iter().map(|counts| (counts.epoch, counts.phase)).max();
             // The next refresh handles stuck loans.
-            let at = now_monotonic();
             buckets.store_poll(Arc::new(StockPoll { at, counts }));
             Ok(match latest {
                 _ if buckets.has_stuck_withdrawal(at) => {

@@ -19,6 +19,7 @@ use crate::redis::executor::{CallError, ScriptExecutor};
 use crate::redis::scripts::intent::IntentKey;
 use crate::redis::scripts::snapshot::BucketCounts;
 use crate::redis::scripts::{BucketKeys, BucketLevel, Leveled, OutboxArgs, Pages, ScriptCall};
+use crate::runtime::clock::now_monotonic;
 
 /// A transfer takes milliseconds; one that is open for longer was interrupted.
 const STUCK_AFTER: Duration = Duration::from_secs(1);
@@ -30,8 +31,28 @@ const WITHDRAWN_AFTER: Duration = Duration::from_secs(5);
 /// The counts of all buckets at one poll.
 #[derive(Debug)]
 pub(super) struct StockPoll {
+    /// When the poll began.
     pub(super) at: Instant,
     pub(super) counts: Vec<BucketCounts>,
+}
+
+/// The last poll. A poll that was in progress when the polls were forgotten is not stored.
+#[derive(Debug, Default)]
+pub(super) struct LastPoll {
+    poll: Option<Arc<StockPoll>>,
+    forgotten_at: Option<Instant>,
+}
+
+impl LastPoll {
+    fn store(&mut self, poll: Arc<StockPoll>) {
+        if self.forgotten_at.is_none_or(|at| at < poll.at) {
+            self.poll = Some(poll);
+        }
+    }
+
+    fn forget(&mut self) {
+        *self = Self { poll: None, forgotten_at: Some(now_monotonic()) };
+    }
 }
 
 /// All accepted requests; valid while each bucket's change count is `changes`, and none was
@@ -68,7 +89,7 @@ pub(super) struct SkuBuckets {
     num_forgotten: AtomicU64,
     /// When the change counts were last read.
     pub(super) polled_at: Mutex<Option<Instant>>,
-    pub(super) last_poll: Mutex<Option<Arc<StockPoll>>>,
+    last_poll: Mutex<LastPoll>,
     /// Open loans by lender and borrower: their numbers, and when they were observed first.
     loans: Mutex<HashMap<(BucketNo, BucketNo), (u64, Instant)>>,
 }
@@ -94,7 +115,7 @@ impl SkuBuckets {
             accepted: ArcSwapOption::empty(),
             num_forgotten: AtomicU64::new(0),
             polled_at: Mutex::new(None),
-            last_poll: Mutex::new(None),
+            last_poll: Mutex::default(),
             loans: Mutex::default(),
         }
     }
@@ -221,7 +242,7 @@ impl SkuBuckets {
             open_loans.insert((from, to), (loan.no, since));
         }
         *observed = open_loans;
-        *self.last_poll.lock() = Some(poll);
+        self.last_poll.lock().store(poll);
         stuck
     }
 
@@ -232,7 +253,27 @@ impl SkuBuckets {
         withdrawn.any(|(_, (_, since))| now.duration_since(*since) >= WITHDRAWN_AFTER)
     }
 
+    pub(super) fn last_poll(&self) -> Option<Arc<StockPoll>> {
+        self.last_poll.lock().poll.clone()
+    }
+
     pub(super) fn forget_polls(&self) {
-        *self.last_poll.lock() = None;
+        self.last_poll.lock().forget();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_poll_in_progress_when_the_polls_are_forgotten_is_not_stored() {
+        let (mut last, at) = (LastPoll::default(), now_monotonic());
+        last.forget();
+        let of = |at| Arc::new(StockPoll { at, counts: Vec::new() });
+        last.store(of(at));
+        assert!(last.poll.is_none());
+        last.store(of(at + Duration::from_secs(60)));
+        assert!(last.poll.is_some());
     }
 }
