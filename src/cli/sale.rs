@@ -307,13 +307,14 @@ fn render_retention(output: &Output, sale: &Json) -> String {
     format!("{state} since {since}, archive {digest}{going_on}\n")
 }
 
-/// Who changed the sale, when and why; newest first.
+/// Who changed what of the sale, when and why; newest first.
 fn render_verbs(sale: &Json) -> String {
     if sale.get("verbs").is_none_or(Json::is_null) {
         return "who changed it is not known: the ledger does not answer\n".to_owned();
     }
-    let row = |verb| short_cells(verb, &["at", "verb", "operator", "reason"], REASON_CHARS);
-    table(&["AT", "VERB", "BY", "WHY"], list(sale, "verbs").iter().map(row))
+    let row =
+        |verb| short_cells(verb, &["at", "verb", "detail", "operator", "reason"], REASON_CHARS);
+    table(&["AT", "VERB", "WHAT", "BY", "WHY"], list(sale, "verbs").iter().map(row))
 }
 
 /// The requests in each stage; a question mark where the count is unavailable.

@@ -94,7 +94,7 @@ pub struct SkuRow {
     #[diesel(skip_insertion)]
     pub(super) sku_no: i32,
     pub(super) sale_no: i32,
-    sku_id: String,
+    pub(super) sku_id: String,
     title: String,
     price: i64,
     pub(super) initial_stock: i32,

@@ -341,6 +341,8 @@ diesel::table! {
         /// The name of the token.
         operator -> Text,
         reason -> Nullable<Text>,
+        /// Old and new values, where the verb does not say what it did.
+        detail -> Nullable<Text>,
         at_ms -> BigInt,
     }
 }

@@ -37,18 +37,21 @@ pub struct VerbRow {
     verb: String,
     operator: String,
     reason: Option<String>,
+    detail: Option<String>,
     at_ms: i64,
 }
 
 impl From<&OperatorVerb> for VerbRow {
     /// Longer names and reasons are refused or cut before.
     fn from(verb: &OperatorVerb) -> Self {
+        let text = |text: &Option<String>| text.as_deref().map(|text| clip(text, REASON_CHARS_MAX));
         Self {
             verb_no: 0,
             subject: clip(&verb.subject, 320),
             verb: clip(&verb.verb, 32),
             operator: clip(&verb.by.name, 64),
-            reason: verb.by.reason.as_deref().map(|reason| clip(reason, REASON_CHARS_MAX)),
+            reason: text(&verb.by.reason),
+            detail: text(&verb.detail),
             at_ms: verb.at_ms,
         }
     }
@@ -57,7 +60,7 @@ impl From<&OperatorVerb> for VerbRow {
 impl From<VerbRow> for (i32, OperatorVerb) {
     fn from(row: VerbRow) -> Self {
         let by = ByOperator { name: row.operator, reason: row.reason };
-        let (subject, verb, at_ms) = (row.subject, row.verb, row.at_ms);
-        (row.verb_no, OperatorVerb { subject, verb, by, at_ms })
+        let VerbRow { subject, verb, detail, at_ms, .. } = row;
+        (row.verb_no, OperatorVerb { subject, verb, by, detail, at_ms })
     }
 }

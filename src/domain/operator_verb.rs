@@ -5,7 +5,7 @@ use std::fmt;
 use super::ids::{DeadLetterNo, SaleId};
 use super::payment::AttemptKey;
 
-/// Most characters of a reason that the ledger keeps.
+/// Most characters of a reason, and of a detail, that the ledger keeps.
 pub const REASON_CHARS_MAX: usize = 1000;
 
 /// The operator who asks for a change.
@@ -48,12 +48,15 @@ pub struct OperatorVerb {
     /// As in the path of the admin API, such as `close`.
     pub verb: String,
     pub by: ByOperator,
+    /// Old and new values, where the verb does not say what it did.
+    pub detail: Option<String>,
     /// Epoch milliseconds.
     pub at_ms: i64,
 }
 
 impl OperatorVerb {
     pub fn new(subject: &VerbSubject, verb: &str, by: &ByOperator, at_ms: i64) -> Self {
-        Self { subject: subject.to_string(), verb: verb.to_owned(), by: by.clone(), at_ms }
+        let (subject, verb) = (subject.to_string(), verb.to_owned());
+        Self { subject, verb, by: by.clone(), detail: None, at_ms }
     }
 }

@@ -26,6 +26,7 @@ export function Last({ verb }) {
   if (!verb) return null;
   return html`<p class="last">
     ${DONE[verb.verb] ?? verb.verb} by <b>${verb.operator}</b>
+    ${verb.detail ? ` (${verb.detail})` : ""}
     <span class="quiet"> ${since(verb.at)} ago</span>${verb.reason ? `: ${verb.reason}` : ""}
   </p>`;
 }
@@ -51,11 +52,12 @@ export function History({ subject, cursor, older }) {
         <td><${Time} at=${verb.at} /></td>
         ${!subject && html`<td><${Subject} subject=${verb.subject} /></td>`}
         <th scope="row">${verb.verb}</th>
+        <td class="words">${verb.detail ?? ""}</td>
         <td>${verb.operator}</td>
         <td class="words">${verb.reason ?? ""}</td>
       </tr>`,
   );
-  const head = ["At (UTC)", ...(subject ? [] : ["What"]), "Verb", "By", "Why"];
+  const head = ["At (UTC)", ...(subject ? [] : ["Of"]), "Verb", "What", "By", "Why"];
   return html`<${Fault} error=${error} />${
     answer &&
     html`<${Table}

@@ -355,6 +355,8 @@ CREATE TABLE IF NOT EXISTS operator_verbs (
     -- The name of the token.
     operator VARCHAR(64) NOT NULL,
     reason   VARCHAR(1000),
+    -- Old and new values, where the verb does not say what it did.
+    detail   VARCHAR(1000),
     at_ms    BIGINT NOT NULL,
     -- For the verbs of one subject, newest first.
     KEY operator_verbs_by_subject (subject, verb_no)

@@ -146,7 +146,8 @@ pub(super) fn resolve<D: Database>(
 ) -> Result<TransactionEnd<Option<bool>>, Error> {
     if conn.set_resolved(provider, event_id, now_ms)? {
         let (provider, event_id) = (provider.to_owned(), event_id.to_owned());
-        record_by(conn, &VerbSubject::Report { provider, event_id }, "resolve", Some(by), now_ms)?;
+        let subject = VerbSubject::Report { provider, event_id };
+        record_by(conn, &subject, "resolve", None, Some(by), now_ms)?;
         return Ok(TransactionEnd::Commit(Some(true)));
     }
     let row = conn.payment_event(provider, event_id)?;

@@ -149,10 +149,10 @@ fn set_retention<D: Database>(
             // A copy of an intent that arrives from now on is refused: its order is not here any
             // more.
             conn.take_all_units(row.sale_no)?;
-            record_by(conn, &VerbSubject::Sale(id.clone()), "purge", by, now_ms)?;
+            record_by(conn, &VerbSubject::Sale(id.clone()), "purge", None, by, now_ms)?;
         }
         RetentionChange::Archive(_) if is_new => {
-            record_by(conn, &VerbSubject::Sale(id.clone()), "archive", by, now_ms)?;
+            record_by(conn, &VerbSubject::Sale(id.clone()), "archive", None, by, now_ms)?;
         }
         RetentionChange::Archive(_) | RetentionChange::Unseal | RetentionChange::EndPurge => {}
     }

@@ -8,9 +8,10 @@ use crate::db::Error;
 use crate::db::rows::unstorable;
 use crate::db::sale_rows::{StockChangeRow, TermsRow};
 use crate::domain::{
-    ByOperator, LoaderToken, SaleChange, SaleChanged, SaleId, SkuNo, StockChange,
+    ByOperator, LoaderToken, Sale, SaleChange, SaleChanged, SaleId, Sku, SkuNo, StockChange,
     StockChangeOutcome, StockChangeRequest, TermsSince, VerbSubject,
 };
+use crate::runtime::clock::rfc3339;
 
 /// Name of the token sequence of the loads.
 const LOADER: &str = "loader";
@@ -50,8 +51,38 @@ pub(super) fn change_sale<D: Database>(
             conn.insert_terms(&TermsRow::new(new.no, since)?)?;
         }
     }
-    record_by(conn, &VerbSubject::Sale(id.clone()), "change", change.by.as_ref(), now_ms)?;
+    let (subject, detail) = (VerbSubject::Sale(id.clone()), differences(&before, sale));
+    record_by(conn, &subject, "change", Some(detail), change.by.as_ref(), now_ms)?;
     Ok(TransactionEnd::Commit(changed))
+}
+
+/// What a change changed: each old and new value.
+fn differences(old: &Sale, new: &Sale) -> String {
+    let mut differences = Vec::new();
+    let mut compare = |what: String, old: String, new: String| {
+        if old != new {
+            differences.push(format!("{what} {old} -> {new}"));
+        }
+    };
+    compare("title".to_owned(), old.title.clone(), new.title.clone());
+    compare("ends_at".to_owned(), rfc3339(old.ends_at_ms), rfc3339(new.ends_at_ms));
+    let values = |sku: &Sku| {
+        let quota = sku.policy.quota().map_or_else(|| "none".to_owned(), |it| it.to_string());
+        [
+            ("title", sku.title.clone()),
+            ("price", sku.price.to_string()),
+            ("limit", quota),
+            ("max_quantity", sku.policy.max_quantity().to_string()),
+            ("payment_window_s", sku.payment_window_s.to_string()),
+        ]
+    };
+    for (old, new) in old.skus.iter().zip(&new.skus) {
+        let id = &new.id;
+        for ((what, old), (_, new)) in values(old).into_iter().zip(values(new)) {
+            compare(format!("{what} of {id}"), old, new);
+        }
+    }
+    differences.join("; ")
 }
 
 /// Takes the token of a load and writes it to the SKU: units that the buckets gave up before this
@@ -104,7 +135,9 @@ pub(super) fn change_stock<D: Database>(
     conn.insert_stock_change(&change)?;
     if let Some(operator) = &request.operator {
         let by = ByOperator { name: operator.clone(), reason: request.reason.clone() };
-        record_by(conn, &VerbSubject::Sale(sale.id()?), "stock", Some(&by), request.at_ms)?;
+        let subject = VerbSubject::Sale(sale.id()?);
+        let detail = format!("{units:+} units of {}, change {}", row.sku_id, request.id);
+        record_by(conn, &subject, "stock", Some(detail), Some(&by), request.at_ms)?;
     }
     Ok(TransactionEnd::Commit(StockChangeOutcome::Recorded(StockChange::from(change))))
 }

@@ -167,7 +167,7 @@ fn set_phase<D: Database>(
     }
     conn.set_phase(&sale, next.to_db())?;
     conn.insert_phase(sale.sale_no, sale.epoch, next.to_db(), now_ms)?;
-    record_by(conn, &subject, next.verb(), by, now_ms)?;
+    record_by(conn, &subject, next.verb(), None, by, now_ms)?;
     commit_change(conn, id)
 }
 

@@ -36,16 +36,19 @@ trait VerbQueries {
 }
 }
 
-/// Records who made the change of this transaction; without an operator it is the program's own.
+/// Records who made the change of this transaction, and the old and new values; without an operator
+/// it is the program's own.
 pub(super) fn record_by<D: Database>(
     conn: &mut D,
     subject: &VerbSubject,
     verb: &str,
+    detail: Option<String>,
     by: Option<&ByOperator>,
     at_ms: i64,
 ) -> Result<(), Error> {
     if let Some(by) = by {
-        conn.insert_verb(&VerbRow::from(&OperatorVerb::new(subject, verb, by, at_ms)))?;
+        let verb = OperatorVerb { detail, ..OperatorVerb::new(subject, verb, by, at_ms) };
+        conn.insert_verb(&VerbRow::from(&verb))?;
     }
     Ok(())
 }

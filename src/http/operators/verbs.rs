@@ -97,6 +97,9 @@ pub struct VerbView {
     operator: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
+    /// Old and new values of `change`, units of `stock`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<String>,
     at: String,
 }
 
@@ -108,6 +111,7 @@ impl From<(i32, OperatorVerb)> for VerbView {
             verb: verb.verb,
             operator: verb.by.name,
             reason: verb.by.reason,
+            detail: verb.detail,
             at: rfc3339(verb.at_ms),
         }
     }

@@ -149,6 +149,7 @@ async fn who_closed_the_sale() {
     for (path, body) in [
         ("", sale(-1_000)),
         ("/spring/open", json!({"reason": "it is noon"})),
+        ("/spring/skus/phone/stock", json!({"delta": 40, "change_id": "truck"})),
         ("/spring/close", json!({"reason": "the courier is on strike"})),
     ] {
         let call = client.post(format!("http://{}/admin/v1/sales{path}", app.internal));
@@ -168,6 +169,7 @@ async fn who_closed_the_sale() {
     browser.click(".card a[href*='view=sales']").await;
     browser.expect("tbody", "phone").await;
     browser.expect(".card", "it is noon").await;
+    browser.expect(".card", "+40 units of phone, change truck").await;
     browser.picture("ops_sale").await;
     assert_quiet(&browser, &["401"]).await;
 }

@@ -179,8 +179,8 @@ fn sales_are_shown_as_tables() {
         { "stage": "broker", "count": null, "unit": "messages", "oldest_age_ms": null },
     ] });
     let api = ScriptedApi::start(move |line| {
-        let verb = json!({ "at": "2030-01-01T00:00:00Z", "verb": "close", "operator": "anna",
-            "reason": "sold\u{1b}[2J" });
+        let verb = json!({ "at": "2030-01-01T00:00:00Z", "verb": "change", "operator": "anna",
+            "detail": "price of phone 10 -> 9", "reason": "sold\u{1b}[2J" });
         let verbs = json!({ "verbs": [verb] });
         Some(match line {
             "GET /verbs?subject=sale%3Aspring&limit=10" => (200, verbs),
@@ -189,7 +189,7 @@ fn sales_are_shown_as_tables() {
         })
     });
     let text = api.text(&["sale", "show", "spring"], 0);
-    assert!(text.contains("\n2030-01-01T00:00:00Z  close  anna  sold.[2J"), "{text}");
+    assert!(text.contains("  change  price of phone 10 -> 9  anna  sold.[2J"), "{text}");
     assert!(text.starts_with("sale spring: Spring (open)\n"), "{text}");
     assert!(text.contains("FREE  PRICE  POLICY   TITLE\nphone  3     10     quota 2"), "{text}");
     assert!(text.contains("\nunsettled  1,200  requests  31.007 s"), "{text}");

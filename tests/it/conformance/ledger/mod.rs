@@ -129,6 +129,7 @@ macro_rules! backends {
                 sale_changes:
                     other_terms_are_the_next_epoch
                     title_and_end_change_without_an_epoch
+                    a_change_is_recorded_with_its_operator_and_its_values
                     a_changed_limit_is_that_of_the_intent
                     a_stock_changes_once_per_id
                     units_given_up_before_a_load_stay;

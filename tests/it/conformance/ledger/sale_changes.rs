@@ -2,8 +2,8 @@
 
 use floodgate::db::Ledger;
 use floodgate::domain::{
-    Epoch, LoaderToken, OrderIntent, Phase, Sale, SaleChange, SaleChanged, Sku, SkuChange,
-    StockChange, StockChangeOutcome, StockChangeRequest, Terms,
+    ByOperator, Epoch, LoaderToken, OrderIntent, Phase, Sale, SaleChange, SaleChanged, Sku,
+    SkuChange, StockChange, StockChangeOutcome, StockChangeRequest, Terms,
 };
 
 use super::Backend;
@@ -94,6 +94,39 @@ pub async fn title_and_end_change_without_an_epoch(backend: &dyn Backend) {
     ledger.set_sale_phase("sale".parse().unwrap(), Epoch(1), Phase::Closed, 1, None).await.unwrap();
     let closed = ledger.change_sale("sale".parse().unwrap(), SaleChange::default(), NOW_MS);
     assert_eq!(closed.await.unwrap(), SaleChanged::Closed);
+}
+
+pub async fn a_change_is_recorded_with_its_operator_and_its_values(backend: &dyn Backend) {
+    let ledger = backend.open().await;
+    let sku = open_offer(&*ledger, "sale", quota(5), 10).await;
+    let by = ByOperator { name: "anna".to_owned(), reason: None };
+    let new = Terms { price: 99, limit: Some(3), max_quantity: 2, payment_window_s: 60 };
+    let to = SaleChange { ends_at_ms: Some(NOW_MS + 9_999), ..terms_of(&sku, new) };
+    let to = SaleChange { title: Some("Other".to_owned()), by: Some(by), ..to };
+    change(&*ledger, to.clone()).await;
+    change(&*ledger, to).await;
+    let request = |id, wanted, operator: Option<&str>| StockChangeRequest {
+        operator: operator.map(str::to_owned),
+        ..stock_change(&sku, id, wanted)
+    };
+    for request in [request("a", 5, Some("anna")), request("b", -20, Some("anna"))] {
+        ledger.change_stock(request.clone()).await.unwrap();
+        ledger.change_stock(request).await.unwrap();
+    }
+    ledger.change_stock(request("c", 1, None)).await.unwrap();
+    let verbs = ledger.verbs(Some("sale:sale".to_owned()), None, 9).await.unwrap();
+    let verbs = verbs.into_iter().map(|(_, verb)| (verb.verb, verb.detail.unwrap()));
+    let terms = "title Sale sale 秒杀 -> Other; \
+                 ends_at 2096-10-02T07:06:40.000Z -> 1970-01-01T00:00:14.999Z; \
+                 price of sku 250 -> 99; limit of sku 5 -> 3; max_quantity of sku 5 -> 2; \
+                 payment_window_s of sku 900 -> 60";
+    let expected = [
+        ("stock", "-15 units of sku, change b"),
+        ("stock", "+5 units of sku, change a"),
+        ("change", terms),
+    ];
+    let expected = expected.map(|(verb, detail)| (verb.to_owned(), detail.to_owned()));
+    assert_eq!(verbs.collect::<Vec<_>>(), expected);
 }
 
 pub async fn a_changed_limit_is_that_of_the_intent(backend: &dyn Backend) {
