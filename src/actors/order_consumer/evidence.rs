@@ -1,10 +1,10 @@
 //! Decides what to do with a submission that has no outcome at the ledger, as a pure function.
 //!
-//! A ledger failure is attributed to an order only with evidence, whatever the error: the
-//! order failed in a transaction of its own, then the ledger committed something else, and then the
-//! order failed again in a transaction of its own. Without evidence the submission is held for as
-//! long as the ledger fails; a probe takes one order off it at a time, because that order may be
-//! one that the ledger commits.
+//! A ledger failure is attributed to an order only with evidence, whatever the error but contention
+//! ([`ErrorClass::Retry`]), which passes: the order failed in a transaction of its own, then the
+//! ledger committed something else, and then the order failed again in a transaction of its own.
+//! Without evidence the submission is held for as long as the ledger fails; a probe takes one order
+//! off it at a time, because that order may be one that the ledger commits.
 
 use crate::actors::ledger_writer::batch::SPLIT_PARTS;
 use crate::db::ErrorClass;
@@ -53,6 +53,8 @@ pub fn decide(failed: &FailedAttempt) -> RetryDecision {
         failed.was_exclusive && failed.failed_at.is_some_and(|before| failed.num_commits > before);
     match failed.cause {
         NoOutcome::NotTried | NoOutcome::Ledger(ErrorClass::Down) => RetryDecision::Hold,
+        // Others hold what it waits for; no other order's commit shows that they are gone.
+        NoOutcome::Ledger(ErrorClass::Retry) if is_single => RetryDecision::Hold,
         // Each crash costs one of the ledger writer's few restarts: an exclusive submission is
         // split into singles at once, and a single order that crashes the writer twice, with a
         // commit between, becomes a dead letter.

@@ -17,7 +17,7 @@ const DEAD_LETTER: RetryDecision = RetryDecision::DeadLetter { failures: 3 };
 
 #[test]
 fn a_failure_counts_once_the_ledger_has_committed_something_else() {
-    for class in [ErrorClass::Retry, ErrorClass::Bug, ErrorClass::Unknown] {
+    for class in [ErrorClass::Bug, ErrorClass::Unknown] {
         let offending = FailedAttempt { cause: NoOutcome::Ledger(class), ..WITH_EVIDENCE };
         assert_eq!(decide(&offending), RetryDecision::Count);
         assert_eq!(decide(&FailedAttempt { attempts: 1, ..offending }), RetryDecision::Count);
@@ -39,6 +39,15 @@ fn a_failure_counts_once_the_ledger_has_committed_something_else() {
             assert_eq!(decide(&shared), RetryDecision::Hold, "{class:?}: a shared transaction");
         }
     }
+}
+
+#[test]
+fn contention_is_no_orders_fault_and_splits_the_orders_that_share_it() {
+    let contended = FailedAttempt { cause: NoOutcome::Ledger(ErrorClass::Retry), ..WITH_EVIDENCE };
+    assert_eq!(decide(&FailedAttempt { attempts: 99, ..contended }), RetryDecision::Hold);
+    let many = FailedAttempt { num_submitted: 512, ..contended };
+    assert_eq!(decide(&many), RetryDecision::Split(8));
+    assert_eq!(decide(&FailedAttempt { failed_at: None, ..many }), RetryDecision::Probe);
 }
 
 #[test]
@@ -67,8 +76,8 @@ fn causes() -> impl Strategy<Value = NoOutcome> {
 }
 
 proptest! {
-    /// Whatever the error: no failure is counted without evidence, and a ledger that is down counts
-    /// against no order.
+    /// Whatever the error: no failure is counted without evidence, and neither a ledger that is
+    /// down nor contention counts against an order.
     #[test]
     fn nothing_is_an_orders_fault_without_evidence(
         cause in causes(),
@@ -85,6 +94,7 @@ proptest! {
         let decision = decide(&failed);
         if matches!(decision, RetryDecision::Count | RetryDecision::DeadLetter { .. }) {
             prop_assert!(num_submitted == 1 && was_exclusive);
+            prop_assert!(cause != NoOutcome::Ledger(ErrorClass::Retry));
             prop_assert!(failed_at.is_some_and(|before| num_commits > before));
         }
         if matches!(cause, NoOutcome::NotTried | NoOutcome::Ledger(ErrorClass::Down)) {

@@ -35,6 +35,8 @@ pub enum Fault {
     NeverAnswers(RequestId),
     /// A batch with this request is refused with an error that does not name the request.
     Refuses(RequestId),
+    /// A batch with this request waits for a lock that another session holds, and gives up.
+    Contended(RequestId),
     /// A batch with this request is refused, and so is the canary.
     CommitsNothing(RequestId),
     /// The next batches, so many, are refused with an error that names no request.
@@ -215,6 +217,7 @@ impl OrderWriter for FaultyLedger {
             Fault::Refuses(request) | Fault::CommitsNothing(request) if holds(request) => {
                 return Err(Error::Unstorable { what: "an order, on purpose".to_owned() });
             }
+            Fault::Contended(request) if holds(request) => return Err(Error::Full),
             Fault::Kills(request) if holds(request) => {
                 panic!("a panic on purpose, before the write")
             }
