@@ -12,7 +12,7 @@ use crate::runtime::backoff::Backoff;
 /// Time after which a round starts no further transaction.
 const ROUND_MAX: Duration = Duration::from_secs(5);
 
-/// Attempts to store one dead letter, while the ledger answers, before it is set aside.
+/// Attempts to store one dead letter, while the ledger commits, before it is set aside.
 const STORE_ATTEMPTS_MAX: u32 = 3;
 
 /// Wait before a dead letter that the ledger rejected is retried.
@@ -131,13 +131,13 @@ impl<S: DeadLetterSource> SourceCollector<S> {
                 }
                 Err(error) => {
                     deps.metrics.ledger_error(error.class());
-                    let ledger_answers = deps.ledger.ping().await.is_ok();
+                    let ledger_commits = deps.ledger.commit_canary().await.is_ok();
                     let size = batch.len();
                     if let [single] = batch.as_mut_slice() {
-                        single.failures += u32::from(ledger_answers);
+                        single.failures += u32::from(ledger_commits);
                     }
                     let failures = batch.first().map_or(0, |it| it.failures);
-                    match after_failure(error.class(), ledger_answers, size, failures) {
+                    match after_failure(error.class(), ledger_commits, size, failures) {
                         AfterFailure::OneByOne => {
                             num_singles = size;
                             due.splice(0..0, batch);
@@ -200,24 +200,24 @@ fn set_aside<K>(deps: &CollectorDeps, pending: &mut PendingDeadLetter<K>, error:
 enum AfterFailure {
     /// The ledger is unavailable, or the cause is not certain yet: hold them and retry.
     Hold,
-    /// The ledger answers: one of them is rejected. Store each in a transaction of its own.
+    /// The ledger commits: one of them is rejected. Store each in a transaction of its own.
     OneByOne,
     /// The ledger rejects this one: set it aside, so that the others are stored.
     SetAside,
 }
 
-/// Decides after a failed transaction of `size` dead letters. `ledger_answers`: a ping right after
-/// the failure succeeded. `failures`: failures of a single dead letter, this one included.
+/// Decides after a failed transaction of `size` dead letters. `ledger_commits`: the canary right
+/// after the failure was committed. `failures`: those of a single dead letter, this one included.
 ///
 /// The error class alone is not enough: a packet that is too large breaks the connection, as a
 /// server that goes down does.
 fn after_failure(
     class: ErrorClass,
-    ledger_answers: bool,
+    ledger_commits: bool,
     size: usize,
     failures: u32,
 ) -> AfterFailure {
-    match (ledger_answers, size) {
+    match (ledger_commits, size) {
         (false, _) => AfterFailure::Hold,
         (true, 2..) => AfterFailure::OneByOne,
         (true, _) if class == ErrorClass::Bug || failures >= STORE_ATTEMPTS_MAX => {

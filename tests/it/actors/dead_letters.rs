@@ -8,7 +8,7 @@ use std::time::Duration;
 use floodgate::actors::dead_letter_collector::DeadLetterCounter;
 use floodgate::actors::periodic::Task;
 use floodgate::broker::{BrokerStatus, Headers, Message, Publisher, Route};
-use floodgate::db::{DeadLetterStore, Ledger, OrderWriter};
+use floodgate::db::{DeadLetterStore, ErrorClass, Ledger, OrderWriter};
 use floodgate::domain::{DeadLetterNo, DeadLetterOrigin, DeadLetterState, RequestId};
 use floodgate::services::dead_letters::{DeadLetterError, DeadLetterOutcome, DeadLetterService};
 
@@ -94,9 +94,20 @@ fn steps(collector: &CollectorProcess) -> u64 {
 
 #[test]
 fn while_the_ledger_is_down_dead_letters_are_held_and_none_is_lost() {
+    ledger_fails(Fault::Down);
+}
+
+#[test]
+fn while_the_ledger_writes_nothing_it_refuses_no_dead_letter() {
+    for class in [ErrorClass::Bug, ErrorClass::Retry] {
+        ledger_fails(Fault::RefusesAll(class));
+    }
+}
+
+fn ledger_fails(fault: Fault) {
     in_system(async {
         let fixture = DeadLetterFixture::new();
-        fixture.ledger.set(Fault::Down);
+        fixture.ledger.set(fault);
         let collector = fixture.collector();
         fixture.dead_letter(&[100]);
         let dead = (1..=20).map(|request| fixture.dead(&[request], "why")).collect();
@@ -111,7 +122,7 @@ fn while_the_ledger_is_down_dead_letters_are_held_and_none_is_lost() {
         assert_eq!(fixture.broker.waiting("dead").len(), 12, "the prefetch window is the limit");
         assert_eq!(fixture.simulation.store.dead().len(), 1);
         let refused = collector.metric("floodgate_dead_letters_refused_total");
-        assert!(refused < 0.5, "a ledger that is down refuses no dead letter: {refused}");
+        assert!(refused < 0.5, "{refused} refused");
 
         // Unacknowledged messages are redelivered to the next process.
         collector.kill().await;
