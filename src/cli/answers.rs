@@ -266,10 +266,11 @@ impl RecordReader<'_> {
     }
 
     async fn read_dead_letters(&mut self, sales: &[Sale]) -> anyhow::Result<()> {
+        let skus: Vec<_> = sales.iter().flat_map(|sale| &sale.skus).map(|sku| sku.no).collect();
         let mut after = DeadLetterNo(0);
         loop {
-            let dead_letters =
-                self.ledger.holding_dead_letters(after, DEAD_LETTERS_PER_READ).await?;
+            let read = self.ledger.holding_dead_letters(skus.clone(), after, DEAD_LETTERS_PER_READ);
+            let dead_letters = read.await?;
             let Some((last, _)) = dead_letters.last() else { return Ok(()) };
             after = last.no;
             let reader = tier::envelope_reader(self.ledger).await?;

@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use super::Error;
 use crate::domain::{
     DeadLetter, DeadLetterContent, DeadLetterCounts, DeadLetterFilter, DeadLetterNo,
-    DeadLetterTransition, NewDeadLetter, RequestId, StoreDeadLetterOutcome,
+    DeadLetterTransition, NewDeadLetter, RequestId, SkuNo, StoreDeadLetterOutcome,
 };
 
 /// Stores and queries dead letters; a message is identified by its digest.
@@ -38,10 +38,12 @@ pub trait DeadLetterStore: Send + Sync {
     async fn transition_dead_letter(&self, transition: DeadLetterTransition)
     -> Result<bool, Error>;
 
-    /// Open and parked dead letters with their bodies, in ascending order of their number, after
-    /// `after`, at most `limit`; none: there are no more. Unreadable ones are left out and logged.
+    /// Open and parked dead letters with requests of these SKUs, and their bodies, in ascending
+    /// order of their number, after `after`, at most `limit`; none: there are no more. Unreadable
+    /// ones are left out and logged.
     async fn holding_dead_letters(
         &self,
+        skus: Vec<SkuNo>,
         after: DeadLetterNo,
         limit: u32,
     ) -> Result<Vec<(DeadLetter, Vec<u8>)>, Error>;

@@ -10,7 +10,7 @@ use crate::db::rows::{narrow, number, readable};
 use crate::db::schema::{dead_letters, dead_requests};
 use crate::domain::{
     DeadLetter, DeadLetterFilter, DeadLetterNo, DeadLetterOrigin, DeadLetterState,
-    DeadLetterTransition, NewDeadLetter, OrderKey, RequestId,
+    DeadLetterTransition, NewDeadLetter, OrderKey, RequestId, SkuNo,
 };
 
 /// A row of `dead_letters`, without digest and body.
@@ -215,11 +215,15 @@ trait DeadLetterQueries {
         filtered!(all, filter).get_result(self)
     }
 
-    /// Open and parked dead letters with their bodies, in ascending order of their number.
+    /// Open and parked dead letters of these SKUs with their bodies, in ascending order of their
+    /// number.
     fn holding_dead_letters(
-        &mut self, after: i64, limit: u32
+        &mut self, skus: &[SkuNo], after: i64, limit: u32
     ) -> QueryResult<Vec<(DeadLetterRow, Vec<u8>)>> {
+        let of_skus = dead_requests::sku_no.eq_any(skus.iter().map(|sku| sku.0));
+        let holding = dead_requests::table.filter(of_skus).select(dead_requests::letter_no);
         dead_letters::table
+            .filter(dead_letters::letter_no.eq_any(holding))
             .filter(dead_letters::state.eq_any(holding_states()))
             .filter(dead_letters::letter_no.gt(after))
             .order(dead_letters::letter_no)

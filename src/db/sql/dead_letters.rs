@@ -13,7 +13,7 @@ use crate::db::rows::readable;
 use crate::db::{DeadLetterStore, Error};
 use crate::domain::{
     DeadLetter, DeadLetterContent, DeadLetterCounts, DeadLetterFilter, DeadLetterNo,
-    DeadLetterState, DeadLetterTransition, NewDeadLetter, RequestId, StoreDeadLetterOutcome,
+    DeadLetterState, DeadLetterTransition, NewDeadLetter, RequestId, SkuNo, StoreDeadLetterOutcome,
 };
 
 /// The name of the token that numbers dead letters.
@@ -85,12 +85,13 @@ impl<D: Database> DeadLetterStore for SqlLedger<D> {
 
     async fn holding_dead_letters(
         &self,
+        skus: Vec<SkuNo>,
         after: DeadLetterNo,
         limit: u32,
     ) -> Result<Vec<(DeadLetter, Vec<u8>)>, Error> {
         self.read("reading dead letters", move |conn| {
             filled(limit, Some(after.0), |after, limit| {
-                let rows = conn.holding_dead_letters(after.unwrap_or(0), limit)?;
+                let rows = conn.holding_dead_letters(&skus, after.unwrap_or(0), limit)?;
                 let last = last_of(&rows, limit, |(row, _)| row.letter_no);
                 Ok((readable_rows(rows, |(row, body)| Ok((row.try_into()?, body))), last))
             })

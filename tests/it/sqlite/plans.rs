@@ -10,14 +10,15 @@ use diesel::connection::{
 };
 use diesel::prelude::*;
 use diesel::sql_types::Text;
+use floodgate::db::DeadLetterStore;
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::db::{
     EventCursor, FollowUps, OrderChanges, OrderCursor, OrderReader, OrderWriter, Refunds, Retakes,
     RetentionStore, SaleStore,
 };
 use floodgate::domain::{
-    ArchiveCursor, ArchiveTable, AttemptKey, Failure, OrderIntent, OrderKey, OrderState,
-    PaymentState, Refusal, Sku,
+    ArchiveCursor, ArchiveTable, AttemptKey, DeadLetterNo, Failure, OrderIntent, OrderKey,
+    OrderState, PaymentState, Refusal, Sku,
 };
 use floodgate::runtime::clock::{ManualClock, SharedClock};
 use parking_lot::Mutex;
@@ -176,6 +177,9 @@ fn a_scan_follows_a_key_and_does_not_sort() {
         without_sorting(&store.plans(ledger.scan_orders(sku, Box::new(|_| true))).await);
         without_sorting(&store.plans(ledger.scan_failures(sku, Box::new(|_| true))).await);
         without_sorting(&store.plans(ledger.ledger_size(sku)).await);
+        let held = store.plans(ledger.holding_dead_letters(vec![sku], DeadLetterNo(0), 9)).await;
+        assert!(held.iter().any(|plan| plan.contains("dead_requests_by_sku")), "{held:#?}");
+        assert!(!held.iter().any(|plan| plan.contains("SCAN dead_requests")), "{held:#?}");
     });
 }
 

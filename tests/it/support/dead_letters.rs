@@ -155,8 +155,15 @@ impl MemoryDeadLetters {
         }
     }
 
-    pub fn not_replayed(&self, after: DeadLetterNo, limit: u32) -> Vec<(DeadLetter, Vec<u8>)> {
-        let found = self.stored.iter().map(|(_, content)| content).filter(|content| {
+    pub fn not_replayed(
+        &self,
+        skus: &[SkuNo],
+        after: DeadLetterNo,
+        limit: u32,
+    ) -> Vec<(DeadLetter, Vec<u8>)> {
+        let all = self.stored.iter().zip(&self.requests);
+        let of_skus = all.filter(|(_, dead)| dead.iter().any(|dead| skus.contains(&dead.sku)));
+        let found = of_skus.map(|((_, content), _)| content).filter(|content| {
             content.dead_letter.state != DeadLetterState::Replayed && content.dead_letter.no > after
         });
         let found = found.take(limit as usize);
@@ -222,10 +229,11 @@ impl DeadLetterStore for DefectiveLedger {
 
     async fn holding_dead_letters(
         &self,
+        skus: Vec<SkuNo>,
         after: DeadLetterNo,
         limit: u32,
     ) -> Result<Vec<(DeadLetter, Vec<u8>)>, Error> {
-        Ok(self.rows.lock().dead_letters.not_replayed(after, limit))
+        Ok(self.rows.lock().dead_letters.not_replayed(&skus, after, limit))
     }
 
     async fn count_dead_letters(&self) -> Result<DeadLetterCounts, Error> {

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use floodgate::db::{DeadLetterStore, Error};
 use floodgate::domain::{
     DeadLetter, DeadLetterContent, DeadLetterCounts, DeadLetterFilter, DeadLetterNo,
-    DeadLetterTransition, NewDeadLetter, RequestId, StoreDeadLetterOutcome,
+    DeadLetterTransition, NewDeadLetter, RequestId, SkuNo, StoreDeadLetterOutcome,
 };
 
 use super::{Fault, FaultyLedger};
@@ -56,11 +56,12 @@ impl DeadLetterStore for FaultyLedger {
 
     async fn holding_dead_letters(
         &self,
+        skus: Vec<SkuNo>,
         after: DeadLetterNo,
         limit: u32,
     ) -> Result<Vec<(DeadLetter, Vec<u8>)>, Error> {
         self.begin().await?;
-        self.inner.holding_dead_letters(after, limit).await
+        self.inner.holding_dead_letters(skus, after, limit).await
     }
 
     async fn count_dead_letters(&self) -> Result<DeadLetterCounts, Error> {
