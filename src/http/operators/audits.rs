@@ -12,7 +12,8 @@ use crate::http::buyers::views::{no_store_json, page_limit, rfc3339};
 use crate::http::middleware::body::UnreadCall;
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
 use crate::http::operators::auth::Operator;
-use crate::http::state::{HttpState, State};
+use crate::http::operators::verbs::VERB_BYTES_MAX;
+use crate::http::state::State;
 use crate::services::audit::{self, AuditJob, AuditReport, AuditRequest, RepairMode};
 
 const LIMIT_DEFAULT: u32 = 100;
@@ -36,8 +37,8 @@ pub struct AuditBody {
 }
 
 /// The audit that a body asks for.
-async fn asked_for(mut call: UnreadCall, state: &HttpState) -> Result<AuditRequest, Problem> {
-    let sent: AuditBody = call.optional_body(state.settings.http.body_max_bytes).await?;
+async fn asked_for(mut call: UnreadCall) -> Result<AuditRequest, Problem> {
+    let sent: AuditBody = call.optional_body(VERB_BYTES_MAX).await?;
     let mode = match (sent.dry_run, sent.repair) {
         (true, _) => RepairMode::DryRun,
         (false, true) => RepairMode::Repair,
@@ -140,7 +141,7 @@ pub struct RepairsQuery {
         body = Object)),
 )]
 pub async fn check(call: UnreadCall, state: State) -> Handled {
-    let audit = asked_for(call, &state).await?;
+    let audit = asked_for(call).await?;
     Ok(HttpResponse::Ok().json(state.audits.run(&audit).await?))
 }
 
@@ -152,7 +153,7 @@ pub async fn check(call: UnreadCall, state: State) -> Handled {
         headers(("Location" = String)))),
 )]
 pub async fn start(call: UnreadCall, state: State) -> Handled {
-    let audit = asked_for(call, &state).await?;
+    let audit = asked_for(call).await?;
     if let Some(sale) = &audit.sale
         && !state.deps.ledger.sales().await?.iter().any(|stored| stored.id == *sale)
     {

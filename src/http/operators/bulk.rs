@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 
 use super::dead_letter_filter::{DeadLettersQuery, LIMIT_MAX};
 use super::dead_letters::Verb;
-use super::verbs::record;
+use super::verbs::{VERB_BYTES_MAX, record};
 use crate::domain::{ByOperator, DeadLetterNo, DeadLetterState, VerbSubject};
 use crate::http::middleware::body::{JsonObject, UnreadCall};
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
@@ -79,7 +79,7 @@ macro_rules! bulk_handlers {
             responses((status = 200, description = "what this step did", body = BulkView)),
         )]
         pub async fn $handler(mut call: UnreadCall, state: State) -> Handled {
-            let mut body: BulkBody = call.body(state.settings.http.body_max_bytes).await?;
+            let mut body: BulkBody = call.body(VERB_BYTES_MAX).await?;
             if body.max.is_some_and(|max| !(1..=LIMIT_MAX).contains(&max)) {
                 return Err(Problem::invalid(format!("max must be from 1 to {LIMIT_MAX}")));
             }

@@ -7,7 +7,7 @@ use super::dead_letter_views::{
     DeadLetterContentView, DeadLetterView, DeadLettersView, DoneView, ParkBody,
     UnreadableDeadLetterView, view_of,
 };
-use super::verbs::record;
+use super::verbs::{VERB_BYTES_MAX, record};
 use crate::domain::{DeadLetterNo, VerbSubject};
 use crate::http::buyers::views::page_cut;
 use crate::http::middleware::body::{UnreadCall, VerbBody};
@@ -102,8 +102,7 @@ macro_rules! handlers {
             dead_letter_id: web::Path<String>,
             state: State,
         ) -> Handled {
-            let max = state.settings.http.body_max_bytes;
-            let $body { reason } = call.optional_body(max).await?;
+            let $body { reason } = call.optional_body(VERB_BYTES_MAX).await?;
             let by = call.by(reason.clone())?;
             let (no, verb) = (parse_id(&dead_letter_id)?, Verb::$verb);
             let (done, dead_letter) = verb.run(&state, no, reason.as_deref()).await?;

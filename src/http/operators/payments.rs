@@ -159,7 +159,7 @@ pub async fn list(state: State, query: web::Query<PaymentsQuery>) -> Handled {
     responses((status = 200, description = "what was done", body = RetriedView)),
 )]
 pub async fn retry(mut call: UnreadCall, payment: web::Path<String>, state: State) -> Handled {
-    let by = call.by_body(state.settings.http.body_max_bytes).await?;
+    let by = call.by_body().await?;
     let unknown = || not_found(&payment, "No payment has this id.");
     let (subject, done) = if let Some((provider, event_id)) = report_id(&payment) {
         let recorded = state.deps.orders.match_event(provider.clone(), event_id.clone()).await?;
@@ -188,8 +188,7 @@ pub async fn retry(mut call: UnreadCall, payment: web::Path<String>, state: Stat
     responses((status = 200, description = "`resolved` or `already`", body = RetriedView)),
 )]
 pub async fn resolve(mut call: UnreadCall, payment: web::Path<String>, state: State) -> Handled {
-    let by =
-        call.by_body(state.settings.http.body_max_bytes).await?.ok_or(ProblemCode::Internal)?;
+    let by = call.by_body().await?.ok_or(ProblemCode::Internal)?;
     if by.reason.is_none() {
         return Err(Problem::invalid("reason must say how the money was settled"));
     }

@@ -5,13 +5,14 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::sale_views::AdminSaleView;
-use super::sales::{VERB_BYTES_MAX, parse_sale_id};
+use super::sales::parse_sale_id;
 use crate::domain::{
     ArchiveCursor, ArchiveDigest, ArchiveTable, OpenEnd, RetentionState, TableContents,
 };
 use crate::http::buyers::views::{no_store_json, page_limit};
 use crate::http::middleware::body::UnreadCall;
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
+use crate::http::operators::verbs::VERB_BYTES_MAX;
 use crate::http::state::State;
 use crate::services::sales::{PurgeProgress, SaleArchive};
 

@@ -13,15 +13,12 @@ use crate::http::buyers::sales::SalesQuery;
 use crate::http::buyers::views::{no_store_json, rfc3339};
 use crate::http::middleware::body::{UnreadCall, VerbBody};
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
-use crate::http::operators::verbs::record;
+use crate::http::operators::verbs::{VERB_BYTES_MAX, record};
 use crate::http::state::{HttpState, State};
 use crate::services::sales::SalesError;
 
 /// Ample for a sale with 200 SKUs.
 const SALE_BYTES_MAX: usize = 256 * 1024;
-
-/// The body of a verb has a reason and short members.
-pub(super) const VERB_BYTES_MAX: usize = 8 * 1024;
 
 impl From<SalesError> for Problem {
     fn from(error: SalesError) -> Self {
@@ -108,7 +105,7 @@ macro_rules! phase_handlers {
             sale_id: web::Path<String>,
             state: State,
         ) -> Handled {
-            let by = call.by_body(VERB_BYTES_MAX).await?;
+            let by = call.by_body().await?;
             set_phase(&sale_id, Phase::$phase, by, &state).await
         }
     )+};

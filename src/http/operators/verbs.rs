@@ -17,6 +17,10 @@ use crate::http::state::{HttpState, State};
 const LIMIT_DEFAULT: u32 = 50;
 const LIMIT_MAX: u32 = 500;
 
+/// Most bytes of the body of a verb: short members, and a reason, which JSON may write with twelve
+/// bytes a character.
+pub(super) const VERB_BYTES_MAX: usize = 16 * 1024;
+
 /// How a [`VerbSubject`] begins.
 const SUBJECTS: [&str; 3] = ["sale:", "letter:", "payment:"];
 
@@ -40,8 +44,8 @@ impl UnreadCall {
     ///
     /// # Errors
     /// `invalid-request`: the body cannot be read, or the reason is empty or too long.
-    pub(super) async fn by_body(&mut self, max: usize) -> Result<Option<ByOperator>, Problem> {
-        let body: VerbBody = self.optional_body(max).await?;
+    pub(super) async fn by_body(&mut self) -> Result<Option<ByOperator>, Problem> {
+        let body: VerbBody = self.optional_body(VERB_BYTES_MAX).await?;
         self.by(body.reason)
     }
 }

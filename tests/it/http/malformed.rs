@@ -108,6 +108,17 @@ async fn a_body_that_is_too_large_is_refused_and_the_limit_named() {
 }
 
 #[tokio::test]
+async fn a_reason_has_a_thousand_characters_however_they_are_written() {
+    let app = selling(one_per_buyer(), 5).await;
+    let body = format!("{{\"reason\":\"{}\"}}", "\\ud83d\\ude00".repeat(1000));
+    for path in ["/audit", "/sales/sale/pause", "/dead-letters/1/park", "/payments/x/retry"] {
+        let call = app.client.post(format!("http://{}/admin/v1{path}", app.internal));
+        let call = call.header(CONTENT_TYPE, "application/json").body(body.clone());
+        assert_ne!(call.send().await.unwrap().status(), 400, "{path}");
+    }
+}
+
+#[tokio::test]
 async fn escaped_text_is_the_same_text() {
     let app = selling(one_per_buyer(), 5).await;
     let body = br#"{"sku_id":"s\u006bu","quantity":1,"request_id":null}"#.to_vec();
@@ -151,6 +162,7 @@ pub const CASES: &[Case] = &cases![
     only_json_is_read,
     a_compressed_body_is_refused_and_a_plain_one_is_read,
     a_body_that_is_too_large_is_refused_and_the_limit_named,
+    a_reason_has_a_thousand_characters_however_they_are_written,
     escaped_text_is_the_same_text,
     a_request_id_may_be_missing_only_where_it_can_be_derived,
 ];
