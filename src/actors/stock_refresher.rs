@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::periodic::{RunResult, Task};
 use crate::db::Ledger;
-use crate::domain::{Counting, Phase, SkuNo};
+use crate::domain::{Counting, SkuNo};
 use crate::runtime::clock::SharedClock;
 use crate::services::catalog::Catalog;
 use crate::stock::{self, Stock};
@@ -34,7 +34,7 @@ impl Task for StockRefresher {
         for sale in self.catalog.all() {
             // Recently closed sales are included: their buyers still read the status of their
             // requests.
-            if sale.phase != Phase::Draft && !sale.is_dormant(self.clock.wall_ms()) {
+            if sale.has_buckets() && !sale.is_dormant(self.clock.wall_ms()) {
                 for sku in &sale.skus {
                     outcome = outcome.and(self.refresh(sku.no).await);
                 }

@@ -123,7 +123,7 @@ fn is_long_ago(at_ms: i64, now_ms: i64) -> bool {
 }
 
 impl Sale {
-    /// Whether buyers see the sale: neither a draft, nor purged, nor over for more than a day, by
+    /// Whether buyers see the sale: it was opened, is not purged, nor over for more than a day, by
     /// its window or because an operator closed it (`closed_at_ms`, if that is known).
     pub fn is_public(&self, closed_at_ms: Option<i64>, now_ms: i64) -> bool {
         let over_at_ms = closed_at_ms.map_or(self.ends_at_ms, |at_ms| at_ms.min(self.ends_at_ms));
@@ -135,16 +135,16 @@ impl Sale {
         self.phase == Phase::Closed || now_ms >= self.ends_at_ms
     }
 
-    /// Whether the buckets of the sale are no longer maintained: it is purged, or closed and past
-    /// its window for long.
+    /// Whether the sale is closed and past its window for long, or purged: it has no gates any
+    /// more, and its requests are rarely read.
     pub fn is_dormant(&self, now_ms: i64) -> bool {
         let is_long_closed = self.phase == Phase::Closed && is_long_ago(self.ends_at_ms, now_ms);
         self.retention.is_purged() || is_long_closed
     }
 
-    /// Whether the sale has buckets: it is neither a draft nor purged.
+    /// Whether the sale has buckets: it was opened, and is not purged.
     pub fn has_buckets(&self) -> bool {
-        self.phase != Phase::Draft && !self.retention.is_purged()
+        self.epoch > Epoch(0) && !self.retention.is_purged()
     }
 
     /// The SKU with this public name.

@@ -15,8 +15,8 @@ use super::StockGate;
 use crate::actors::supervisor::supervised::Address;
 use crate::config::Settings;
 use crate::domain::{
-    BucketKey, BucketNo, BuyerId, Phase, Refusal, RequestId, RequestRecord, Reservation, Sale, Sku,
-    SkuNo,
+    BucketKey, BucketNo, BuyerId, Phase, Refusal, RequestId, RequestRecord, RequestStatus,
+    Reservation, Sale, Sku, SkuNo,
 };
 use crate::messages::{BuyAnswer, Reserve};
 use crate::runtime::clock::SharedClock;
@@ -166,12 +166,24 @@ impl GateHandle {
     /// Sends the request to the buyer's home gate, and awaits the answer up to the deadline.
     pub async fn buy(&self, reservation: Reservation) -> BuyAnswer {
         let Some(gate) = self.directory.gate(reservation.sku, reservation.bucket) else {
-            return BuyAnswer::Busy;
+            return self.recorded(&reservation).await;
         };
         match tokio::time::timeout(self.deadline, self.buy_at(&gate, reservation)).await {
             Ok(answer) => answer,
             // The gate may still accept; a repeat of the request id reads the outcome.
             Err(_elapsed) => BuyAnswer::Unknown,
+        }
+    }
+
+    /// The answer without a gate: what the bucket has recorded, whose sale may be over for long.
+    async fn recorded(&self, reservation: &Reservation) -> BuyAnswer {
+        let Reservation { request, sku, bucket, buyer, quantity, .. } = *reservation;
+        match self.stock.record(BucketKey { sku, bucket }, request, Some(buyer)).await {
+            Ok(Some(record)) if record.quantity == quantity => {
+                BuyAnswer::Known { status: record.status(), replayed: true }
+            }
+            Ok(Some(_)) => BuyAnswer::first(RequestStatus::Failed(Refusal::RequestIdReused)),
+            Ok(None) | Err(_) => BuyAnswer::Busy,
         }
     }
 
@@ -231,7 +243,7 @@ impl GateHandle {
     }
 
     /// What the buckets of a SKU answer. Nothing of a purged sale, and of one whose buckets are not
-    /// loaded yet: a draft accepts nothing, nor does a sale before its window.
+    /// loaded yet: a sale accepts nothing that was not opened, or before its window.
     async fn read<T: Default>(
         &self,
         sku: &Arc<Sku>,
@@ -244,7 +256,7 @@ impl GateHandle {
         }
         // The SKU may be unknown here: another process opened the sale, or the sale is long over.
         self.stock.register(sku);
-        let is_early = || sale.phase == Phase::Draft || self.clock.wall_ms() < sale.starts_at_ms;
+        let is_early = || !sale.has_buckets() || self.clock.wall_ms() < sale.starts_at_ms;
         match answer.await {
             Err(stock::Error::NotLoaded(_)) if is_early() => Ok(T::default()),
             answer => answer,

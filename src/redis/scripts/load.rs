@@ -74,7 +74,8 @@ impl LoadRow {
     }
 }
 
-/// Writes rows of requests and buyers, at most [`super::codes::ITEMS_MAX`].
+/// Writes rows of requests and buyers, at most [`super::codes::ITEMS_MAX`]. Requests that the ledger
+/// has decided are no longer unsettled.
 pub fn load_rows(
     keys: &BucketKeys,
     sku: &Sku,
@@ -85,7 +86,8 @@ pub fn load_rows(
     let mut sorted: Vec<_> = rows.iter().map(|row| (row.page(pages), row)).collect();
     sorted.sort_by_key(|(page, _)| *page);
     let mut counts = Vec::new();
-    let mut call = ScriptCall::new(Script::LoadRows, keys, |_| Ok(())).arg(loader.0);
+    let mut call = ScriptCall::new(Script::LoadRows, keys, |_| Ok(()));
+    call = call.key(&keys.unsettled()).arg(loader.0);
     let pages = sorted.chunk_by(|(a, _), (b, _)| a == b);
     for page in pages.flat_map(|page| page.chunks(usize::from(u8::MAX))) {
         if let Some(((is_buyers, no), _)) = page.first() {

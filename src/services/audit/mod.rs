@@ -201,7 +201,7 @@ impl AuditRun<'_> {
         match error {
             // Nothing was accepted before the start, and the buckets are loaded shortly before it.
             stock::Error::NotLoaded(_) if self.now_ms < sale.starts_at_ms => {}
-            // No process loads the buckets of a dormant sale any more.
+            // Dormant sales are loaded again one after another.
             stock::Error::NotLoaded(_) if sale.is_dormant(self.now_ms) => self.num_dormant += 1,
             _ if sale.is_dormant(self.now_ms) => {
                 self.notes.push(format!("{note}; the gates sell nothing any more"));

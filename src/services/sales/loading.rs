@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use tokio::sync::{Mutex, Semaphore};
@@ -37,6 +38,8 @@ const SYNCS_LOG2_MAX: u32 = 5;
 pub(super) struct BucketLoads {
     by_sku: parking_lot::Mutex<HashMap<SkuNo, Arc<Mutex<SkuSyncs>>>>,
     permits: Semaphore,
+    /// Syncs of all sales so far.
+    pub(super) num_syncs: AtomicUsize,
 }
 
 /// The syncs of a SKU by this process, one at a time.
@@ -53,7 +56,11 @@ pub(super) struct SkuSyncs {
 
 impl Default for BucketLoads {
     fn default() -> Self {
-        Self { by_sku: parking_lot::Mutex::default(), permits: Semaphore::new(LOADS_MAX) }
+        Self {
+            by_sku: parking_lot::Mutex::default(),
+            permits: Semaphore::new(LOADS_MAX),
+            num_syncs: AtomicUsize::new(0),
+        }
     }
 }
 
@@ -148,8 +155,11 @@ impl SalesService {
         let Some(pipeline) = &self.backends.pipeline else { return Ok(Vec::new()) };
         let (mut queued, mut after) = (Vec::new(), DeadLetterNo(0));
         loop {
-            let dead_letters =
-                self.backends.ledger.holding_dead_letters(after, DEAD_LETTERS_PER_READ).await?;
+            let dead_letters = self
+                .backends
+                .ledger
+                .holding_dead_letters(vec![sku.no], after, DEAD_LETTERS_PER_READ)
+                .await?;
             let Some((last, _)) = dead_letters.last() else { return Ok(queued) };
             after = last.no;
             for (dead_letter, body) in dead_letters {

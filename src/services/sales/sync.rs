@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use futures_util::stream::{self, StreamExt};
 
@@ -16,8 +17,8 @@ const SYNCS_MAX: usize = 16;
 
 impl SalesService {
     /// Syncs the buckets of these sales with the changes of other processes, several concurrently,
-    /// those of open sales before the others. Skips SKUs that another task of this process is
-    /// syncing.
+    /// those of open sales before the others, and one dormant sale. Skips SKUs that another task of
+    /// this process is syncing.
     ///
     /// # Errors
     /// The first error; the other SKUs are synced nevertheless.
@@ -27,7 +28,8 @@ impl SalesService {
         let loadable = sales.iter().filter(|sale| self.has_buckets(sale));
         let (open, others): (Vec<_>, Vec<_>) = loadable.partition(|sale| sale.phase == Phase::Open);
         let mut results = Vec::new();
-        for sales in [open, others] {
+        let dormant = self.next_dormant(sales).into_iter().collect();
+        for sales in [open, others, dormant] {
             let skus = sales.iter().flat_map(|sale| sale.skus.iter().map(move |sku| (*sale, sku)));
             let syncs = skus.map(|(sale, sku)| async move {
                 let Ok(mut syncs) = self.loads.of_sku(sku.no).try_lock_owned() else {
@@ -49,6 +51,15 @@ impl SalesService {
             self.record_applied(sale).await;
         }
         synced
+    }
+
+    /// One of the dormant sales, another one in each sync. Its requests are read on after Redis has
+    /// restarted or lost them, and however many such sales there are, they take few calls.
+    fn next_dormant<'a>(&self, sales: &'a [Sale]) -> Option<&'a Sale> {
+        let is_dormant = |sale: &&Sale| sale.has_buckets() && !self.has_buckets(sale);
+        let dormant: Vec<_> = sales.iter().filter(is_dormant).filter(|_| self.may_load).collect();
+        let sync_no = self.loads.num_syncs.fetch_add(1, Ordering::Relaxed);
+        dormant.get(sync_no.checked_rem(dormant.len())?).copied()
     }
 
     /// Records when no bucket of a sale sold under an earlier phase any more, once for each phase.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use floodgate::config::Tier;
 use floodgate::db::{ErrorClass, Ledger};
-use floodgate::domain::{Epoch, Phase, Refusal, RequestStatus, SaleDraft};
+use floodgate::domain::{Epoch, Phase, Refusal, RequestStatus, Reservation, SaleDraft};
 use floodgate::messages::BuyAnswer;
 use floodgate::runtime::clock::{Clock, ManualClock, SharedClock};
 use floodgate::services::rebuild::load_sku;
@@ -232,12 +232,40 @@ fn the_gates_of_a_sale_end_a_day_after_its_window_and_its_requests_are_read_on()
         harness.clock.set_wall_ms(sale.ends_at_ms + 86_400_001);
         harness.sales.refresh_catalog().await.unwrap();
         until("the end of the gates", async || (!has_gates()).then_some(())).await;
-        for _ in 0..2 {
+        let recorded = async || {
             let (request, buyer) = (reservation.request, reservation.buyer);
-            let record = harness.gates.record(&sale.skus[0], request, buyer).await.unwrap();
-            assert!(record.is_some());
+            harness.gates.record(&sale.skus[0], request, buyer).await
+        };
+        for _ in 0..2 {
+            assert!(recorded().await.unwrap().is_some());
             harness.sales.refresh_catalog().await.unwrap();
         }
+        let repeated = harness.gates.buy(reservation).await;
+        assert!(
+            matches!(
+                repeated,
+                BuyAnswer::Known { status: RequestStatus::Ordered { .. }, replayed: true }
+            ),
+            "{repeated:?}"
+        );
+        let more = Reservation { quantity: 2, ..reservation };
+        let reused = BuyAnswer::first(RequestStatus::Failed(Refusal::RequestIdReused));
+        assert_eq!(harness.gates.buy(more).await, reused);
+        assert_eq!(harness.gates.buy(harness.ask(2, 2, 1)).await, BuyAnswer::Busy);
+
+        // Redis loses the buckets of the sale. Each sync looks at one such sale.
+        harness.sales.create(OFFER.draft("older", START_MS - 9 * 86_400_000)).await.unwrap();
+        for phase in [Phase::Open, Phase::Closed] {
+            harness.sales.set_phase(&"older".parse().unwrap(), phase, None).await.unwrap();
+        }
+        fixture.redis.cmd(&["FLUSHALL"]);
+        assert!(recorded().await.is_err());
+        until("the loaded request", async || {
+            harness.sync().await.unwrap();
+            recorded().await.is_ok_and(|record| record.is_some()).then_some(())
+        })
+        .await;
+        harness.assert_holds().await;
     });
 }
 

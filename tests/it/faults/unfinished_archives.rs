@@ -9,8 +9,8 @@ use floodgate::actors::periodic::Task;
 use floodgate::db::Ledger;
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::domain::{
-    ArchiveDigest, BucketKey, OpenEnd, Phase, RetentionChange, RetentionState, Sale, SaleId, Sku,
-    Verdict,
+    ArchiveDigest, BucketKey, OpenEnd, Phase, Refusal, RequestStatus, RetentionChange,
+    RetentionState, Sale, SaleId, Sku, Verdict,
 };
 use floodgate::observe::metrics::Metrics;
 use floodgate::services::sales::{SaleArchive, SalesError};
@@ -151,6 +151,36 @@ fn a_sale_that_is_over_for_long_is_archived_after_a_restart_of_redis() {
         archived.await.unwrap();
         let purged = harness.sales.purge(&id(), &written(&harness).await).await.unwrap();
         assert_eq!((purged.state, purged.num_rows), (RetentionState::Purged, 1));
+    });
+}
+
+/// The ledger decides the request, and no process can write that to the fenced bucket.
+#[test]
+fn a_request_that_ends_long_after_its_sale_delays_its_archive_until_its_buckets_are_loaded() {
+    let fixture = GateFixture::on(Redis::start_with(AOF_ALWAYS));
+    in_system(async {
+        let (harness, _folder) = harness(&fixture).await;
+        let (reservation, sku) = (harness.ask(1, 1, 1), sku_of(&harness));
+        let home = BucketKey { sku: sku.no, bucket: reservation.bucket };
+        let stock = &harness.backends.stock;
+        assert_eq!(stock.reserve(home, vec![reservation]).await, Ok(vec![Verdict::Reserved]));
+        harness.set_phase(Phase::Closed).await;
+        fixture.redis.kill();
+        harness.clock.advance(Duration::from_secs(3 * 86_400));
+        harness.sales.refresh_catalog().await.unwrap();
+        let failure = reservation.intent(&sku).failure(Refusal::Discarded, START_MS);
+        harness.backends.ledger.record_failures(vec![failure]).await.unwrap();
+        fixture.redis.restart();
+        let open = until("an answer of Redis", async || harness.sales.open_ends(&id()).await.ok());
+        assert!(open.await.contains(&(OpenEnd::Queued, 1)));
+        let record = until("loaded buckets", async || {
+            drop(harness.sync().await);
+            stock.record(home, reservation.request, None).await.ok()
+        });
+        let status = record.await.map(|record| record.status());
+        assert_eq!(status, Some(RequestStatus::Failed(Refusal::Discarded)));
+        until_finished(&harness).await;
+        archive(&harness).await.unwrap();
     });
 }
 

@@ -239,7 +239,13 @@ async fn the_window_counts_by_the_servers_clock() {
     problem(app.buy("late", 1, body.clone()).await, 410, "ended").await;
     // The end of a paused sale is not moved by the pause.
     app.admin("/sales/stopped/pause", Some(json!({}))).await;
-    problem(app.buy("stopped", 1, body).await, 410, "ended").await;
+    problem(app.buy("stopped", 1, body.clone()).await, 410, "ended").await;
+    let mut dropped = sale_body("dropped", one_per_buyer(), 5, 1);
+    dropped["starts_at"] = json!("2020-01-01T00:00:00Z");
+    dropped["ends_at"] = json!("2020-01-02T00:00:00Z");
+    app.admin("/sales", Some(dropped)).await;
+    app.admin("/sales/dropped/close", Some(json!({}))).await;
+    problem(app.buy("dropped", 1, body).await, 410, "ended").await;
 }
 
 #[tokio::test]

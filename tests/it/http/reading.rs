@@ -43,8 +43,11 @@ async fn drafts_and_long_ended_sales_are_not_shown_and_the_list_has_pages() {
     over["ends_at"] = json!("2020-01-02T00:00:00Z");
     app.admin("/sales", Some(over)).await;
     app.admin("/sales/over/open", Some(json!({}))).await;
-    for hidden in ["/v1/sales/draft", "/v1/sales/draft/mine", "/v1/sales/over"] {
-        let call = app.client.get(app.url(hidden)).header("x-buyer-id", "1");
+    app.admin("/sales", Some(sale_body("dropped", unlimited(), 5, 1))).await;
+    app.admin("/sales/dropped/close", Some(json!({}))).await;
+    let hidden = ["draft", "draft/mine", "over", "dropped", "dropped/mine"];
+    for hidden in hidden.map(|sale| format!("/v1/sales/{sale}")) {
+        let call = app.client.get(app.url(&hidden)).header("x-buyer-id", "1");
         problem(call.send().await.unwrap(), 404, "unknown-sku").await;
     }
     app.open_sale("second", one_per_buyer(), 7, 1).await;

@@ -285,13 +285,13 @@ fn a_load_on_another_server_keeps_what_was_accepted_and_the_opening() {
 }
 
 #[test]
-fn an_intent_whose_answer_was_loaded_goes_with_its_repeat() {
+fn an_intent_goes_with_the_loaded_answer_of_its_request() {
     let redis = Redis::start();
     let mut client = ScriptClient::new(&redis);
     let fixture = Fixture::open(&redis, &mut client, sku(1, ONE, 20), 10);
-    let [a, b] = [fixture.reservation(1, 1, 2), fixture.reservation(2, 2, 2)];
-    fixture.reserve(&mut client, 0, &[a, b]);
-    // The bucket is loaded after the ledger decided and before the results reach Redis.
+    let [a, b, c] = [1, 2, 3].map(|no| fixture.reservation(no, no, 2));
+    fixture.reserve(&mut client, 0, &[a, b, c]);
+    // The bucket is loaded after the ledger decided two, and before the results reach Redis.
     fixture.load_begin(&mut client, 0, FIRST).unwrap();
     let failed = record(2, RecordState::Failed(Refusal::Ended));
     let rows = [
@@ -299,15 +299,16 @@ fn an_intent_whose_answer_was_loaded_goes_with_its_repeat() {
         LoadRow::Request(b.request, failed),
     ];
     fixture.load_rows(&mut client, 0, FIRST, &rows).unwrap();
-    open(&fixture, &mut client, FIRST, 8).unwrap();
-    assert_eq!(fixture.counts(&mut client, 0).num_unsettled(), 2);
+    let opening = OpenBucket { num_queued: 1, ..opening(FIRST, 6) };
+    fixture.run(&mut client, &opening.call(&fixture.buckets[0])).unwrap();
+    assert_eq!(fixture.counts(&mut client, 0).num_kept, 1, "that of the third");
     assert_eq!(fixture.settle(&mut client, 0, &[fixture.order(&a)]), [SettleOutcome::Repeat]);
     assert_eq!(
         fixture.release(&mut client, 0, &[refused(&b, Refusal::Ended)]).0,
         [SettleOutcome::Repeat]
     );
     let counts = fixture.counts(&mut client, 0);
-    assert_eq!((counts.num_unsettled(), counts.left.stock, counts.num_failed), (0, 8, 0));
+    assert_eq!((counts.num_unsettled(), counts.left.stock, counts.num_failed), (1, 6, 0));
 }
 
 #[test]
