@@ -64,11 +64,12 @@ async fn open(app: &TestApp, sale: Json) {
     app.admin(&path, Some(json!({}))).await;
 }
 
-/// Holds each read of the sale by the page until `window.go()`; its own `fetch` is `window.pass`.
+/// Holds each read of the sale by the page until `window.go()`, without the page's time limit; its
+/// own `fetch` is `window.pass`.
 async fn hold_reads_of_the_sale(browser: &Browser) {
     let held = "window.pass = window.fetch; window.fetch = (url, init) => \
         String(url).endsWith('sales/spring') ? new Promise((done) => { window.go = () => \
-        done(window.pass(url, init)); }) : window.pass(url, init);";
+        done(window.pass(url, { ...init, signal: undefined })); }) : window.pass(url, init);";
     browser.run(held).await;
 }
 
