@@ -19,7 +19,7 @@ use floodgate::tier::Backends;
 
 use crate::support::defective_ledger::{DefectiveLedger, LedgerDefect};
 use crate::support::faulty_ledger::{Fault, FaultyLedger};
-use crate::support::gate::{GateFixture, PATIENT};
+use crate::support::gate::{GateFixture, LONG_LEASE, PATIENT};
 use crate::support::harness::{Harness, ONE_PER_BUYER, Offer, START_MS, in_system, is_placed};
 use crate::support::wait::until;
 
@@ -109,7 +109,8 @@ fn sales_without_buckets_leave_no_audit_undecided() {
 #[test]
 fn after_a_loader_crash_the_next_one_starts_over() {
     let fixture = GateFixture::new();
-    let settings = fixture.settings(&PATIENT);
+    // The lease is a key of the digest below.
+    let settings = fixture.settings(&[&PATIENT[..], &LONG_LEASE].concat());
     in_system(async {
         let (harness, _) = harness(&settings).await;
         assert!(is_placed(&harness.buy_as(7, 1, 1).await));

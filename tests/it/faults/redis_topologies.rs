@@ -92,7 +92,12 @@ fn a_cluster_that_lost_the_data_of_a_third_sells_on() {
 fn a_load_that_cannot_hold_every_bucket_holds_none() {
     let cluster = Cluster::start(&["cluster-require-full-coverage no"]);
     let fixture = GateFixture::new();
-    let settings = fixture.settings(&[("redis.url", &cluster.url(&[0, 1]))]);
+    // Time enough for a slow server, and no long wait for the silent one.
+    let settings = fixture.settings(&[
+        ("redis.url", &cluster.url(&[0, 1])),
+        ("redis.connect_timeout_ms", "3000"),
+        ("redis.command_timeout_ms", "3000"),
+    ]);
     in_system(async {
         let ledger = Arc::new(DefectiveLedger::new(LedgerDefect::None));
         let harness = Harness::start_on_redis(&settings, ledger).await;

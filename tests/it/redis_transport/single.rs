@@ -140,7 +140,7 @@ fn a_frozen_server_leaves_calls_unknown_and_may_do_them_late() {
     let logs = CapturedLog::of([redis.port()]);
     run(async {
         let pool = ConnectionPool::new(short_timeout_options(&redis.url())).unwrap();
-        let connection = pool.connection(ConnectionPurpose::Hot, "a").await.unwrap();
+        let connection = until_connected(&pool, "a").await;
         redis.stop();
         let error = connection.call(vec![add("a", 1)]).await.unwrap_err();
         assert_eq!(error.class(), CallEffect::Unknown, "{error}");
