@@ -39,7 +39,7 @@ impl Store {
         let proxy = FaultProxy::start(server.addr());
         let url = MariaDb::url_by(proxy.addr());
         let clock = Arc::new(ManualClock::new(NOW_MS));
-        let options = MysqlOptions { connect_timeout_ms: 500, clock, ..MysqlOptions::new(url) };
+        let options = MysqlOptions { connect_timeout_ms: 10_000, clock, ..MysqlOptions::new(url) };
         let ledger = MysqlLedger::open(&options).unwrap();
         let direct = MysqlLedger::open(&server.options()).unwrap();
         let sku = open_offer(&direct, "sale", quota(5), STOCK).await;
@@ -130,7 +130,7 @@ fn a_server_that_is_killed_with_the_answer_on_its_way_has_kept_the_orders() {
 fn whenever_the_server_is_killed_the_answer_was_true() {
     run(async {
         let server = MariaDb::start();
-        let options = MysqlOptions { connect_timeout_ms: 500, ..server.options() };
+        let options = MysqlOptions { connect_timeout_ms: 10_000, ..server.options() };
         let ledger = MysqlLedger::open(&options).unwrap();
         let sku = open_offer(&ledger, "sale", ANY, 1_000_000).await;
         let rounds: u64 = number_from_env("FLOODGATE_CHAOS_ROUNDS").unwrap_or(20);

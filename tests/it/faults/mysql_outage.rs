@@ -41,6 +41,13 @@ fn short_limits(url: String) -> MysqlOptions {
     }
 }
 
+/// Limits that no call of a test reaches.
+fn long_limits(options: &mut MysqlOptions) {
+    options.job_deadline_ms = 9_000;
+    options.statement_timeout_ms = 9_000;
+    options.lock_wait_timeout_s = 9;
+}
+
 /// One connection for writing and one for reading.
 fn few_connections(options: MysqlOptions) -> MysqlOptions {
     MysqlOptions { writers: 1, readers: 1, ..options }
@@ -226,7 +233,7 @@ fn a_proxy_that_resets_every_connection() {
 #[test]
 fn a_server_that_takes_no_writes() {
     run(async {
-        let store = Store::start().await;
+        let store = Store::on(MariaDb::start(), long_limits).await;
         let set = |value| store.server.sql(&format!("SET GLOBAL read_only = {value}"));
         store
             .run_outage(&[ErrorClass::Down, ErrorClass::Retry], "--read-only", || set(1), || set(0))
@@ -237,7 +244,7 @@ fn a_server_that_takes_no_writes() {
 #[test]
 fn a_server_without_a_free_connection() {
     run(async {
-        let store = Store::on(MariaDb::start_with(&["--max-connections=12"]), |_| {}).await;
+        let store = Store::on(MariaDb::start_with(&["--max-connections=12"]), long_limits).await;
         let others = Mutex::new(Vec::new());
         // Resets the ledger's connections; other clients take all free ones before it reconnects.
         let exhaust = || {
@@ -266,13 +273,8 @@ fn a_server_without_a_free_connection() {
 #[test]
 fn row_locks_of_a_lost_client_are_released() {
     run(async {
-        // Limits so long that the row is still locked when the test checks it.
-        let store = Store::on(MariaDb::start(), |options| {
-            options.job_deadline_ms = 9_000;
-            options.statement_timeout_ms = 9_000;
-            options.lock_wait_timeout_s = 9;
-        })
-        .await;
+        // The row is still locked when the test checks it.
+        let store = Store::on(MariaDb::start(), long_limits).await;
         let other = opened(&short_limits(store.server.url())).await;
         let (holder, checker) = (store.server.session(), store.server.session());
         checker.sql("DO 1");
