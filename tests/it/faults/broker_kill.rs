@@ -27,6 +27,14 @@ fn broker(server: &RabbitMq, namespace: &str) -> RabbitBroker {
     RabbitBroker::new(options).unwrap()
 }
 
+/// Like `broker`, with the topology declared beforehand under a long timeout.
+async fn declared(server: &RabbitMq, namespace: &str) -> RabbitBroker {
+    let mut options = server.options(Topology::new(namespace, 2, 100));
+    options.connect_timeout = Duration::from_mins(1);
+    RabbitBroker::new(options).unwrap().declare().await.unwrap();
+    broker(server, namespace)
+}
+
 fn message(number: usize) -> Message {
     let headers = Headers { message_id: number.to_string(), ..Headers::default() };
     Message { route: Route::Orders(0), headers, body: Bytes::from(vec![b'x'; 1_000]) }
@@ -97,8 +105,7 @@ async fn publish_until_failure(
 }
 
 async fn killed_under_load(server: &RabbitMq) {
-    let broker = Arc::new(broker(server, "kill"));
-    broker.declare().await.unwrap();
+    let broker = Arc::new(declared(server, "kill").await);
     server.settle();
     let mut outgoing = broker.open_channel(512);
     let (mut confirmed, mut next) = (BTreeSet::new(), 0);
@@ -153,8 +160,7 @@ async fn killed_under_load(server: &RabbitMq) {
 }
 
 async fn killed_under_a_subscription(server: &RabbitMq) {
-    let broker = broker(server, "subscribed");
-    broker.declare().await.unwrap();
+    let broker = declared(server, "subscribed").await;
     server.settle();
     let sent = broker.open_channel(64).publish(batch(0)).await;
     assert!(sent.iter().all(|sent| *sent == PublishOutcome::Confirmed));

@@ -216,7 +216,7 @@ async fn deleted_dead_letter_exchange(server: &RabbitMq) {
     })
     .await;
     assert_eq!(server.num_ready("no-exchange.dead"), Some(0));
-    broker.declare().await.unwrap();
+    declared(server, "no-exchange").await;
     let mut dead = broker.subscribe(Route::Dead, 1).await.unwrap();
     let dead_letter = tokio::time::timeout(Duration::from_secs(60), dead.next()).await;
     assert_eq!(dead_letter.expect("a dead letter").unwrap().headers.message_id, "7");
