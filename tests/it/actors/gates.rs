@@ -3,7 +3,6 @@
 use std::cell::Cell;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Duration;
 
 use floodgate::config::{Settings, Tier};
 use floodgate::db::Ledger;
@@ -21,11 +20,9 @@ use crate::support::harness::{
     Harness, ONE_PER_BUYER, Offer, START_MS, UNLIMITED, in_system, is_placed, settings,
 };
 use crate::support::servers::redis::Redis;
+use crate::support::wait::DEADLINE;
 
 const ALL: [Tier; 3] = [Tier::Memory, Tier::Ledger, Tier::Gate];
-
-/// Far longer than any crowd here takes.
-const LIVELOCK: Duration = Duration::from_secs(15);
 
 /// A harness with the Redis server of its tier; the server outlives the harness.
 struct TierHarness {
@@ -48,7 +45,7 @@ async fn harness(tier: Tier, policy: Policy, stock: u32, buckets: u16) -> TierHa
 
 async fn harness_on(ledger: Arc<dyn Ledger>, mut settings: Settings, offer: Offer) -> TierHarness {
     // Long enough that no answer times out.
-    settings.http.answer_deadline_ms = 20_000;
+    settings.http.answer_deadline_ms = 120_000;
     settings.redis.command_timeout_ms = 10_000;
     if settings.tier != Tier::Gate {
         let harness = Harness::open(&settings, ledger, offer).await;
@@ -159,7 +156,7 @@ fn gates_that_borrow_the_last_units_from_each_other_sell_them() {
         for stock in 71..=100 {
             let harness = harness(tier, ONE_PER_BUYER, stock, 4).await;
             let crowd = join_all((1..=1000).map(|buyer| harness.buy(buyer)));
-            let answers = timeout(LIVELOCK, crowd).await.expect("units that no gate sells");
+            let answers = timeout(DEADLINE, crowd).await.expect("units that no gate sells");
             let num_placed = answers.iter().filter(|answer| is_placed(answer)).count();
             assert_eq!(num_placed, stock as usize, "{tier:?}");
         }
@@ -188,7 +185,7 @@ fn a_purchase_larger_than_the_stock_left_does_not_end_the_sale() {
     where_gates_count(async |tier| {
         for buckets in [1, 4] {
             let harness = harness(tier, UNLIMITED, 5, buckets).await;
-            let refusal = timeout(LIVELOCK, harness.buy_as(1, 1, 6)).await.expect("an answer");
+            let refusal = timeout(DEADLINE, harness.buy_as(1, 1, 6)).await.expect("an answer");
             assert_eq!(refusal, refused(Refusal::SoldOut), "{buckets}");
             assert!(
                 is_placed(&harness.buy_as(2, 2, 5).await),
