@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use floodgate::actors::{ActorSystem, GateHandle};
 use floodgate::config::{Settings, Tier};
@@ -13,7 +14,7 @@ use floodgate::domain::{
 };
 use floodgate::messages::BuyAnswer;
 use floodgate::observe::metrics::Metrics;
-use floodgate::runtime::clock::{Clock, ManualClock, SharedClock};
+use floodgate::runtime::clock::{Clock, ManualClock, SharedClock, now_monotonic};
 use floodgate::runtime::shutdown::Shutdown;
 use floodgate::services::audit::{AuditReport, EVIDENCE, audit};
 use floodgate::services::catalog::Catalog;
@@ -39,6 +40,9 @@ pub struct Harness {
     pub gates: GateHandle,
     pub clock: Arc<ManualClock>,
     requests: AtomicU64,
+    /// Before any gate was started.
+    begun: Instant,
+    resubmit_every: Duration,
 }
 
 /// The SKU that a harness sells.
@@ -108,6 +112,7 @@ impl Harness {
 
     /// Starts the actors on these backends with the ledger's sales.
     pub fn on(settings: &Settings, backends: Backends, clock: Arc<ManualClock>) -> Self {
+        let begun = now_monotonic();
         let shared: SharedClock = clock.clone();
         let catalog = Arc::new(Catalog::default());
         let metrics = Arc::new(Metrics::default());
@@ -117,7 +122,9 @@ impl Harness {
         ));
         let sales = SalesService::new(catalog.clone(), &backends, actors.clone(), shared, settings);
         let gates = actors.gates();
-        Self { catalog, backends, actors, sales, gates, clock, requests: AtomicU64::new(1) }
+        let requests = AtomicU64::new(1);
+        let resubmit_every = Duration::from_millis(settings.gate.resubmit_every_ms);
+        Self { catalog, backends, actors, sales, gates, clock, requests, begun, resubmit_every }
     }
 
     /// Creates the sale `sale` of one SKU, `sku`.
@@ -134,12 +141,18 @@ impl Harness {
         self.sales.sync_sales(&self.sales.refresh_catalog().await?).await
     }
 
-    /// Waits until each gate has run its first step: from then on purchases reach the gate at once,
-    /// and the gate has resubmitted the unsettled requests that it found.
+    /// Waits until each gate has made its first pass: from then on purchases reach the gate at
+    /// once, and the gate has resubmitted the unsettled requests that it found. To be called before
+    /// the first purchase.
+    ///
+    /// The steps of a gate are its start, the ticks of its timer, and the ends of its passes: those
+    /// beyond the start and the ticks that there can have been are ends of passes.
     pub async fn gates_begun(&self) {
-        until("the gates' first step", || async {
+        until("the gates' first pass", || async {
             let reports = self.actors.supervisor.report();
-            reports.iter().filter(|r| r.kind == "stock_gate").all(|r| r.steps > 0).then_some(())
+            let ticks = self.begun.elapsed().as_millis() / self.resubmit_every.as_millis();
+            let mut gates = reports.iter().filter(|r| r.kind == "stock_gate");
+            gates.all(|r| u128::from(r.steps) > 1 + ticks).then_some(())
         })
         .await;
     }
