@@ -56,8 +56,13 @@ fn deps(
 
 impl Fixture {
     async fn open(change: impl FnOnce(&mut PaymentSettings)) -> Self {
+        Self::open_on(SystemClock::shared(), change).await
+    }
+
+    /// [`Self::open`] with this clock of the process and of its ledger.
+    async fn open_on(clock: SharedClock, change: impl FnOnce(&mut PaymentSettings)) -> Self {
         // The window of its order has no delay queue.
-        let shop = Shop::open_with(SystemClock::shared(), 900).await;
+        let shop = Shop::open_with(clock.clone(), 900).await;
         let mut settings = shop.settings.clone();
         settings.delay_queues_s = vec![WINDOW_S.to_string()];
         change(&mut settings);
@@ -66,7 +71,7 @@ impl Fixture {
         let delays_s = settings.delay_windows_s();
         let topology = Topology { delays_s, ..Topology::new("fg", 1, 20) };
         let broker = Arc::new(RabbitBroker::new(server.options(topology)).unwrap());
-        let (clock, metrics) = (SystemClock::shared(), Arc::new(Metrics::default()));
+        let metrics = Arc::new(Metrics::default());
         let orders = OrderService::new(ledger.clone(), None, &settings, Arc::new(|| ()));
         let deps = deps(orders, ledger.clone(), &settings, clock.clone(), metrics.clone());
         let lease: Arc<dyn Lease> = Arc::new(SoleLease::new(clock.clone()));
@@ -144,18 +149,18 @@ impl Fixture {
 #[test]
 fn an_unpaid_order_ends_when_its_hint_leaves_the_delay_queue() {
     run(async {
-        let fixture = Fixture::open(|_| ()).await;
+        let fixture = Fixture::open(|own| own.delay_queues_s.push("600".to_owned())).await;
         let keys = fixture.place(2..=4, WINDOW_S.cast_signed()).await;
+        let later = fixture.place(6..=6, 600).await;
         // Of a window without a delay queue.
         let others = fixture.place(5..=5, 1).await;
         for _ in 0..2 {
             fixture.publisher.run(&()).await.unwrap();
         }
-        assert_eq!((fixture.published("published"), fixture.published("lost")), (1, 0));
-        fixture.consumer.run(&fixture.hints).await.unwrap();
-        assert_eq!(fixture.num_live(&keys).await, 3, "not before the end of the window");
+        assert_eq!((fixture.published("published"), fixture.published("lost")), (2, 0));
         fixture.ends(&keys).await;
         assert_eq!(fixture.metrics.orders_ended_by_hint.get(), 3);
+        assert_eq!(fixture.num_live(&later).await, 1, "not before the end of the window");
         assert_eq!(fixture.num_live(&others).await, 1, "left to the polls");
         assert_ledger_holds(&*fixture.shop.ledger).await;
     });
@@ -201,9 +206,10 @@ fn wrong_early_and_repeated_hints_do_no_harm() {
 #[test]
 fn orders_whose_hints_are_lost_end_by_the_polls_a_moment_later() {
     run(async {
-        let fixture = Fixture::open(|_| ()).await;
+        let clock = Arc::new(ManualClock::new(wall_ms()));
+        let fixture = Fixture::open_on(clock.clone(), |_| ()).await;
         let keys = fixture.place(2..=3, 1).await;
-        tokio::time::sleep(Duration::from_millis(1_100)).await;
+        clock.advance(Duration::from_millis(1_100));
         // The ledger is away when the hint comes: it is not kept.
         fixture.ledger.set(Fault::Down);
         fixture.send(Route::Due, &keys, INSTALLATION).await;
@@ -217,6 +223,7 @@ fn orders_whose_hints_are_lost_end_by_the_polls_a_moment_later() {
         let timer = PaymentTimer(fixture.consumer.deps.clone());
         timer.run(&()).await.unwrap();
         assert_eq!(fixture.num_live(&keys).await, 2, "left to hints for 2 s");
+        clock.advance(Duration::from_secs(2));
         until("the polls", async || {
             timer.run(&()).await.unwrap();
             (fixture.num_live(&keys).await == 0).then_some(())
