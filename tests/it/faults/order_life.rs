@@ -80,12 +80,13 @@ async fn start_payment(
 const WINDOW_MS: i64 = 4_000;
 
 /// Begins the payments of what was sold: by buyer, with the deadline. Whatever the others get, the
-/// money of buyer 1 comes at once, and buyer 2 never pays.
+/// money of the first one comes at once, and buyer 2 never pays.
 async fn start_payments(
     client: &Client,
     webhooks: &WebhookSender,
     public: SocketAddr,
     sold: &History,
+    is_one_paid: &mut bool,
 ) -> BTreeMap<u64, (String, i64)> {
     let mut payments = BTreeMap::new();
     for attempt in sold.purchases.iter().filter(|attempt| attempt.is_promise()) {
@@ -94,10 +95,11 @@ async fn start_payments(
             continue;
         }
         let Some(payment) = start_payment(client, public, id, buyer).await else { continue };
-        if buyer == 1 {
-            webhooks.report(public, &payment, "paid").await.unwrap();
-        } else {
+        if *is_one_paid {
             payments.insert(buyer, (payment, wall_ms() + WINDOW_MS));
+        } else {
+            webhooks.report(public, &payment, "paid").await.unwrap();
+            *is_one_paid = true;
         }
     }
     payments
@@ -106,7 +108,8 @@ async fn start_payments(
 /// C18: money arrives around the deadline of its order, at two processes, one of which is killed.
 #[test]
 fn each_order_is_paid_or_timed_out_once_and_no_money_is_lost() {
-    const BUYERS: u64 = 64;
+    // So few that most of their payments begin in time, on a slow machine, too.
+    const AT_ONCE: u64 = 4;
     let fixture = GateFixture::new();
     // A purchase with late money would be one more order.
     let settings = [&SETTINGS[..], &PATIENT, &[("payment.late_payment", "refund")]].concat();
@@ -117,13 +120,15 @@ fn each_order_is_paid_or_timed_out_once_and_no_money_is_lost() {
         let mut history = History::default();
         let client = Client::new();
         let webhooks = WebhookSender::new(client.clone());
-        let mut payments = BTreeMap::new();
-        for first in (1..=BUYERS).step_by(16) {
-            let sold = sell(public, first..first + 16).await;
-            payments.extend(start_payments(&client, &webhooks, public, &sold).await);
+        let (mut payments, mut is_one_paid, mut next_buyer) = (BTreeMap::new(), false, 1);
+        while payments.len() <= 30 {
+            assert!(next_buyer < 180, "few payments began in time: {}", payments.len());
+            let sold = sell(public, next_buyer..next_buyer + AT_ONCE).await;
+            next_buyer += AT_ONCE;
+            let begun = start_payments(&client, &webhooks, public, &sold, &mut is_one_paid);
+            payments.extend(begun.await);
             history.absorb(sold);
         }
-        assert!(payments.len() > 30, "most payments began in time: {}", payments.len());
         let kill = async {
             tokio::time::sleep(Duration::from_secs(2)).await;
             killed.kill();
@@ -153,7 +158,7 @@ fn each_order_is_paid_or_timed_out_once_and_no_money_is_lost() {
         let num_timed_out = db.number("SELECT COUNT(*) FROM orders WHERE state = 2");
         println!("{num_paid} paid, {num_timed_out} timed out");
         assert!(num_paid > 0 && num_timed_out > 0);
-        assert_eq!(num_paid + num_timed_out, i64::try_from(BUYERS).unwrap());
+        assert_eq!(num_paid + num_timed_out, i64::try_from(next_buyer - 1).unwrap());
         let num_received = db.number("SELECT COUNT(*) FROM payments WHERE received = price");
         let num_reported = i64::try_from(payments.len()).unwrap() + 1;
         assert_eq!(num_received, num_reported, "all money is recorded");
