@@ -73,17 +73,20 @@ async fn secrets_may_be_reloaded_during_the_start() {
 
 #[tokio::test]
 async fn a_reader_who_waits_for_order_events_is_answered_when_the_server_stops() {
-    let (_folder, server) = start();
-    let begun = now_monotonic();
-    let waiting = async {
-        let path = "/admin/v1/order-events?wait_ms=30000";
-        let answer = reqwest::get(format!("http://{}{path}", server.internal)).await.unwrap();
-        answer.json::<Json>().await.unwrap()
-    };
-    let (events, ()) = tokio::join!(waiting, terminate(&server));
-    let took = now_monotonic().duration_since(begun);
-    assert_eq!(events, json!([]));
-    assert!(took < Duration::from_secs(25), "{took:?}");
+    // An answer by the end of the wait is never in time; on a slow machine the first may not be.
+    until("an answer before the end of the wait", async || {
+        let (_folder, server) = start();
+        let begun = now_monotonic();
+        let waiting = async {
+            let path = "/admin/v1/order-events?wait_ms=30000";
+            let answer = reqwest::get(format!("http://{}{path}", server.internal)).await.unwrap();
+            answer.json::<Json>().await.unwrap()
+        };
+        let (events, ()) = tokio::join!(waiting, terminate(&server));
+        assert_eq!(events, json!([]));
+        (now_monotonic().duration_since(begun) < Duration::from_secs(25)).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]
