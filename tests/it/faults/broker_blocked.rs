@@ -115,7 +115,10 @@ fn an_alarm_while_channels_are_opened_loses_no_connection() {
         let mut others: Vec<_> = (0..4).map(|_| broker.open_channel(1)).collect();
         let opening = join_all(others.iter_mut().map(|other| other.publish(vec![message(1)])));
         let (_, outcomes) = join(first.publish(vec![message(1)]), opening).await;
-        assert_eq!(broker.status(), BrokerStatus::Blocked, "{outcomes:?}");
+        until("the broker to report the alarm", async || {
+            (broker.status() == BrokerStatus::Blocked).then_some(())
+        })
+        .await;
         for outcome in outcomes.concat() {
             match outcome {
                 PublishOutcome::NotSent { reason } => {

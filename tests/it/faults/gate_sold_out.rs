@@ -130,8 +130,7 @@ fn a_process_learns_that_units_have_returned() {
         let sku = here.catalog.sale("sale").unwrap().skus[0].clone();
         there.register(&sku);
         let mut hints = there.result_hints().await.unwrap().unwrap();
-        there.refresh(sku.no).await.unwrap();
-        assert!(there.is_sold_out(sku.no));
+        know_sold_out(&*there, sku.no).await;
         let order = sold.intent(&sku).order(START_MS);
         let ended = Order { state: OrderState::TimedOut, version: 1, ..order };
         here.backends.stock.settle(vec![(sold.bucket, ended)]).await.unwrap();

@@ -236,8 +236,19 @@ fn a_request_that_a_crash_left_times_out_in_tier_gate() {
         let buyer = Buyer { client: &client, public: server.public, no: 1 };
         let failed = buyer.decided(id).await;
         assert_eq!(failed["reason"], "queue-timeout", "{failed}");
-        let (status, bought) = buyer.buy(Some(&again(&failed))).await;
-        assert_eq!((status, &bought["state"]), (200, &json!("success")), "{bought}");
+        let mut next = again(&failed);
+        // On a slow machine the next request may time out, too.
+        until("an order", async || {
+            buyer.buy(Some(&next)).await;
+            let decided = buyer.decided(&next).await;
+            if decided["state"] == "success" {
+                return Some(());
+            }
+            assert_eq!(decided["reason"], "queue-timeout", "{decided}");
+            next = again(&decided);
+            None
+        })
+        .await;
         assert_holds_at_rest(server.internal).await;
         assert_eq!(admin::stage(server.internal, "sale", "left").await, 4);
     });
