@@ -193,15 +193,24 @@ impl PayingBuyers {
         Some(())
     }
 
-    /// Waits until every order is paid or has ended, and asserts that what was confirmed is in the
-    /// ledger, and that orders ended in each way.
+    /// Buys on until orders have ended in each way, waits until every order is paid or has ended,
+    /// and asserts that what was confirmed is in the ledger.
     pub async fn check(&self, mariadb: &MariaDb, public: SocketAddr, internal: SocketAddr) {
+        let of_sale = "sku_no IN (SELECT sku_no FROM skus JOIN sales USING (sale_no) \
+                       WHERE sale_id = 'paying')";
+        let states = format!(
+            "SELECT COUNT(DISTINCT state) FROM orders WHERE state NOT IN (0, 5) AND {of_sale}"
+        );
+        let each_end = until("orders that have ended in each way", async || {
+            let is_each_confirmed =
+                !self.cancelled.lock().is_empty() && !self.received.lock().is_empty();
+            (is_each_confirmed && mariadb.number(&states) == 4).then_some(())
+        });
+        self.buy_until(public, each_end).await;
         until("the outcome of every request", async || {
             (admin::stage(internal, SALE, "unsettled").await == 0).then_some(())
         })
         .await;
-        let of_sale = "sku_no IN (SELECT sku_no FROM skus JOIN sales USING (sale_no) \
-                       WHERE sale_id = 'paying')";
         until_true("the end of every unpaid order", || {
             let unpaid = format!("SELECT COUNT(*) FROM orders WHERE state IN (0, 5) AND {of_sale}");
             mariadb.number(&unpaid) == 0

@@ -20,15 +20,21 @@ async fn sold(app: &TestApp) -> u64 {
     metric(app.internal, "floodgate_orders_placed_total", "").await
 }
 
+async fn refused(app: &TestApp) -> u64 {
+    metric(app.internal, "floodgate_buy_total", "outcome=\"paused\"").await
+}
+
 /// Pauses and opens the sale [`CYCLES`] times at the first server, each time after the last server
-/// has sold more than 20 orders; then closes the sale.
+/// has sold more than 20 orders, and until it has refused a purchase; then closes the sale.
 async fn cycle_phases(apps: &[TestApp]) {
     let (operator_server, selling_server) = (&apps[0], apps.last().unwrap());
     for _ in 0..CYCLES {
         let before = sold(selling_server).await;
         until("some sales", async || (sold(selling_server).await > before + 20).then_some(()))
             .await;
+        let before = refused(selling_server).await;
         operator_server.admin("/sales/sale/pause", Some(json!({}))).await;
+        until("a refusal", async || (refused(selling_server).await > before).then_some(())).await;
         operator_server.admin("/sales/sale/open", Some(json!({}))).await;
     }
     operator_server.admin("/sales/sale/close", Some(json!({}))).await;
