@@ -41,19 +41,6 @@ async fn buy_all(harness: &Harness, buyers: std::ops::RangeInclusive<u64>) -> Ve
     join_all(buyers.map(|buyer| harness.buy_as(buyer, buyer, 1))).await
 }
 
-/// Buys until the gate has decided: returns its answer, or `None` as soon as units are reserved for
-/// an answer that takes long.
-async fn buy_until_decided(harness: &Harness, buyer: u64) -> Option<BuyAnswer> {
-    let reservation = harness.ask(buyer, buyer, 1);
-    let stock = &harness.backends.stock;
-    tokio::select! {
-        answer = harness.gates.buy(reservation) => Some(answer),
-        () = until("units", async || {
-            stock.record(key_of(&reservation), reservation.request, None).await.unwrap().map(drop)
-        }) => None,
-    }
-}
-
 /// Retries the purchase until it is an order.
 async fn buy_for_sure(harness: &Harness, buyer: u64) {
     until("an order", async || {
@@ -90,7 +77,7 @@ async fn drained(harness: &Harness) -> AuditReport {
 /// Buys while the ledger fails, and checks that an open breaker lets no further request in. Returns
 /// the number of accepted requests.
 async fn accepted_while_failing(harness: &Harness) -> u32 {
-    let answers = join_all((1..=40).map(|buyer| buy_until_decided(harness, buyer))).await;
+    let answers = join_all((1..=40).map(|buyer| harness.buy_until_decided(buyer))).await;
     let is_unsettled = |answer: &BuyAnswer| {
         matches!(
             answer,
@@ -155,12 +142,11 @@ fn a_ledger_that_hangs_leaves_outcomes_unknown_and_gives_nothing_back() {
     in_system(async {
         let ledger =
             Arc::new(FaultyLedger::new(Arc::new(DefectiveLedger::new(LedgerDefect::None))));
-        let harness = open(&fixture, ledger.clone(), &[("http.answer_deadline_ms", "300")]).await;
+        let harness = open(&fixture, ledger.clone(), &[]).await;
         harness.gates_begun().await;
         ledger.set(Fault::Frozen);
         let answers = buy_all(&harness, 1..=20).await;
         assert_eq!(answers, [BuyAnswer::Unknown; 20]);
-        // The short deadline may pass before the gate decides.
         until("the reservations", async || (free_units(&harness).await == 80).then_some(())).await;
         ledger.set(Fault::None);
         healed(&harness, 20).await;
@@ -188,7 +174,7 @@ fn a_gate_that_waits_for_an_answer_still_resubmits_for_a_crashed_process() {
     in_system(async {
         let ledger =
             Arc::new(FaultyLedger::new(Arc::new(DefectiveLedger::new(LedgerDefect::None))));
-        let own = [("http.answer_deadline_ms", "100"), ("consumer.batch_max", "1")];
+        let own = [("consumer.batch_max", "1")];
         let settings = fixture.settings(&[&PATIENT[..], &own].concat());
         let offer = Offer { buckets: 1, ..OFFER };
         let harness = Harness::start_on_redis(&settings, ledger.clone()).await;
@@ -198,7 +184,7 @@ fn a_gate_that_waits_for_an_answer_still_resubmits_for_a_crashed_process() {
         // One placement never returns.
         let stuck = harness.ask(7, 7, 1);
         ledger.set(Fault::NeverAnswers(stuck.request));
-        assert_eq!(harness.gates.buy(stuck).await, BuyAnswer::Unknown);
+        assert_eq!(harness.buy_until_decided(7).await, None);
         until("the batch of the stuck request", async || {
             ledger.batches().contains(&vec![7]).then_some(())
         })

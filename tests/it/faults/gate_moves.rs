@@ -16,7 +16,7 @@ use crate::support::TestApp;
 use crate::support::admin::open_sale;
 use crate::support::crowd::Purchase;
 use crate::support::gate::{
-    GateFixture, assert_holds_at_rest, buy, buy_for_sure, metric, retry_until_answered,
+    GateFixture, PATIENT, assert_holds_at_rest, buy, buy_for_sure, metric, retry_until_answered,
 };
 use crate::support::wait::until;
 
@@ -134,7 +134,7 @@ fn killed_before(script: Script) {
     let fixture = GateFixture::new();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     // Refreshes are so slow that only the purchase moves units.
-    let slow = [("http.sales_refresh_ms", "700")];
+    let slow = [&PATIENT[..], &[("http.sales_refresh_ms", "700")]].concat();
     let first = fixture.server(&slow);
     let (mut here, mut there) = (at_home(0, 2), at_home(1, 2));
     let [a, b, c] = [here.next().unwrap(), here.next().unwrap(), there.next().unwrap()];
@@ -185,7 +185,7 @@ fn borrowed_not_cleared_is_cleared_by_the_next_process_and_adds_nothing() {
 fn a_transfer_that_its_process_gave_up_is_finished_by_a_poll() {
     for script in [Script::Borrow, Script::ClearLoan] {
         let fixture = GateFixture::new();
-        let app = fixture.app(&[]);
+        let app = fixture.app(&PATIENT);
         tokio::runtime::Runtime::new().unwrap().block_on(async {
             app.open_sale("sale", json!({"kind": "one_per_buyer"}), 2, 2).await;
             let sku = sku_of(&fixture).await;

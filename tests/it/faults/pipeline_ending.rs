@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 
 use crate::support::admin;
 use crate::support::app::sale_body;
-use crate::support::gate::{GateFixture, assert_holds_at_rest};
+use crate::support::gate::{GateFixture, PATIENT, assert_holds_at_rest};
 use crate::support::pipeline::PipelineFixture;
 use crate::support::wait::until;
 
@@ -218,9 +218,8 @@ fn a_request_that_no_relay_publishes_times_out() {
 #[test]
 fn a_request_that_a_crash_left_times_out_in_tier_gate() {
     let fixture = GateFixture::new();
-    let keys = [("http.answer_deadline_ms", "500")];
     tokio::runtime::Runtime::new().unwrap().block_on(async {
-        let server = fixture.server(&keys);
+        let server = fixture.server(&PATIENT[1..]);
         open_with_timeout(server.internal).await;
         let client = Client::new();
         fixture.mariadb.stop();
@@ -232,7 +231,7 @@ fn a_request_that_a_crash_left_times_out_in_tier_gate() {
         server.kill();
         tokio::time::sleep(Duration::from_millis(1_100)).await;
         fixture.mariadb.cont();
-        let server = fixture.server(&keys);
+        let server = fixture.server(&PATIENT[1..]);
         let buyer = Buyer { client: &client, public: server.public, no: 1 };
         let failed = buyer.decided(id).await;
         assert_eq!(failed["reason"], "queue-timeout", "{failed}");

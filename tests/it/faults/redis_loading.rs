@@ -286,14 +286,13 @@ fn a_sale_is_loaded_some_time_before_it_starts_and_not_earlier() {
 fn a_load_waits_for_no_answer_of_the_ledger() {
     let fixture = GateFixture::new();
     let settings =
-        fixture.settings(&[&PATIENT[..], &[("http.answer_deadline_ms", "100")]].concat());
+        fixture.settings(&[&PATIENT[..], &[("http.answer_deadline_ms", "1000")]].concat());
     in_system(async {
         let (harness, ledger) = harness(&settings).await;
         harness.gates_begun().await;
         ledger.set(Fault::AnswerLost);
         assert_eq!(harness.buy_as(7, 1, 1).await, BuyAnswer::Unknown);
         let key = BucketKey { sku: sku_of(&harness).no, bucket: harness.ask(7, 1, 1).bucket };
-        // The short deadline may pass before the gate decides.
         until("the reservation", async || unsettled_in(&harness, key).await).await;
         // All data of the buckets but the requests is lost.
         for bucket in (0..2).map(BucketNo) {

@@ -74,7 +74,7 @@ fn a_master_that_becomes_read_only_is_busy_until_it_writes_again() {
 fn a_full_redis_takes_no_new_request_and_finishes_what_it_took() {
     let fixture = GateFixture::new();
     let server =
-        fixture.server(&[("consumer.attempts_max", "1"), ("http.answer_deadline_ms", "50")]);
+        fixture.server(&[("consumer.attempts_max", "1"), ("http.answer_deadline_ms", "500")]);
     run(async {
         open_sale(server.internal, "sale", json!({"kind": ONE}), 10_000, 2).await;
         let mut history = History::default();

@@ -13,7 +13,6 @@ use floodgate::domain::{
     AuditVerdict, BucketKey, BucketNo, InvariantId, Order, OrderState, Phase, PhaseChange,
     PhaseHistory, Policy, RepairAction, SkuNo,
 };
-use floodgate::messages::BuyAnswer;
 use floodgate::services::audit::{AuditReport, AuditSources, EVIDENCE, audit, audit_all};
 
 use crate::support::dead_letter_collectors::DeadLetterFixture;
@@ -125,19 +124,11 @@ fn an_order_with_another_amount_breaks_terms_held() {
 
 /// A harness whose ledger never answers and whose gate has accepted request 1; and its bucket.
 async fn with_one_accepted(ledger: Arc<DefectiveLedger>) -> (Harness, BucketKey) {
-    let mut settings = settings(Tier::Memory);
-    settings.http.answer_deadline_ms = 10;
     let offer = Offer { policy: UNLIMITED, stock: 9, buckets: 1 };
-    let harness = Harness::open(&settings, ledger, offer).await;
+    let harness = Harness::open(&settings(Tier::Memory), ledger, offer).await;
     let key = BucketKey { sku: harness.ask(1, 1, 1).sku, bucket: BucketNo(0) };
     harness.gates_begun().await;
-    assert_eq!(harness.buy_as(1, 1, 1).await, BuyAnswer::Unknown);
-    // The deadline of 10 ms may pass before the gate decides.
-    until("the reservation", async || {
-        let waiting = harness.backends.stock.unsettled(key).await.unwrap();
-        (waiting.len() == 1).then_some(())
-    })
-    .await;
+    assert_eq!(harness.buy_until_decided(1).await, None);
     (harness, key)
 }
 

@@ -157,6 +157,20 @@ impl Harness {
         .await;
     }
 
+    /// Buys until the gate has decided: returns its answer, or `None` as soon as a unit is reserved
+    /// for an answer that takes long.
+    pub async fn buy_until_decided(&self, buyer: u64) -> Option<BuyAnswer> {
+        let reservation = self.ask(buyer, buyer, 1);
+        let home = BucketKey { sku: reservation.sku, bucket: reservation.bucket };
+        let stock = &self.backends.stock;
+        tokio::select! {
+            answer = self.gates.buy(reservation) => Some(answer),
+            () = until("a unit", async || {
+                stock.record(home, reservation.request, None).await.unwrap().map(drop)
+            }) => None,
+        }
+    }
+
     /// A reservation as the HTTP layer builds it.
     pub fn ask(&self, request: u64, buyer: u64, quantity: u32) -> Reservation {
         let sale = self.catalog.sale("sale").unwrap();
