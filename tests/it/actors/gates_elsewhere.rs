@@ -5,7 +5,7 @@ use std::sync::Arc;
 use floodgate::actors::GateHandle;
 use floodgate::actors::stock_gate::GateDirectory;
 use floodgate::config::Tier;
-use floodgate::domain::{Counting, Phase, Refusal, RequestStatus, Sale};
+use floodgate::domain::{Counting, Epoch, Phase, Refusal, RequestStatus, Sale};
 use floodgate::messages::BuyAnswer;
 use floodgate::runtime::clock::ManualClock;
 use floodgate::services::catalog::Catalog;
@@ -17,7 +17,8 @@ use crate::support::harness::{START_MS, in_system, is_placed, settings};
 /// The gate handle of a process without gates, with the sale in its catalog in `phase`.
 fn without_gates(sale: &Sale, phase: Phase, stock: Arc<dyn Stock>) -> (GateHandle, Arc<Catalog>) {
     let catalog = Arc::new(Catalog::default());
-    catalog.put(&Sale { phase, ..sale.clone() });
+    let epoch = if phase == Phase::Draft { Epoch(0) } else { sale.epoch };
+    catalog.put(&Sale { phase, epoch, ..sale.clone() });
     (handle(&catalog, Arc::default(), stock), catalog)
 }
 
@@ -30,6 +31,10 @@ fn handle(
     settings.http.answer_deadline_ms = 60_000;
     let clock = Arc::new(ManualClock::new(START_MS));
     GateHandle::new(catalog.clone(), directory, stock, clock, &settings)
+}
+
+fn is_replayed(answer: &BuyAnswer) -> bool {
+    matches!(answer, BuyAnswer::Known { replayed: true, .. })
 }
 
 #[test]
@@ -50,7 +55,9 @@ fn a_process_without_gates_denies_nothing() {
                 Ok(None),
                 "{phase:?}"
             );
-            assert_eq!(gates.buy(reservation).await, BuyAnswer::Busy);
+            let repeated = gates.buy(reservation).await;
+            assert!(is_placed(&repeated) && is_replayed(&repeated), "{repeated:?}");
+            assert_eq!(gates.buy(fixture.ask(8, 8, 1)).await, BuyAnswer::Busy);
             let request =
                 gates.record(sku, reservation.request, reservation.buyer).await.unwrap().unwrap();
             assert!(matches!(request.status(), RequestStatus::Ordered { .. }), "{request:?}");
