@@ -17,8 +17,7 @@ use crate::http::state::{HttpState, State};
 const LIMIT_DEFAULT: u32 = 50;
 const LIMIT_MAX: u32 = 500;
 
-/// Most bytes of the body of a verb: short members, and a reason, which JSON may write with twelve
-/// bytes a character.
+/// Most bytes of the body of a verb. JSON may write a character of its reason with twelve.
 pub(super) const VERB_BYTES_MAX: usize = 16 * 1024;
 
 /// How a [`VerbSubject`] begins.
