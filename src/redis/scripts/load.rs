@@ -74,8 +74,8 @@ impl LoadRow {
     }
 }
 
-/// Writes rows of requests and buyers, at most [`super::codes::ITEMS_MAX`]. Requests that the ledger
-/// has decided are no longer unsettled.
+/// Writes rows of requests and buyers, at most [`super::codes::ITEMS_MAX`]. Requests that the
+/// ledger has decided are no longer unsettled.
 pub fn load_rows(
     keys: &BucketKeys,
     sku: &Sku,
