@@ -138,6 +138,7 @@ impl OrderConsumer {
                             position,
                             intent,
                             attempts: 0,
+                            num_failures: 0,
                         }),
                         Err(MalformedEnvelope { flaw, what }) => {
                             metrics.consumer_poison(flaw);

@@ -41,6 +41,8 @@ pub enum RetryDecision {
     Split(usize),
     /// Count the failure against the order, and retry it later.
     Count,
+    /// Retry the order later; no failure is counted.
+    Later,
     /// The order has failed for the last time: it becomes a dead letter with this number of
     /// failures.
     DeadLetter { failures: u32 },
@@ -53,8 +55,6 @@ pub fn decide(failed: &FailedAttempt) -> RetryDecision {
         failed.was_exclusive && failed.failed_at.is_some_and(|before| failed.num_commits > before);
     match failed.cause {
         NoOutcome::NotTried | NoOutcome::Ledger(ErrorClass::Down) => RetryDecision::Hold,
-        // Others hold what it waits for; no other order's commit shows that they are gone.
-        NoOutcome::Ledger(ErrorClass::Retry) if is_single => RetryDecision::Hold,
         // Each crash costs one of the ledger writer's few restarts: an exclusive submission is
         // split into singles at once, and a single order that crashes the writer twice, with a
         // commit between, becomes a dead letter.
@@ -66,6 +66,8 @@ pub fn decide(failed: &FailedAttempt) -> RetryDecision {
             RetryDecision::DeadLetter { failures: failed.attempts.saturating_add(2) }
         }
         NoOutcome::Ledger(_) if has_evidence && !is_single => RetryDecision::Split(SPLIT_PARTS),
+        // Another session holds the lock: a commit of another order does not show that it is free.
+        NoOutcome::Ledger(ErrorClass::Retry) if has_evidence => RetryDecision::Later,
         NoOutcome::Ledger(_) if has_evidence => {
             let failures = failed.attempts.saturating_add(1);
             if failures >= failed.attempts_max {

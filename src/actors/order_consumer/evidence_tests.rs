@@ -44,7 +44,8 @@ fn a_failure_counts_once_the_ledger_has_committed_something_else() {
 #[test]
 fn contention_is_no_orders_fault_and_splits_the_orders_that_share_it() {
     let contended = FailedAttempt { cause: NoOutcome::Ledger(ErrorClass::Retry), ..WITH_EVIDENCE };
-    assert_eq!(decide(&FailedAttempt { attempts: 99, ..contended }), RetryDecision::Hold);
+    assert_eq!(decide(&FailedAttempt { attempts: 99, ..contended }), RetryDecision::Later);
+    assert_eq!(decide(&FailedAttempt { failed_at: None, ..contended }), RetryDecision::Hold);
     let many = FailedAttempt { num_submitted: 512, ..contended };
     assert_eq!(decide(&many), RetryDecision::Split(8));
     assert_eq!(decide(&FailedAttempt { failed_at: None, ..many }), RetryDecision::Probe);
@@ -105,6 +106,10 @@ proptest! {
                 prop_assert!(was_exclusive && num_submitted > 1 && parts > 1);
             }
             RetryDecision::Probe => prop_assert!(was_exclusive && num_submitted > 1),
+            RetryDecision::Later => {
+                prop_assert_eq!(cause, NoOutcome::Ledger(ErrorClass::Retry));
+                prop_assert!(was_exclusive && num_submitted == 1);
+            }
             RetryDecision::Hold | RetryDecision::Count | RetryDecision::DeadLetter { .. } => {}
         }
     }

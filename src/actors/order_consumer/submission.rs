@@ -26,6 +26,8 @@ pub(super) struct InFlightIntent {
     pub(super) intent: OrderIntent,
     /// Failures counted against the order.
     pub(super) attempts: u32,
+    /// Failures while the ledger committed others: these, and those of contention.
+    pub(super) num_failures: u32,
 }
 
 /// Intents that are submitted to the ledger writer in one message.
@@ -187,9 +189,10 @@ impl OrderConsumer {
                     self.hold(Submission::exclusive(part.to_vec()));
                 }
             }
-            RetryDecision::Count => {
-                for item in failed.items {
-                    self.count_failure(ctx, item, last_error);
+            RetryDecision::Count | RetryDecision::Later => {
+                for mut item in failed.items {
+                    item.attempts += u32::from(decision == RetryDecision::Count);
+                    self.retry_order_later(ctx, item, last_error);
                 }
             }
             RetryDecision::DeadLetter { failures } => {
@@ -224,17 +227,23 @@ impl OrderConsumer {
         self.subscription.unacked.complete_part(delivery.tag);
     }
 
-    /// Counts a failure against an order, and retries it after `consumer.retry_backoff_max_ms`
-    /// times two to the power of its counted failures.
-    fn count_failure(&mut self, ctx: &mut Context<Self>, mut item: InFlightIntent, error: &str) {
-        item.attempts = item.attempts.saturating_add(1);
-        let attempts = item.attempts;
+    /// Retries an order after `consumer.retry_backoff_max_ms` times two to the power of its
+    /// failures, at most of `consumer.attempts_max`.
+    fn retry_order_later(
+        &mut self,
+        ctx: &mut Context<Self>,
+        mut item: InFlightIntent,
+        error: &str,
+    ) {
+        item.num_failures = item.num_failures.saturating_add(1);
+        let (failures, attempts) = (item.num_failures, item.attempts);
         self.deps.metrics.consumer_retries.inc();
         self.subscription.unacked.mark_stuck(item.delivery.tag);
         tracing::warn!(
             queue = self.deps.queue,
             request = %item.intent.request,
             trace_id = %item.intent.trace,
+            failures,
             attempts,
             error,
             "order failed while the ledger commits others, retrying"
@@ -242,7 +251,8 @@ impl OrderConsumer {
         let failed_at = Some(self.deps.breaker.num_commits());
         let retry = Submission { failed_at, ..Submission::exclusive(vec![item]) };
         let base = Duration::from_millis(self.deps.settings.retry_backoff_max_ms);
-        let wait = base.saturating_mul(1 << attempts.min(16));
+        let doublings = failures.min(self.deps.settings.attempts_max).min(16);
+        let wait = base.saturating_mul(1 << doublings);
         let then = self.scoped(move |consumer, ctx, ()| {
             consumer.hold(retry);
             consumer.schedule_retry(ctx);

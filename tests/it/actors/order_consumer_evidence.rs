@@ -43,16 +43,16 @@ fn an_outage_of_the_ledger_is_not_the_first_failure_of_an_order_that_waited_for_
 /// The ledger recognises a repeated order without a commit.
 #[test]
 fn an_order_is_held_while_the_ledger_reads_and_commits_nothing() {
-    is_held_until_the_end_of(Fault::CommitsNothing(request(2)));
+    assert_held_until_the_end_of(Fault::CommitsNothing(request(2)));
 }
 
 /// The canary, and orders of other SKUs, need no lock that the order waits for.
 #[test]
 fn an_order_is_held_while_it_waits_for_a_lock_and_others_commit() {
-    is_held_until_the_end_of(Fault::Contended(request(2)));
+    assert_held_until_the_end_of(Fault::Contended(request(2)));
 }
 
-fn is_held_until_the_end_of(fault: Fault) {
+fn assert_held_until_the_end_of(fault: Fault) {
     in_system(async {
         let harness = with_one_order(fault).await;
         until("many batches, or a dead letter", async || {
