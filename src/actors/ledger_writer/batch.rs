@@ -178,7 +178,9 @@ async fn place_with_retries(
         if matches!(class, ErrorClass::Down | ErrorClass::Unknown) {
             open_breaker(deps);
         }
-        if class == ErrorClass::Bug || (is_exclusive && class == ErrorClass::Unknown) {
+        // The sender of an exclusive submission retries it, and the writer goes on with others.
+        let is_slow = matches!(class, ErrorClass::Unknown | ErrorClass::Retry);
+        if class == ErrorClass::Bug || (is_exclusive && is_slow) {
             break;
         }
         tokio::time::sleep(backoff.next_wait(fastrand::f64())).await;
@@ -277,11 +279,11 @@ fn refusals(
 /// ledger counts, its refusal is the answer and is not recorded.
 async fn record_refusals(deps: &WriterDeps, intents: &[OrderIntent], written: &mut [WriteResult]) {
     let refused = refusals(deps, intents, written);
-    for (_, failure) in &refused {
-        deps.metrics.ledger_refused(&failure.reason);
-    }
     if refused.is_empty() || deps.counting == Counting::InLedger {
         return;
+    }
+    for (_, failure) in &refused {
+        deps.metrics.ledger_refused(&failure.reason);
     }
     let records = refused.into_iter().map(|(_, failure)| failure).collect();
     let recorded = deps.ledger.record_failures(records).await;
