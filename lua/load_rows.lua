@@ -5,6 +5,7 @@
 -- KEYS: bucket, unsettled, pages..
 -- ARGV: server, installation, loader, counts, then id and value of each row, sorted by page
 -- Answer: OK.
+local unsettled = KEYS[2]
 local server, installation, loader, counts = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local bad, is_open = check_loader(server, installation, loader)
 if bad then return bad end
@@ -13,7 +14,6 @@ if is_open then return {OLD_LOADER} end
 local at, size = 4, (#ARGV - 4) / 2
 if size > ITEMS_MAX then return {TOO_MANY} end
 -- Raises an error before the first write if a key has another type.
-local unsettled = KEYS[2]
 local has_unsettled = call('HLEN', unsettled) > 0
 for page = 1, #counts do call('HLEN', KEYS[2 + page]) end
 for page = 1, #counts do

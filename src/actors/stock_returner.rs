@@ -167,7 +167,7 @@ impl StockReturner {
             self.stock.register(&sku);
         }
         match self.stock.settle(orders).await {
-            // No process loads these buckets any more.
+            // Their next load settles every order.
             Err(stock::Error::NotLoaded(_) | stock::Error::Fenced { .. }) if is_dormant => Ok(()),
             settled => Ok(settled.inspect_err(|error| self.metrics.stock_error(error))?),
         }

@@ -114,8 +114,8 @@ pub struct Sale {
     pub skus: Vec<Arc<Sku>>,
 }
 
-/// How long a sale is shown after its end, and the buckets of a closed one are maintained: buyers
-/// may still query the status of their requests.
+/// How long a sale is shown after its end, and a closed one has gates: buyers still ask for the
+/// status of their requests.
 const RETENTION_MS: i64 = 86_400_000;
 
 fn is_long_ago(at_ms: i64, now_ms: i64) -> bool {

@@ -175,7 +175,7 @@ mod tests {
         }
         assert!(!catalog.lacks_closing_time(&closed));
         let dormant = [11 * DAY_MS, 11 * DAY_MS + 1].map(|now_ms| closed.is_dormant(now_ms));
-        assert_eq!(dormant, [false, true], "the buckets are kept until a day after the window");
+        assert_eq!(dormant, [false, true], "a day after the window");
     }
 
     #[test]

@@ -85,7 +85,8 @@ pub async fn load_sku(
 
 impl RebuildCounts {
     /// Settles orders and failures that committed since the rows were read: during a load the
-    /// buckets take no results. Returns the number of settled orders and failures.
+    /// buckets take no results. With `all`, also what was read: its changes since then came to no
+    /// bucket, and no process repeats them. Returns the number of settled orders and failures.
     ///
     /// # Errors
     /// The ledger's or the stock's error; the next load settles the rest.
@@ -94,12 +95,13 @@ impl RebuildCounts {
         ledger: &dyn Ledger,
         stock: &dyn Stock,
         sku: &Sku,
+        all: bool,
     ) -> Result<usize, SalesError> {
         let counts = ledger.ledger_size(sku.no).await?;
-        if counts.num_orders + counts.num_failures == self.requests.len() as u64 {
+        if !all && counts.num_orders + counts.num_failures == self.requests.len() as u64 {
             return Ok(0);
         }
-        let is_new = |request: &RequestId| self.requests.binary_search(request).is_err();
+        let is_new = |request: &RequestId| all || self.requests.binary_search(request).is_err();
         let mut num_settled = 0;
         let home = |buyer| BucketNo::home_of(buyer, sku.buckets);
         let scan = |visit| ledger.scan_orders(sku.no, visit);

@@ -175,10 +175,11 @@ impl GateHandle {
         }
     }
 
-    /// The answer without a gate: what the bucket has recorded, whose sale may be over for long.
+    /// The recorded answer of a SKU without gates in this process; `Busy` without a record.
     async fn recorded(&self, reservation: &Reservation) -> BuyAnswer {
-        let Reservation { request, sku, bucket, buyer, quantity, .. } = *reservation;
-        match self.stock.record(BucketKey { sku, bucket }, request, Some(buyer)).await {
+        let Reservation { request, sku, buyer, quantity, .. } = *reservation;
+        let Some((_, sku)) = self.catalog.of_sku(sku) else { return BuyAnswer::Busy };
+        match self.record(&sku, request, buyer).await {
             Ok(Some(record)) if record.quantity == quantity => {
                 BuyAnswer::Known { status: record.status(), replayed: true }
             }

@@ -155,8 +155,8 @@ impl<'a> AuditRun<'a> {
         }
         if run.num_dormant > 0 {
             run.notes.push(format!(
-                "{} SKUs of sales that ended more than a day ago have no gates any more: their \
-                 orders were judged by the ledger alone",
+                "{} SKUs of sales that ended more than a day ago are not loaded now: their orders \
+                 were judged by the ledger alone",
                 run.num_dormant
             ));
         }

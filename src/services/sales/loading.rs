@@ -18,7 +18,7 @@ use crate::stock::{self, BucketHealth};
 
 /// Concurrent loads of a process. Each load buffers rows in memory and scans the ledger; at the
 /// default `ledger.readers`, which leaves two readers for scans, none waits for another one.
-const LOADS_MAX: usize = 2;
+pub(super) const LOADS_MAX: usize = 2;
 
 /// Dead letters per read; each may be a megabyte.
 const DEAD_LETTERS_PER_READ: u32 = 32;
@@ -37,9 +37,9 @@ const SYNCS_LOG2_MAX: u32 = 5;
 #[derive(Debug)]
 pub(super) struct BucketLoads {
     by_sku: parking_lot::Mutex<HashMap<SkuNo, Arc<Mutex<SkuSyncs>>>>,
-    permits: Semaphore,
-    /// Syncs of all sales so far.
-    pub(super) num_syncs: AtomicUsize,
+    pub(super) permits: Semaphore,
+    /// Syncs of dormant SKUs so far.
+    pub(super) num_dormant_syncs: AtomicUsize,
 }
 
 /// The syncs of a SKU by this process, one at a time.
@@ -59,7 +59,7 @@ impl Default for BucketLoads {
         Self {
             by_sku: parking_lot::Mutex::default(),
             permits: Semaphore::new(LOADS_MAX),
-            num_syncs: AtomicUsize::new(0),
+            num_dormant_syncs: AtomicUsize::new(0),
         }
     }
 }
@@ -139,7 +139,9 @@ impl SalesService {
         };
         // Crash here [opened]: results that the ledger committed during the load, of requests that
         // the buckets had lost, are settled by the next load.
-        let late = loaded.catch_up(ledger, stock, sku).await?;
+        // The stock returner passes over the orders of dormant sales.
+        let is_dormant = sale.is_dormant(self.clock.wall_ms());
+        let late = loaded.catch_up(ledger, stock, sku, is_dormant).await?;
         syncs.finish_load();
         let orders = loaded.num_orders;
         tracing::info!(sale = %sale.id, sku = %sku.id, orders, late, "buckets loaded");

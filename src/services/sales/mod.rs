@@ -222,8 +222,8 @@ impl SalesService {
     }
 
     /// Opens the gates of a sale, then enters it in the catalog: a buyer who finds an open sale
-    /// finds its gates. The gates of a bucket that is not loaded answer `busy`. Those of a sale
-    /// whose buckets are no longer maintained end once the catalog refuses its purchases.
+    /// finds its gates. The gates of a bucket that is not loaded answer `busy`. Those of a dormant
+    /// sale end once the catalog refuses its purchases.
     fn enter_in_catalog(&self, sale: &Sale) {
         if self.has_buckets(sale) {
             for sku in &sale.skus {
@@ -361,9 +361,10 @@ impl SalesService {
         }
     }
 
-    /// Whether a sale has buckets that are maintained: shared ones expire once it is dormant.
+    /// Whether a sale has gates, and buckets that every sync looks at: not if it is dormant and its
+    /// buckets are shared.
     fn has_buckets(&self, sale: &Sale) -> bool {
-        let may_expire = self.backends.is_shared && sale.is_dormant(self.clock.wall_ms());
-        sale.has_buckets() && !may_expire
+        let is_dormant = self.backends.is_shared && sale.is_dormant(self.clock.wall_ms());
+        sale.has_buckets() && !is_dormant
     }
 }

@@ -208,7 +208,7 @@ impl SalesService {
     }
 
     /// Accepted requests without a decision of the ledger. Buckets that are held or fenced count,
-    /// too: no process loads those of a sale that is over for long.
+    /// too: those of a dormant sale are loaded some time later.
     async fn num_queued(&self, sale: &Sale) -> Result<u64, SalesError> {
         let stock = &self.backends.stock;
         let mut queued = 0;

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use futures_util::stream::{self, StreamExt};
 
-use super::loading::SkuSyncs;
+use super::loading::{LOADS_MAX, SkuSyncs};
 use super::{SalesError, SalesService};
 use crate::domain::{Phase, Sale, Sku};
 use crate::stock::{BucketHealth, Error};
@@ -17,8 +17,8 @@ const SYNCS_MAX: usize = 16;
 
 impl SalesService {
     /// Syncs the buckets of these sales with the changes of other processes, several concurrently,
-    /// those of open sales before the others, and one dormant sale. Skips SKUs that another task of
-    /// this process is syncing.
+    /// those of open sales before the others, and then one dormant SKU. Skips SKUs that another
+    /// task of this process is syncing.
     ///
     /// # Errors
     /// The first error; the other SKUs are synced nevertheless.
@@ -28,8 +28,7 @@ impl SalesService {
         let loadable = sales.iter().filter(|sale| self.has_buckets(sale));
         let (open, others): (Vec<_>, Vec<_>) = loadable.partition(|sale| sale.phase == Phase::Open);
         let mut results = Vec::new();
-        let dormant = self.next_dormant(sales).into_iter().collect();
-        for sales in [open, others, dormant] {
+        for sales in [open, others] {
             let skus = sales.iter().flat_map(|sale| sale.skus.iter().map(move |sku| (*sale, sku)));
             let syncs = skus.map(|(sale, sku)| async move {
                 let Ok(mut syncs) = self.loads.of_sku(sku.no).try_lock_owned() else {
@@ -50,16 +49,29 @@ impl SalesService {
         for sale in sales.iter().filter(|sale| !unsynced.contains(&sale.no)) {
             self.record_applied(sale).await;
         }
-        synced
+        synced.and(self.sync_next_dormant(sales).await)
     }
 
-    /// One of the dormant sales, another one in each sync. Its requests are read on after Redis has
-    /// restarted or lost them, and however many such sales there are, they take few calls.
-    fn next_dormant<'a>(&self, sales: &'a [Sale]) -> Option<&'a Sale> {
-        let is_dormant = |sale: &&Sale| sale.has_buckets() && !self.has_buckets(sale);
-        let dormant: Vec<_> = sales.iter().filter(is_dormant).filter(|_| self.may_load).collect();
-        let sync_no = self.loads.num_syncs.fetch_add(1, Ordering::Relaxed);
-        dormant.get(sync_no.checked_rem(dormant.len())?).copied()
+    /// Syncs one dormant SKU, another one each time, while no bucket is loaded: its buckets are
+    /// loaded if Redis lost them, so that its requests stay readable, and delay no other load.
+    async fn sync_next_dormant(&self, sales: &[Sale]) -> Result<(), SalesError> {
+        if !self.may_load || self.loads.permits.available_permits() < LOADS_MAX {
+            return Ok(());
+        }
+        let dormant = sales.iter().filter(|sale| sale.has_buckets() && !self.has_buckets(sale));
+        let skus: Vec<_> =
+            dormant.flat_map(|sale| sale.skus.iter().map(move |sku| (sale, sku))).collect();
+        let sync_no = self.loads.num_dormant_syncs.fetch_add(1, Ordering::Relaxed);
+        let next = sync_no.checked_rem(skus.len()).and_then(|at| skus.get(at));
+        let Some((sale, sku)) = next else { return Ok(()) };
+        let Ok(mut syncs) = self.loads.of_sku(sku.no).try_lock_owned() else { return Ok(()) };
+        self.sync_sku(sale, sku, &mut syncs).await?;
+        let stock = &self.backends.stock;
+        if stock.num_unsettled(sku.no).await? == 0 {
+            // There are many, and this process needs none of them.
+            stock.forget(sku.no);
+        }
+        Ok(())
     }
 
     /// Records when no bucket of a sale sold under an earlier phase any more, once for each phase.

@@ -82,7 +82,7 @@ fn decisions_during_a_load_are_recorded() {
         ledger.record_failures(vec![failure(&refused)]).await.unwrap();
         assert_eq!(stock.record(home(&ordered), ordered.request, None).await, Ok(None));
 
-        assert_eq!(loaded.catch_up(&*ledger, &*stock, &sku).await.unwrap(), 2);
+        assert_eq!(loaded.catch_up(&*ledger, &*stock, &sku, false).await.unwrap(), 2);
         harness.assert_holds().await;
         assert_eq!(harness.free().await.iter().sum::<u32>(), 8);
         assert_eq!(stock.reserve(home(&refused), vec![refused]).await, Ok(failed));
@@ -96,7 +96,7 @@ fn decisions_during_a_load_are_recorded() {
         );
         // Later orders do not belong to the load, and no order is entered twice.
         assert!(is_placed(&harness.buy_as(5, 5, 1).await));
-        loaded.catch_up(&*ledger, &*stock, &sku).await.unwrap();
+        loaded.catch_up(&*ledger, &*stock, &sku, false).await.unwrap();
         harness.assert_holds().await;
         assert_eq!(harness.free().await.iter().sum::<u32>(), 7);
     });

@@ -9,10 +9,11 @@ use floodgate::actors::periodic::Task;
 use floodgate::db::Ledger;
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::domain::{
-    ArchiveDigest, BucketKey, OpenEnd, Phase, Refusal, RequestStatus, RetentionChange,
-    RetentionState, Sale, SaleId, Sku, Verdict,
+    Actor, ArchiveDigest, BucketKey, OpenEnd, OrderState, Phase, Refusal, RequestStatus,
+    RetentionChange, RetentionState, Sale, SaleId, Sku, Verdict,
 };
 use floodgate::observe::metrics::Metrics;
+use floodgate::services::rebuild::load_sku;
 use floodgate::services::sales::{SaleArchive, SalesError};
 use floodgate::stock::Error;
 use tempfile::TempDir;
@@ -175,12 +176,40 @@ fn a_request_that_ends_long_after_its_sale_delays_its_archive_until_its_buckets_
         assert!(open.await.contains(&(OpenEnd::Queued, 1)));
         let record = until("loaded buckets", async || {
             drop(harness.sync().await);
-            stock.record(home, reservation.request, None).await.ok()
+            harness.gates.record(&sku, reservation.request, reservation.buyer).await.ok()
         });
         let status = record.await.map(|record| record.status());
         assert_eq!(status, Some(RequestStatus::Failed(Refusal::Discarded)));
         until_finished(&harness).await;
         archive(&harness).await.unwrap();
+    });
+}
+
+/// The stock returner passes over the orders of dormant sales, whatever their buckets answer.
+#[test]
+fn a_load_of_a_dormant_sale_repeats_the_changes_of_its_orders() {
+    let fixture = GateFixture::new();
+    in_system(async {
+        let (harness, _folder) = harness(&fixture).await;
+        let (stock, ledger) = (&*harness.backends.stock, &*harness.backends.ledger);
+        let (sku, reservation) = (sku_of(&harness), harness.ask(1, 1, 1));
+        assert!(is_placed(&harness.buy_as(1, 1, 1).await));
+        let loader = ledger.begin_load(sku.no).await.unwrap();
+        let loaded = load_sku(ledger, stock, &sku, loader, Vec::new()).await.unwrap();
+        let order = reservation.intent(&sku).key();
+        ledger.cancel(order, Actor::Buyer, None).await.unwrap();
+        for (all, num_settled, state) in
+            [(false, 0, OrderState::PendingPayment), (true, 1, OrderState::Cancelled)]
+        {
+            let settled = loaded.catch_up(ledger, stock, &sku, all).await.unwrap();
+            let record = harness.gates.record(&sku, order.request, order.buyer).await.unwrap();
+            let status = record.unwrap().status();
+            assert_eq!(settled, num_settled);
+            assert!(
+                matches!(status, RequestStatus::Ordered { state: found, .. } if found == state),
+                "{status:?}"
+            );
+        }
     });
 }
 
