@@ -266,7 +266,8 @@ impl RecordReader<'_> {
     }
 
     async fn read_dead_letters(&mut self, sales: &[Sale]) -> anyhow::Result<()> {
-        let skus: Vec<_> = sales.iter().flat_map(|sale| &sale.skus).map(|sku| sku.no).collect();
+        let wanted = sales.iter().filter(|sale| self.buyers.contains_key(sale.id.as_str()));
+        let skus: Vec<_> = wanted.flat_map(|sale| &sale.skus).map(|sku| sku.no).collect();
         let mut after = DeadLetterNo(0);
         loop {
             let read = self.ledger.holding_dead_letters(skus.clone(), after, DEAD_LETTERS_PER_READ);

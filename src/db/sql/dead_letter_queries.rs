@@ -1,6 +1,6 @@
 //! The rows of dead letters and the queries about them; see `rows` and `queries`.
 
-use diesel::dsl::{count_star, insert_into, sql, update};
+use diesel::dsl::{count_star, exists, insert_into, not, sql, update};
 use diesel::prelude::*;
 use diesel::sql_types::{Bool, Text};
 
@@ -215,15 +215,16 @@ trait DeadLetterQueries {
         filtered!(all, filter).get_result(self)
     }
 
-    /// Open and parked dead letters of these SKUs with their bodies, in ascending order of their
-    /// number.
+    /// Open and parked dead letters with their bodies, in ascending order of their number: those of
+    /// these SKUs, and those whose requests were not readable when they were stored.
     fn holding_dead_letters(
         &mut self, skus: &[SkuNo], after: i64, limit: u32
     ) -> QueryResult<Vec<(DeadLetterRow, Vec<u8>)>> {
+        let requests =
+            || dead_requests::table.filter(dead_requests::letter_no.eq(dead_letters::letter_no));
         let of_skus = dead_requests::sku_no.eq_any(skus.iter().map(|sku| sku.0));
-        let holding = dead_requests::table.filter(of_skus).select(dead_requests::letter_no);
         dead_letters::table
-            .filter(dead_letters::letter_no.eq_any(holding))
+            .filter(exists(requests().filter(of_skus)).or(not(exists(requests()))))
             .filter(dead_letters::state.eq_any(holding_states()))
             .filter(dead_letters::letter_no.gt(after))
             .order(dead_letters::letter_no)

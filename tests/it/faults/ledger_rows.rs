@@ -343,18 +343,17 @@ fn invalid_dead_letters_are_left_out_of_those_that_hold_requests() {
             let dead_letters = [1, 2, 3].map(|number| new_dead_letter(&[number])).to_vec();
             store.ledger.store_dead_letters(dead_letters, 1).await.unwrap();
             let first = DeadLetterNo(0);
-            let read = async |sku, after, limit| {
-                store.ledger.holding_dead_letters(vec![SkuNo(sku)], after, limit).await.unwrap()
+            let read = async |after, limit| {
+                store.ledger.holding_dead_letters(vec![SkuNo(1)], after, limit).await.unwrap()
             };
-            assert_eq!(read(2, first, 9).await, [], "of another SKU");
-            let stored = read(1, first, 9).await;
+            let stored = read(first, 9).await;
             let last = stored[2].0.no;
             let sql = format!("UPDATE dead_letters SET origin = 'x' WHERE letter_no < {}", last.0);
             store.tamper(&sql);
             for limit in [1, 9] {
-                assert_eq!(read(1, first, limit).await, stored[2..], "at most {limit}");
+                assert_eq!(read(first, limit).await, stored[2..], "at most {limit}");
             }
-            assert_eq!(read(1, last, 9).await, []);
+            assert_eq!(read(last, 9).await, []);
         }
     });
 }

@@ -162,7 +162,9 @@ impl MemoryDeadLetters {
         limit: u32,
     ) -> Vec<(DeadLetter, Vec<u8>)> {
         let all = self.stored.iter().zip(&self.requests);
-        let of_skus = all.filter(|(_, dead)| dead.iter().any(|dead| skus.contains(&dead.sku)));
+        let of_skus = all.filter(|(_, dead)| {
+            dead.is_empty() || dead.iter().any(|dead| skus.contains(&dead.sku))
+        });
         let found = of_skus.map(|((_, content), _)| content).filter(|content| {
             content.dead_letter.state != DeadLetterState::Replayed && content.dead_letter.no > after
         });

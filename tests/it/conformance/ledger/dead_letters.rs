@@ -329,6 +329,9 @@ pub async fn a_request_is_dead_lettered_while_its_dead_letter_is_open_or_parked(
     assert!(dead_lettered(&*ledger, &[]).await.is_empty());
     store(&*ledger, vec![new_dead_letter(&[1, 2]), new_dead_letter(&[2, 3]), new_dead_letter(&[])])
         .await;
+    let held = async |sku| ledger.holding_dead_letters(vec![SkuNo(sku)], DeadLetterNo(0), 9).await;
+    let num_held = (held(1).await.unwrap().len(), held(2).await.unwrap().len());
+    assert_eq!(num_held, (3, 1), "the requests of one could not be read");
     assert_eq!(dead_lettered(&*ledger, &[4, 3, 2, 1]).await, [1, 2, 3]);
     for dead_letter in all(&*ledger).await {
         let requests = ledger.dead_letter(dead_letter.no).await.unwrap().unwrap().requests;
