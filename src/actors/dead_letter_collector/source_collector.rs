@@ -220,6 +220,8 @@ fn after_failure(
     match (ledger_commits, size) {
         (false, _) => AfterFailure::Hold,
         (true, 2..) => AfterFailure::OneByOne,
+        // Another session holds a lock.
+        (true, _) if class == ErrorClass::Retry => AfterFailure::Hold,
         (true, _) if class == ErrorClass::Bug || failures >= STORE_ATTEMPTS_MAX => {
             AfterFailure::SetAside
         }
@@ -250,10 +252,12 @@ mod tests {
                 assert_eq!(after_failure(class, false, size, 99), Hold, "{class:?} {size}");
             }
             assert_eq!(after_failure(class, true, 2, 0), OneByOne);
-            assert_eq!(after_failure(class, true, 1, STORE_ATTEMPTS_MAX), SetAside);
+            let is_contended = class == ErrorClass::Retry;
+            let last = if is_contended { Hold } else { SetAside };
+            assert_eq!(after_failure(class, true, 1, STORE_ATTEMPTS_MAX), last);
         }
         assert_eq!(after_failure(ErrorClass::Bug, true, 1, 1), SetAside);
-        assert_eq!(after_failure(ErrorClass::Retry, true, 1, 1), Hold);
+        assert_eq!(after_failure(ErrorClass::Unknown, true, 1, 1), Hold);
     }
 
     #[test]
