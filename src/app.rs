@@ -95,7 +95,7 @@ fn run_until<S: Future<Output = ()>>(
     let system = actix_rt::System::new();
     let ended = system.block_on(async move {
         let mut stop = std::pin::pin!(listen()?);
-        let running = tokio::select! {
+        let mut running = tokio::select! {
             running = start(settings) => running?,
             // Nothing is served yet, and each step of the start may end half-way.
             () = &mut stop => return Ok(()),
@@ -105,6 +105,7 @@ fn run_until<S: Future<Output = ()>>(
         let ended = tokio::select! {
             () = &mut stop => Ok(()),
             down = running.actors.supervisor.component_down() => Err(down.into()),
+            source = running.servers.ended() => Err(Error::System { what: "a listener", source }),
         };
         let mut again = std::pin::pin!(listen()?);
         tokio::select! {

@@ -11,8 +11,10 @@ use actix_web::dev::{Server, ServerHandle};
 use actix_web::http::header::{HeaderValue, UPGRADE};
 use actix_web::web::{Data, PathConfig, QueryConfig};
 use actix_web::{App, HttpResponse, web};
+use futures_util::future::select_all;
 use rustls::ServerConfig;
 use tokio::signal::unix::Signal;
+use tokio::task::JoinHandle;
 
 use super::connection::{self, ListenOptions};
 use super::routes::{INTERNAL, PUBLIC, RouteEntry, mount};
@@ -61,6 +63,8 @@ pub struct Listeners {
     state: Data<HttpState>,
     /// In stop order: public first.
     handles: Vec<ServerHandle>,
+    /// The running servers.
+    tasks: Vec<JoinHandle<io::Result<()>>>,
 }
 
 impl Listeners {
@@ -72,6 +76,14 @@ impl Listeners {
     /// Reads the secrets from their files again at each SIGHUP.
     pub fn reload_secrets(&self, hangup: Signal) -> impl Future<Output = ()> + use<> {
         secret_reload::at_each(hangup, self.state.clone())
+    }
+
+    /// Completes if a listener ends before [`Self::stop`]: its threads could not be started, or it
+    /// panicked.
+    pub async fn ended(&mut self) -> io::Error {
+        let (ended, _, _) = select_all(&mut self.tasks).await;
+        let ended = ended.map_err(io::Error::other).and_then(|ended| ended);
+        ended.err().unwrap_or_else(|| io::Error::other("it ended without an error"))
     }
 
     /// Graceful stop: accepts no new connections and finishes running requests. The public listener
@@ -136,8 +148,8 @@ pub fn start(
     let operators = serve(&state, INTERNAL, bound, tls, 1, INTERNAL_CONNECTIONS_MAX)?;
     let servers: Vec<Server> = buyers.into_iter().chain([operators]).collect();
     let handles = servers.iter().map(Server::handle).collect();
-    servers.into_iter().for_each(spawn_server);
-    Ok(Listeners { public, internal, state, handles })
+    let tasks = servers.into_iter().map(spawn_server).collect();
+    Ok(Listeners { public, internal, state, handles, tasks })
 }
 
 /// Refuses a switch to WebSocket: actix-http would take all that follows for a body without end.

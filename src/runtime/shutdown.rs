@@ -9,6 +9,7 @@ use std::future::Future;
 use actix_rt::ArbiterHandle;
 use actix_web::dev::Server;
 use futures_util::future::{BoxFuture, LocalBoxFuture};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 /// The shutdown signal of the process. Clones share one signal.
@@ -52,15 +53,9 @@ pub async fn run_to_end<T: 'static>(task: impl Future<Output = T> + 'static) -> 
     task.await.ok()
 }
 
-/// Runs an HTTP server on this thread until it is stopped through its handle.
-pub fn spawn_server(server: Server) {
+/// Runs an HTTP server on this thread until it is stopped through its handle; the task ends earlier
+/// if the server cannot be started, or panics.
+pub fn spawn_server(server: Server) -> JoinHandle<std::io::Result<()>> {
     #[expect(clippy::disallowed_methods, reason = "ends through its handle, awaited by its owner")]
-    drop(actix_rt::spawn(async move {
-        if let Err(error) = server.await {
-            tracing::error!(
-                error = &error as &dyn std::error::Error,
-                "HTTP listener ended with an error"
-            );
-        }
-    }));
+    actix_rt::spawn(server)
 }
