@@ -9,9 +9,11 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde::Serialize;
+use tokio::time::timeout;
 
 tokio::task_local! {
     static ANSWERS: Arc<AtomicU64>;
@@ -82,6 +84,18 @@ pub fn answered() {
     ANSWERS.try_with(|answers| answers.fetch_add(1, Ordering::Relaxed)).ok();
 }
 
+/// Awaits calls with limits of their own that take long, and counts each of their seconds as an
+/// answered call.
+pub async fn of_long_calls<T>(calls: impl Future<Output = T>) -> T {
+    let mut calls = std::pin::pin!(calls);
+    loop {
+        if let Ok(result) = timeout(Duration::from_secs(1), &mut calls).await {
+            return result;
+        }
+        answered();
+    }
+}
+
 /// State of a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -106,4 +120,18 @@ pub struct ChildReport {
     pub steps: u64,
     /// Exit reason of the last incarnation.
     pub last_exit: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn each_second_of_a_long_call_is_progress() {
+        let progress = Arc::<Progress>::default();
+        let work = progress.begin();
+        let call = tokio::time::sleep(Duration::from_millis(3_500));
+        work.observe(of_long_calls(call)).await;
+        assert_eq!(progress.open(), [(0, 3)]);
+    }
 }

@@ -13,6 +13,7 @@ use tokio::sync::Semaphore;
 use super::Error;
 use super::workers::Workers;
 use crate::runtime::clock::SharedClock;
+use crate::runtime::progress;
 
 mod audit_queries;
 mod database;
@@ -95,15 +96,19 @@ impl<D: Database> SqlLedger<D> {
         operation: &'static str,
         job: impl FnOnce(&mut D) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        // Never closed.
-        let permit = Arc::clone(&self.scans).acquire_owned().await;
-        let job = move |conn: &mut D| {
-            // Until the job ends: it occupies its reader also when its caller has gone.
-            let _permit = permit;
-            conn.limit_statements();
-            job(conn)
-        };
-        self.readers.run_long(operation, job).await
+        // The scans before this one, and its statements, have limits of their own.
+        progress::of_long_calls(async {
+            // Never closed.
+            let permit = Arc::clone(&self.scans).acquire_owned().await;
+            let job = move |conn: &mut D| {
+                // Until the job ends: it occupies its reader also when its caller has gone.
+                let _permit = permit;
+                conn.limit_statements();
+                job(conn)
+            };
+            self.readers.run_long(operation, job).await
+        })
+        .await
     }
 
     /// The job reads the time itself, because it may have waited in the queue.
