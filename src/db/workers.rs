@@ -256,10 +256,13 @@ impl<C: Send + 'static> Workers<C> {
             if begun_or_cancelled.swap(true, Ordering::AcqRel) {
                 return true;
             }
+            // Where none could be opened, those of the other threads may be good.
+            let had_connection = connection.is_ok();
             let result = connection.and_then(work);
             let is_usable = result.is_ok();
             let class = result.as_ref().err().map(Error::class);
-            if matches!(class, Some(ErrorClass::Down | ErrorClass::Unknown)) {
+            let is_down = matches!(class, Some(ErrorClass::Down | ErrorClass::Unknown));
+            if had_connection && is_down {
                 outages.fetch_add(1, Ordering::AcqRel);
             }
             // Without a waiting caller the result is dropped; the job is done all the same.

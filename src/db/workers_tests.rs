@@ -119,6 +119,19 @@ async fn an_outage_on_one_thread_replaces_the_connections_of_the_others() {
 }
 
 #[tokio::test]
+async fn a_thread_that_gets_no_connection_leaves_those_of_the_others() {
+    let (outages, opened) = (Arc::default(), AtomicU32::new(0));
+    let connect = move || Ok(opened.fetch_add(1, Ordering::SeqCst));
+    let readers = started(connect, |_| true, 4, NEVER, &outages);
+    let full = || Err::<u32, _>(Error::NoConnection { reason: "no free slot".to_owned() });
+    let writers = started(full, |_| true, 4, NEVER, &outages);
+    let connection = async || readers.run("reading", |number| Ok(*number)).await.unwrap();
+    assert_eq!(connection().await, 0);
+    writers.run("writing", |_| Ok(())).await.unwrap_err();
+    assert_eq!(connection().await, 0);
+}
+
+#[tokio::test]
 async fn a_lost_connection_of_one_thread_replaces_those_of_the_others() {
     let (outages, opened) = (Arc::default(), Arc::new(AtomicU32::new(0)));
     let thread_set = |is_valid| {
