@@ -150,7 +150,10 @@ sections! { all;
         busy_timeout_ms: u64, up_to("ledger.job_deadline_ms", all.ledger.job_deadline_ms);
         statement_timeout_ms: u64, positive();
         connect_timeout_ms: u64, positive();
-        job_deadline_ms: u64, positive();
+        job_deadline_ms: u64, positive(), range(..=all.supervisor.stalled_after_ms / 2,
+            "is more than half of supervisor.stalled_after_ms: with a slow ledger its writer would \
+             count as stalled",
+            "lower it, or raise supervisor.stalled_after_ms");
         cache_kib: u32, range(64..=4_194_304, "is not between 64 and 4194304 (4 GiB)",
             "the default, 16384 (16 MiB), suits most");
     }

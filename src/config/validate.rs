@@ -270,6 +270,7 @@ pub(super) mod tests {
         ("outbox.envelope_max", |s| s.outbox.envelope_max = 513),
         ("relay.workers", |s| s.relay.workers = 0),
         ("relay.heartbeat_ttl_ms", |s| s.relay.heartbeat_ttl_ms = 999),
+        ("ledger.job_deadline_ms", |s| s.ledger.job_deadline_ms = 15_001),
         ("relay.confirm_timeout_ms", |s| s.relay.confirm_timeout_ms = 15_001),
         ("relay.poll_min_ms", |s| s.relay.poll_max_ms = 0),
         ("maintenance.dead_letters_max", |s| s.maintenance.dead_letters_max = 0),
@@ -346,8 +347,7 @@ pub(super) mod tests {
             s.admin.token = "short".into();
         }),
         ("internal.bind", |s| {
-            s.http.bind = addr("127.0.0.1:8080");
-            s.internal.bind = addr("127.0.0.1:8080");
+            (s.http.bind, s.internal.bind) = (addr("[::1]:80"), addr("[::1]:80"));
         }),
     ];
 
