@@ -11,6 +11,7 @@ use crate::db::Ledger;
 use crate::domain::{ByOperator, SaleId};
 use crate::observe::metrics::Metrics;
 use crate::runtime::clock::SharedClock;
+use crate::runtime::shutdown::run_to_end;
 use crate::services::sales::SalesService;
 use crate::stock::Stock;
 use crate::tier::Pipeline;
@@ -122,8 +123,12 @@ impl AuditService {
 
     /// Runs a registered audit and keeps its report.
     pub async fn run_job(self, no: u64, request: AuditRequest) {
-        let result = self.run(&request).await.map(Arc::new);
-        let result = result.map_err(|error| format!("{:#}", anyhow::Error::new(error)));
+        let audits = self.clone();
+        let result = match run_to_end(async move { audits.run(&request).await }).await {
+            Some(Ok(report)) => Ok(Arc::new(report)),
+            Some(Err(error)) => Err(format!("{:#}", anyhow::Error::new(error))),
+            None => Err("the audit panicked: the log names the place".to_owned()),
+        };
         if let Some(job) = self.jobs.lock().iter_mut().find(|job| job.no == no) {
             job.result = Some(result);
         }
