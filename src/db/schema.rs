@@ -341,7 +341,7 @@ diesel::table! {
         /// The name of the token.
         operator -> Text,
         reason -> Nullable<Text>,
-        /// Old and new values, where the verb does not say what it did.
+        /// Old and new values of `change`, units of `stock`; otherwise NULL.
         detail -> Nullable<Text>,
         at_ms -> BigInt,
     }

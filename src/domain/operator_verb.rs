@@ -48,7 +48,7 @@ pub struct OperatorVerb {
     /// As in the path of the admin API, such as `close`.
     pub verb: String,
     pub by: ByOperator,
-    /// Old and new values, where the verb does not say what it did.
+    /// Old and new values of `change`, units of `stock`.
     pub detail: Option<String>,
     /// Epoch milliseconds.
     pub at_ms: i64,

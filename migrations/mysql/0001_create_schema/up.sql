@@ -357,7 +357,7 @@ CREATE TABLE IF NOT EXISTS operator_verbs (
     -- The name of the token.
     operator VARCHAR(64) NOT NULL,
     reason   VARCHAR(1000),
-    -- Old and new values, where the verb does not say what it did.
+    -- Old and new values of `change`, units of `stock`; otherwise NULL.
     detail   VARCHAR(1000),
     at_ms    BIGINT NOT NULL,
     -- For the verbs of one subject, newest first.
