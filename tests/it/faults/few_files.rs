@@ -38,3 +38,14 @@ fn connections_leave_files_for_probes() {
     let log = server.log();
     assert!(!log.contains("Too many open files"), "{log}");
 }
+
+/// Each worker needs some files: the threads of the public listener cannot be started.
+#[test]
+fn a_listener_that_cannot_start_ends_the_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let serve = command(folder.path(), &["serve"], &[("FLOODGATE__HTTP__WORKERS", "64")]);
+    let ended = limited(&serve).output().unwrap();
+    let text = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(70), "{text}");
+    assert!(text.contains("the operating system refused a listener"), "{text}");
+}
