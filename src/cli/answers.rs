@@ -269,7 +269,7 @@ impl RecordReader<'_> {
         let wanted = sales.iter().filter(|sale| self.buyers.contains_key(sale.id.as_str()));
         let skus: Vec<_> = wanted.flat_map(|sale| &sale.skus).map(|sku| sku.no).collect();
         let mut after = DeadLetterNo(0);
-        loop {
+        while !skus.is_empty() {
             let read = self.ledger.holding_dead_letters(skus.clone(), after, DEAD_LETTERS_PER_READ);
             let dead_letters = read.await?;
             let Some((last, _)) = dead_letters.last() else { return Ok(()) };
@@ -289,6 +289,7 @@ impl RecordReader<'_> {
                 }
             }
         }
+        Ok(())
     }
 }
 

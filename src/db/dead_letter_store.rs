@@ -38,9 +38,9 @@ pub trait DeadLetterStore: Send + Sync {
     async fn transition_dead_letter(&self, transition: DeadLetterTransition)
     -> Result<bool, Error>;
 
-    /// Open and parked dead letters that may hold requests of these SKUs, with their bodies, in
-    /// ascending order of their number, after `after`, at most `limit`; none: there are no more.
-    /// Unreadable rows are left out and logged.
+    /// Open and parked dead letters that may hold requests of these SKUs (at least one), with their
+    /// bodies, in ascending order of their number, after `after`, at most `limit`; none: there are
+    /// no more. Unreadable rows are left out and logged.
     async fn holding_dead_letters(
         &self,
         skus: Vec<SkuNo>,

@@ -343,9 +343,7 @@ CREATE TABLE IF NOT EXISTS dead_requests (
     buyer_id   BIGINT NOT NULL,
     PRIMARY KEY (request_id, letter_no),
     -- For the requests of one dead letter.
-    KEY dead_requests_by_letter (letter_no),
-    -- For the dead letters of a SKU that is loaded.
-    KEY dead_requests_by_sku (sku_no, letter_no)
+    KEY dead_requests_by_letter (letter_no, sku_no)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- The verbs of operators that changed something, each written in the transaction of its change.

@@ -354,10 +354,7 @@ CREATE TABLE dead_requests (
 ) WITHOUT ROWID;
 
 -- For the requests of one dead letter.
-CREATE INDEX dead_requests_by_letter ON dead_requests (letter_no);
-
--- For the dead letters of a SKU that is loaded.
-CREATE INDEX dead_requests_by_sku ON dead_requests (sku_no, letter_no);
+CREATE INDEX dead_requests_by_letter ON dead_requests (letter_no, sku_no);
 
 -- The verbs of operators that changed something, each written in the transaction of its change.
 CREATE TABLE operator_verbs (

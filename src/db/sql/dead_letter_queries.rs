@@ -1,6 +1,6 @@
 //! The rows of dead letters and the queries about them; see `rows` and `queries`.
 
-use diesel::dsl::{count_star, exists, insert_into, not, sql, update};
+use diesel::dsl::{count_star, insert_into, sql, update};
 use diesel::prelude::*;
 use diesel::sql_types::{Bool, Text};
 
@@ -220,11 +220,15 @@ trait DeadLetterQueries {
     fn holding_dead_letters(
         &mut self, skus: &[SkuNo], after: i64, limit: u32
     ) -> QueryResult<Vec<(DeadLetterRow, Vec<u8>)>> {
-        let requests =
-            || dead_requests::table.filter(dead_requests::letter_no.eq(dead_letters::letter_no));
-        let of_skus = dead_requests::sku_no.eq_any(skus.iter().map(|sku| sku.0));
+        // A value for each row: MariaDB would read all requests for `EXISTS`, for each page again.
+        let skus: Vec<String> = skus.iter().map(|sku| sku.0.to_string()).collect();
+        let may_hold = format!(
+            "COALESCE((SELECT MAX(sku_no IN ({})) FROM dead_requests \
+             WHERE dead_requests.letter_no = dead_letters.letter_no), 1) = 1",
+            skus.join(", ")
+        );
         dead_letters::table
-            .filter(exists(requests().filter(of_skus)).or(not(exists(requests()))))
+            .filter(sql::<Bool>(&may_hold))
             .filter(dead_letters::state.eq_any(holding_states()))
             .filter(dead_letters::letter_no.gt(after))
             .order(dead_letters::letter_no)

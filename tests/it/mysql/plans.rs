@@ -5,8 +5,10 @@ use diesel::prelude::*;
 use diesel::sql_types::{Nullable, Text};
 use diesel_async::RunQueryDsl;
 use floodgate::db::mysql::MysqlLedger;
-use floodgate::db::{OrderChanges, OrderCursor, OrderReader, OrderWriter, Refunds, Retakes};
-use floodgate::domain::{Failure, OrderState, Refusal, Sku, SkuNo};
+use floodgate::db::{
+    DeadLetterStore, OrderChanges, OrderCursor, OrderReader, OrderWriter, Refunds, Retakes,
+};
+use floodgate::domain::{DeadLetterNo, Failure, OrderState, Refusal, Sku, SkuNo};
 
 use crate::support::offers::{ANY, ONE, buyer, intent, offer, quota, request, run};
 use crate::support::servers::mariadb::MariaDb;
@@ -153,6 +155,8 @@ fn a_scan_follows_a_key_and_does_not_sort() {
         assert!(reads_by(&plans, "failed_requests", "failed_requests_by_sku"), "{plans:#?}");
         assert_does_not_sort(&store.plans(ledger.ledger_size(sku)).await);
         assert_uses_keys(&store.plans(ledger.scan_audit(sku, Box::new(|_| true))).await);
+        let held = store.plans(ledger.holding_dead_letters(vec![sku], DeadLetterNo(0), 9)).await;
+        assert!(reads_by(&held, "dead_requests", "dead_requests_by_letter"), "{held:#?}");
     });
 }
 

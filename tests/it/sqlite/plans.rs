@@ -178,7 +178,7 @@ fn a_scan_follows_a_key_and_does_not_sort() {
         without_sorting(&store.plans(ledger.scan_failures(sku, Box::new(|_| true))).await);
         without_sorting(&store.plans(ledger.ledger_size(sku)).await);
         let held = store.plans(ledger.holding_dead_letters(vec![sku], DeadLetterNo(0), 9)).await;
-        assert!(held.iter().any(|plan| plan.contains("dead_requests_by_sku")), "{held:#?}");
+        assert!(held.iter().any(|plan| plan.contains("dead_requests_by_letter")), "{held:#?}");
         assert!(!held.iter().any(|plan| plan.contains("SCAN dead_requests")), "{held:#?}");
     });
 }
