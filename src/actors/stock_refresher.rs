@@ -11,7 +11,7 @@ use crate::db::Ledger;
 use crate::domain::{Counting, SkuNo};
 use crate::runtime::clock::SharedClock;
 use crate::services::catalog::Catalog;
-use crate::stock::{self, Stock};
+use crate::stock::Stock;
 
 /// Reads the available units of every SKU into the local stock.
 pub struct StockRefresher {
@@ -52,9 +52,8 @@ impl StockRefresher {
                 Ok(())
             }
             Counting::InStock => match self.stock.refresh(sku).await {
-                // The buckets are not loaded yet.
-                Ok(()) | Err(stock::Error::NotLoaded(_) | stock::Error::Fenced { .. }) => Ok(()),
-                Err(error) => Err(error.into()),
+                Err(error) if !error.is_not_loaded() => Err(error.into()),
+                _refreshed_or_not_loaded => Ok(()),
             },
         }
     }

@@ -168,7 +168,7 @@ impl StockReturner {
         }
         match self.stock.settle(orders).await {
             // Their next load settles every order.
-            Err(stock::Error::NotLoaded(_) | stock::Error::Fenced { .. }) if is_dormant => Ok(()),
+            Err(error) if is_dormant && error.is_not_loaded() => Ok(()),
             settled => Ok(settled.inspect_err(|error| self.metrics.stock_error(error))?),
         }
     }

@@ -60,6 +60,11 @@ impl Error {
     pub fn is_certain(&self) -> bool {
         !matches!(self, Self::Unknown { .. })
     }
+
+    /// Whether the buckets are to be loaded: a load brings them to the ledger's state.
+    pub fn is_not_loaded(&self) -> bool {
+        matches!(self, Self::NotLoaded(_) | Self::Fenced { .. })
+    }
 }
 
 impl From<CallError> for Error {

@@ -159,7 +159,7 @@ impl BucketPass<'_> {
             let page = match deps.backends.stock.queued(self.bucket, progress.walk.page()).await {
                 Ok(page) => page,
                 // Its queued requests are read again once the bucket is loaded.
-                Err(stock::Error::NotLoaded(_) | stock::Error::Fenced { .. }) => {
+                Err(error) if error.is_not_loaded() => {
                     *progress = BucketProgress::default();
                     progress.walk.advance(None, deps.clock.wall_ms(), deps.after_ms());
                     return;
@@ -313,7 +313,7 @@ impl BucketPass<'_> {
         match settled.and(write_batch_or_each(failures, release).await) {
             Ok(()) => self.budget.matched += num,
             // Results are written after the bucket is loaded.
-            Err(stock::Error::NotLoaded(_) | stock::Error::Fenced { .. }) => {}
+            Err(error) if error.is_not_loaded() => {}
             Err(error) => self.block(Blocked::Results, error),
         }
         if let Some(passed_at_ms) = walk.passed_at_ms().filter(|_| !lost.is_empty()) {

@@ -214,8 +214,8 @@ impl SalesService {
     ) -> Result<(), SalesError> {
         for change in self.backends.ledger.stock_changes(sku.no, after).await? {
             match self.backends.stock.change_stock(sku, change).await {
-                Ok(()) | Err(stock::Error::NotLoaded(_) | stock::Error::Fenced { .. }) => {}
-                Err(error) => return Err(error.into()),
+                Err(error) if !error.is_not_loaded() => return Err(error.into()),
+                _changed_or_not_loaded => {}
             }
         }
         Ok(())

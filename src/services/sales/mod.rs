@@ -356,8 +356,8 @@ impl SalesService {
     /// [`Self::set_bucket_phases`] of one SKU.
     async fn set_sku_phase(&self, sale: &Sale, sku: &Arc<Sku>) -> Result<(), SalesError> {
         match self.backends.stock.set_phase(sku, sale.phase, sale.epoch).await {
-            Ok(()) | Err(stock::Error::NotLoaded(_) | stock::Error::Fenced { .. }) => Ok(()),
-            Err(error) => Err(error.into()),
+            Err(error) if !error.is_not_loaded() => Err(error.into()),
+            _set_or_not_loaded => Ok(()),
         }
     }
 

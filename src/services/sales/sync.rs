@@ -10,7 +10,7 @@ use futures_util::stream::{self, StreamExt};
 use super::loading::{LOADS_MAX, SkuSyncs};
 use super::{SalesError, SalesService};
 use crate::domain::{Phase, Sale, Sku};
-use crate::stock::{BucketHealth, Error};
+use crate::stock::BucketHealth;
 
 /// SKUs that are synced concurrently.
 const SYNCS_MAX: usize = 16;
@@ -128,7 +128,7 @@ impl SalesService {
         match health {
             BucketHealth::Ready => match self.compare_units(sku, &mut syncs.compared).await {
                 // Lost since the last poll: the next sync loads them.
-                Err(SalesError::Stock(Error::NotLoaded(_) | Error::Fenced { .. })) => {}
+                Err(SalesError::Stock(error)) if error.is_not_loaded() => {}
                 compared => compared?,
             },
             // Behind the ledger, or ahead of this read of it.

@@ -126,10 +126,8 @@ impl RedisStock {
 /// The result of one call on every bucket of a SKU. Of several errors, one that may have left a
 /// bucket selling comes first.
 fn worst_of<T>(results: Vec<Result<T, Error>>) -> Result<(), Error> {
-    let (harmless, worst): (Vec<_>, Vec<_>) = results
-        .into_iter()
-        .filter_map(Result::err)
-        .partition(|error| matches!(error, Error::NotLoaded(_) | Error::Fenced { .. }));
+    let (harmless, worst): (Vec<_>, Vec<_>) =
+        results.into_iter().filter_map(Result::err).partition(Error::is_not_loaded);
     worst.into_iter().chain(harmless).next().map_or(Ok(()), Err)
 }
 
