@@ -116,7 +116,7 @@ pub fn run(args: &DemoArgs, common: &Common) -> anyhow::Result<Exit> {
     "error".clone_into(&mut settings.log.filter);
     // The crowd uses a few hundred connections; this limit fits every machine's open-file limit.
     settings.http.connections_max = 2_000;
-    telemetry::init(&settings.log)?;
+    let _log = telemetry::init(&settings.log)?;
     settings.http.connections_max = raise_open_files(settings.http.connections_max);
     let server = AppThread::start(settings.clone())?;
     settings.internal.bind = server.listening().internal;

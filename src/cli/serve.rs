@@ -58,7 +58,7 @@ pub struct ServeArgs {
 /// Runs the server until it has stopped.
 pub fn run(args: &ServeArgs, common: &Common) -> anyhow::Result<Exit> {
     let LoadedSettings { mut settings, exposed, .. } = settings(args, common)?;
-    telemetry::init(&settings.log)?;
+    let _log = telemetry::init(&settings.log)?;
     if settings.role.sells() {
         settings.http.connections_max = raise_open_files(settings.http.connections_max);
     }

@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Subscriber};
+use tracing_appender::non_blocking::ErrorCounter;
 use tracing_subscriber::layer::{Context, Layer};
 
 use crate::runtime::clock::now_monotonic;
@@ -41,20 +42,26 @@ struct Lines {
 }
 
 impl RepeatLimit {
-    /// Starts the thread that reports each second how many lines were left out. It ends with the
-    /// limit.
-    pub fn start_reporting(&self) {
+    /// Starts the thread that reports each second how many lines were left out, or were lost because
+    /// stderr took none. It ends with the limit.
+    pub fn start_reporting(&self, lost: ErrorCounter) {
         let places = Arc::downgrade(&self.0);
         #[expect(
             clippy::disallowed_methods,
             reason = "the lines of a second are reported together"
         )]
         let report = move || {
+            let mut num_reported = 0;
             while let Some(limit) = places.upgrade().map(Self) {
                 for (count, like) in limit.take_left_out() {
                     tracing::warn!(count, like, "log: repeated lines were left out");
                 }
                 drop(limit);
+                let count = lost.dropped_lines() - num_reported;
+                if count > 0 {
+                    tracing::warn!(count, "log: lines were lost: the reader of stderr is too slow");
+                    num_reported += count;
+                }
                 thread::sleep(SECOND);
             }
         };

@@ -5,6 +5,7 @@ use std::io::IsTerminal;
 use std::panic::PanicHookInfo;
 
 use tracing::Subscriber;
+use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -18,18 +19,27 @@ use crate::config::{LogFormat, LogSettings};
 #[error("logging was set up twice in one process\n    -> report this; no setting causes it")]
 pub struct Error;
 
-/// Writes log lines to stderr and logs panics. Call once, at the start of a process that runs the
-/// engine.
+/// Lines that wait while the reader of stderr takes none.
+const WAITING_LINES_MAX: usize = 10_000;
+
+/// Logs to stderr, panics too, on a thread of its own: a reader that stops stops nothing else. Call
+/// once, at the start of a process that runs the engine.
+///
+/// Dropping what it returns writes the lines that wait, for at most about a second.
 ///
 /// # Errors
 /// Logging was set up before.
-pub fn init(settings: &LogSettings) -> Result<(), Error> {
+pub fn init(settings: &LogSettings) -> Result<WorkerGuard, Error> {
     let colours = std::io::stderr().is_terminal();
+    let (lines, writer) = NonBlockingBuilder::default()
+        .buffered_lines_limit(WAITING_LINES_MAX)
+        .thread_name("log-writer")
+        .finish(std::io::stderr());
     let repeats = RepeatLimit::default();
-    repeats.start_reporting();
-    subscriber(settings, repeats, std::io::stderr, colours).try_init().map_err(|_twice| Error)?;
+    repeats.start_reporting(lines.error_counter());
+    subscriber(settings, repeats, lines, colours).try_init().map_err(|_twice| Error)?;
     std::panic::set_hook(Box::new(log_panic));
-    Ok(())
+    Ok(writer)
 }
 
 fn subscriber<W>(

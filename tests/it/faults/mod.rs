@@ -72,4 +72,5 @@ mod sales;
 mod unfinished_archives;
 mod unit_drift;
 mod unit_returns;
+mod unread_log;
 mod unreadable_changes;
