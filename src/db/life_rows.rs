@@ -40,7 +40,7 @@ pub struct OrderEventRow {
 #[derive(Debug, Clone, Copy)]
 pub struct Cause<'a> {
     pub at_ms: i64,
-    pub actor: &'a Actor,
+    pub actor: Actor,
     pub reason: Option<&'a str>,
     pub payment_id: Option<&'a str>,
 }
@@ -59,7 +59,7 @@ impl OrderEventRow {
             kind: order.state.to_db(),
             at_ms: cause.at_ms,
             due_ms: order.due_ms,
-            actor: short("actor", &cause.actor.to_string(), 80)?,
+            actor: cause.actor.name().to_owned(),
             reason: cause.reason.map(|reason| short("reason", reason, 255)).transpose()?,
             payment_id: cause.payment_id.map(str::to_owned),
             limit_back: i16::from(change.returns_limit()),
@@ -82,7 +82,7 @@ impl OrderEventRow {
             kind: OrderState::PendingPayment.to_db(),
             at_ms: first.recorded_at_ms,
             due_ms: None,
-            actor: Actor::Buyer.to_string(),
+            actor: Actor::Buyer.name().to_owned(),
             reason: None,
             payment_id: None,
             limit_back: 0,
@@ -119,7 +119,7 @@ impl OrderEventRow {
     pub(super) fn event(&self, feed_no: i64, now: Order) -> Result<OrderEvent, Error> {
         let name = || self.name();
         let version = number(name, "version", self.version)?;
-        let actor = readable(self.actor.parse().ok(), name, "actor", &self.actor)?;
+        let actor = readable(Actor::from_name(&self.actor), name, "actor", &self.actor)?;
         let state = readable(OrderState::from_db(self.kind), name, "kind", self.kind)?;
         let due_ms = if version == 0 { now.pay_by_ms } else { self.due_ms };
         // The end decides whether the order still counts.

@@ -13,7 +13,7 @@ use async_trait::async_trait;
 
 use crate::domain::invariants::{SkuFacts, Violation};
 use crate::domain::{
-    Actor, AttemptKey, BuyerId, ByOperator, CancelOutcome, DueOrder, DueRefund, DueRetake, Epoch,
+    AttemptKey, BuyerId, ByOperator, CancelOutcome, DueOrder, DueRefund, DueRetake, Epoch,
     Examination, Failure, LoaderToken, OpenPayment, Order, OrderIntent, OrderKey, OrderState,
     OrderTimeline, Payment, PaymentEvent, PaymentRecorded, PaymentTerms, Phase, RefundResult,
     Refusal, RequestId, RetakeEnd, RetakeOutcome, Sale, SaleChange, SaleChanged, SaleDraft, SaleId,
@@ -183,12 +183,7 @@ pub trait OrderChanges: Send + Sync {
     ) -> Result<Vec<Order>, Error>;
 
     /// Cancels an unpaid order.
-    async fn cancel(
-        &self,
-        order: OrderKey,
-        by: Actor,
-        reason: Option<String>,
-    ) -> Result<CancelOutcome, Error>;
+    async fn cancel(&self, order: OrderKey) -> Result<CancelOutcome, Error>;
 
     /// Orders in this state whose deadline is at or before `until_ms`, oldest first.
     async fn due_orders(

@@ -14,9 +14,7 @@
 //! An ended order stays in its state: its units went back to the stock in the transaction that
 //! ended it. Money that arrives later is decided in [`super::payment`].
 
-use std::fmt;
-use std::str::FromStr;
-
+use super::named::named_enum;
 use super::order::{Order, OrderState};
 use super::sale::Sku;
 
@@ -192,38 +190,12 @@ fn transition(
     }
 }
 
-/// Who changed an order.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Actor {
-    Buyer,
-    Timer,
-    Provider,
-    /// By the name of the token.
-    Operator(String),
-}
-
-impl fmt::Display for Actor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Buyer => f.write_str("buyer"),
-            Self::Timer => f.write_str("timer"),
-            Self::Provider => f.write_str("provider"),
-            Self::Operator(name) => write!(f, "operator:{name}"),
-        }
-    }
-}
-
-impl FromStr for Actor {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match (text, text.strip_prefix("operator:")) {
-            ("buyer", _) => Ok(Self::Buyer),
-            ("timer", _) => Ok(Self::Timer),
-            ("provider", _) => Ok(Self::Provider),
-            (_, Some(name)) => Ok(Self::Operator(name.to_owned())),
-            _ => Err(format!("{text} is none of buyer, timer, provider, operator:<name>")),
-        }
+named_enum! {
+    /// Who changed an order.
+    Actor {
+        Buyer => "buyer",
+        Timer => "timer",
+        Provider => "provider",
     }
 }
 

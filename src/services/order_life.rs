@@ -12,8 +12,8 @@ use std::sync::Arc;
 use crate::config::PaymentSettings;
 use crate::db::{self, Ledger};
 use crate::domain::{
-    Actor, CancelOutcome, DueRefund, OpenPayment, Order, OrderKey, OrderState, Payment,
-    PaymentEvent, PaymentOutcome, PaymentRecorded, PaymentReport, PaymentTerms, StartedPayment,
+    CancelOutcome, DueRefund, OpenPayment, Order, OrderKey, OrderState, Payment, PaymentEvent,
+    PaymentOutcome, PaymentRecorded, PaymentReport, PaymentTerms, StartedPayment,
 };
 use crate::payment::{
     FindAnswer, PaymentProvider, PaymentStart, Payments, Refund, RefundAnswer, StartAnswer,
@@ -134,14 +134,9 @@ impl OrderService {
     }
 
     /// Cancels an unpaid order; stops its open payment first.
-    pub async fn cancel(
-        &self,
-        key: OrderKey,
-        by: Actor,
-        reason: Option<String>,
-    ) -> Result<Order, OrderError> {
+    pub async fn cancel(&self, key: OrderKey) -> Result<Order, OrderError> {
         for _ in 0..STOPS_MAX {
-            match self.ledger.cancel(key, by.clone(), reason.clone()).await? {
+            match self.ledger.cancel(key).await? {
                 CancelOutcome::Cancelled(order) => {
                     (self.changed)();
                     return Ok(order);

@@ -177,7 +177,7 @@ impl Database for MysqlConnection {
             let _written = write!(
                 text,
                 "{before}{request_id},0,{sku_no},{buyer_id},0,{at_ms},'{}',0,{num_orders},x'",
-                Actor::Buyer
+                Actor::Buyer.name()
             );
             for (sku, buyer, request) in placed.iter().map(NewOrder::key) {
                 let _written = write!(text, "{sku:08x}{buyer:016x}{request:016x}");

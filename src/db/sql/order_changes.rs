@@ -175,7 +175,7 @@ pub(super) fn end_due<D: Database>(
     extension_max_ms: i64,
     now_ms: i64,
 ) -> Result<Vec<Order>, Error> {
-    let cause = Cause { at_ms: now_ms, actor: &Actor::Timer, reason: None, payment_id: None };
+    let cause = Cause { at_ms: now_ms, actor: Actor::Timer, reason: None, payment_id: None };
     let ended = in_transaction(conn, fence, |conn| {
         let orders = lock(conn, keys)?;
         let changes = change(conn, &orders, OrderTrigger::Due { extension_max_ms }, cause)?;

@@ -72,15 +72,10 @@ impl<D: Database> OrderChanges for SqlLedger<D> {
         Ok(ended)
     }
 
-    async fn cancel(
-        &self,
-        order: OrderKey,
-        by: Actor,
-        reason: Option<String>,
-    ) -> Result<CancelOutcome, Error> {
+    async fn cancel(&self, order: OrderKey) -> Result<CancelOutcome, Error> {
         self.write_at("cancelling an order", move |conn, at_ms| {
-            let (actor, reason) = (&by, reason.as_deref());
-            cancel(conn, order, Cause { at_ms, actor, reason, payment_id: None })
+            let actor = Actor::Buyer;
+            cancel(conn, order, Cause { at_ms, actor, reason: None, payment_id: None })
         })
         .await
     }

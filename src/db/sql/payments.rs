@@ -49,7 +49,7 @@ pub(super) fn open<D: Database>(
     let no = next_no(conn, key)?;
     let PaymentTerms { paying_window_ms, extension_max_ms, .. } = *terms;
     let opened = OrderTrigger::PaymentOpened { attempt: no, paying_window_ms, extension_max_ms };
-    let cause = Cause { at_ms: now_ms, actor: &Actor::Buyer, reason: None, payment_id: None };
+    let cause = Cause { at_ms: now_ms, actor: Actor::Buyer, reason: None, payment_id: None };
     let Some(changed) = change(conn, &[order], opened, cause)?.pop() else {
         return Ok(TransactionEnd::RollBack(OpenPayment::NotPayable(order)));
     };
@@ -236,7 +236,7 @@ fn add_report<D: Database>(
     conn.update_payment(&row)?;
     let Some(trigger) = trigger else { return Ok((order, payment, outcome)) };
     let payment_id = payment.started.as_ref().map(|started| started.payment_id.as_str());
-    let cause = Cause { at_ms: now_ms, actor: &Actor::Provider, reason: None, payment_id };
+    let cause = Cause { at_ms: now_ms, actor: Actor::Provider, reason: None, payment_id };
     let changed = change(conn, &[order], trigger, cause)?.pop();
     let name = || format!("order {}", order.request);
     let changed = readable(changed, name, "state", order.state.name())?;

@@ -71,7 +71,7 @@ fn end_retake<D: Database>(
     }
     let payment_id = payment.started.as_ref().map(|started| started.payment_id.clone());
     let payment_id = payment_id.as_deref();
-    let cause = |reason| Cause { at_ms: now_ms, actor: &Actor::Provider, reason, payment_id };
+    let cause = |reason| Cause { at_ms: now_ms, actor: Actor::Provider, reason, payment_id };
     if let Some(successor) = successor.filter(|successor| retake::pays(&payment, successor)) {
         let reason = format!("late payment of request {}", order.request);
         let paid = changed(conn, successor, OrderTrigger::PaymentApplied, cause(Some(&reason)))?;

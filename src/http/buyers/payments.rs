@@ -9,9 +9,7 @@ use super::auth::single;
 use super::orders::views_of;
 use super::requests::BuyerRequest;
 use super::views::{OrderView, PaymentEventView, PaymentStartView, no_store_json, rfc3339};
-use crate::domain::{
-    Actor, BucketNo, Order, OrderKey, PayBy, PaymentRecorded, StoreDeadLetterOutcome,
-};
+use crate::domain::{BucketNo, Order, OrderKey, PayBy, PaymentRecorded, StoreDeadLetterOutcome};
 use crate::http::admission::LimitedCall;
 use crate::http::middleware::body;
 use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
@@ -90,7 +88,7 @@ pub async fn pay(request: HttpRequest, request_id: web::Path<String>, state: Sta
 pub async fn cancel(request: HttpRequest, request_id: web::Path<String>, state: State) -> Handled {
     let buyer = state.admit_to_ledger(&request, LimitedCall::OrderChange).await?;
     let owned = BuyerRequest::verified(&request_id, buyer, &state).await?;
-    let cancelled = state.deps.orders.cancel(owned.order_key(), Actor::Buyer, None).await;
+    let cancelled = state.deps.orders.cancel(owned.order_key()).await;
     let order = cancelled.map_err(|error| owned.problem(error))?;
     settle(order, &state.deps).await;
     let view = views_of(&state, &[order]).await?.pop().ok_or(ProblemCode::NotFound)?;

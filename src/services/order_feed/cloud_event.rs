@@ -52,9 +52,9 @@ struct OrderEventData {
     /// Of an event that a payment caused.
     #[serde(skip_serializing_if = "Option::is_none")]
     payment: Option<EventPayment>,
-    /// `buyer`, `timer`, `provider` or `operator:<name>`; of `request.refused` `ledger`, `buyer`
+    /// `buyer`, `timer` or `provider`; of `request.refused` `ledger`, `buyer`
     /// (cancelled), `timer` (queued for too long) or `operator` (discarded).
-    actor: String,
+    actor: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
 }
@@ -183,7 +183,7 @@ impl OrderEventData {
             pay_by: order.pay_by_ms.map(rfc3339),
             due_at: order.due_ms.map(rfc3339),
         };
-        let (actor, reason) = (event.actor.to_string(), event.reason);
+        let (actor, reason) = (event.actor.name(), event.reason);
         Self { order: Some(order), request: None, payment, actor, reason }
     }
 
@@ -203,7 +203,7 @@ impl OrderEventData {
             quantity: failure.quantity,
             reason,
         };
-        let (actor, reason) = (actor.to_owned(), Some(reason.to_owned()));
+        let reason = Some(reason.to_owned());
         Self { order: None, request: Some(request), payment: None, actor, reason }
     }
 }

@@ -12,7 +12,7 @@ use floodgate::broker::{
 };
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::db::{OrderChanges, OrderWriter, SaleStore};
-use floodgate::domain::{Actor, OrderKey, Refusal, Sku};
+use floodgate::domain::{OrderKey, Refusal, Sku};
 use floodgate::lease::{self, Lease, LeaseGrant, SoleLease, TaskLease};
 use floodgate::observe::metrics::Metrics;
 use floodgate::runtime::clock::{SharedClock, SystemClock};
@@ -89,7 +89,7 @@ impl Fixture {
     async fn cancel(&self, request: u64) {
         let intent = intent(&self.sku, request, request, 1);
         let key = OrderKey { sku: intent.sku, buyer: intent.buyer, request: intent.request };
-        self.ledger.cancel(key, Actor::Buyer, None).await.unwrap();
+        self.ledger.cancel(key).await.unwrap();
     }
 
     async fn refuse(&self, request: u64) {

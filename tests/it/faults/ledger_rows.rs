@@ -8,8 +8,8 @@ use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::db::{Error, ErrorClass, Ledger};
 use floodgate::domain::invariants::Violation;
 use floodgate::domain::{
-    Actor, DeadLetterNo, Failure, InvariantId, OrderKey, OrderState, Policy, Refusal,
-    RepairOutcome, Sku, SkuNo,
+    DeadLetterNo, Failure, InvariantId, OrderKey, OrderState, Policy, Refusal, RepairOutcome, Sku,
+    SkuNo,
 };
 use floodgate::services::audit::audit;
 use tempfile::TempDir;
@@ -105,7 +105,7 @@ fn a_quota_row_that_differs_from_the_orders_is_found_and_recounted() {
                 assert_eq!(repair.unwrap().outcome, RepairOutcome::Compensated);
             }
             let key = OrderKey { sku: store.sku.no, buyer: buyer(1), request: request(1) };
-            store.ledger.cancel(key, Actor::Buyer, None).await.unwrap();
+            store.ledger.cancel(key).await.unwrap();
             assert_eq!(store.anomalies(InvariantId::LimitHeld).await, []);
         }
     });
@@ -300,7 +300,7 @@ fn an_invalid_change_is_left_out_of_the_changes_and_named_in_the_feed() {
                 let (ledger, sku) = (&store.ledger, store.sku.no);
                 for number in 1..=3 {
                     let key = OrderKey { sku, buyer: buyer(number), request: request(number) };
-                    ledger.cancel(key, Actor::Buyer, None).await.unwrap();
+                    ledger.cancel(key).await.unwrap();
                 }
                 while ledger.number_events(9).await.unwrap() > 0 {}
                 store.tamper(&sql);

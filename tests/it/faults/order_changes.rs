@@ -10,7 +10,7 @@ use floodgate::db::{
     Error, ErrorClass, OrderChanges, OrderReader, OrderWriter, Refunds, Retakes, SaleStore,
 };
 use floodgate::domain::{
-    Actor, AttemptKey, Money, OrderKey, OrderState, PaymentEvent, PaymentReport, PaymentState,
+    AttemptKey, Money, OrderKey, OrderState, PaymentEvent, PaymentReport, PaymentState,
     PaymentTerms, RefundResult, RetakeEnd, Sku,
 };
 use floodgate::runtime::clock::ManualClock;
@@ -164,7 +164,7 @@ impl Fixture {
             Change::RefundLateMoney => {
                 ledger.refund_result(attempt, RefundResult::Done).await.map(drop)
             }
-            Change::Cancel => ledger.cancel(order, Actor::Buyer, None).await.map(drop),
+            Change::Cancel => ledger.cancel(order).await.map(drop),
             Change::End => ledger.end_due(vec![order], 0).await.map(drop),
         }
     }

@@ -8,7 +8,7 @@ use floodgate::db::Ledger;
 use floodgate::domain::OrderState::{Cancelled, Paid, Paying, PendingPayment, TimedOut};
 use floodgate::domain::PaymentState::{Applied, Closed, RefundDue, Refunded, Started};
 use floodgate::domain::{
-    Actor, AttemptKey, OrderIntent, OrderKey, PaymentEvent, PaymentOutcome, PaymentRecorded,
+    AttemptKey, OrderIntent, OrderKey, PaymentEvent, PaymentOutcome, PaymentRecorded,
     PaymentReport, RetakeEnd,
 };
 use floodgate::payment::demo::{DemoAction, DemoPress};
@@ -213,7 +213,7 @@ fn a_feed_whose_orders_are_missing_goes_on() {
         let keys = two_more(&timed).await;
         let ledger = &timed.shop.ledger;
         for key in &keys {
-            ledger.cancel(*key, Actor::Buyer, None).await.unwrap();
+            ledger.cancel(*key).await.unwrap();
         }
         while ledger.number_events(9).await.unwrap() > 0 {}
         timed.shop.damage("DELETE FROM orders WHERE buyer_id <= 2");

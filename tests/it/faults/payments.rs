@@ -11,7 +11,7 @@ use floodgate::config::{PaymentSettings, Settings};
 use floodgate::db::Ledger;
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::domain::{
-    Actor, AttemptKey, OrderIntent, OrderKey, OrderState, PaymentReport, PaymentState, Policy,
+    AttemptKey, OrderIntent, OrderKey, OrderState, PaymentReport, PaymentState, Policy,
 };
 use floodgate::payment::demo::{DemoAction, DemoPress};
 use floodgate::payment::{
@@ -165,7 +165,7 @@ fn an_order_whose_payment_was_not_answered_is_cancelled_with_its_payment_stopped
         shop.loses_answers(true);
         assert!(shop.service().pay(key).await.is_err());
         shop.loses_answers(false);
-        let cancelled = shop.service().cancel(key, Actor::Buyer, None).await.unwrap();
+        let cancelled = shop.service().cancel(key).await.unwrap();
         assert_eq!(cancelled.state, OrderState::Cancelled);
         let found = shop.provider.find(AttemptKey { order: key, no: 1 }).await;
         let FindAnswer::Found { started, report } = found else { panic!("{found:?}") };
@@ -184,12 +184,12 @@ fn a_cancellation_whose_stop_was_not_answered_continues() {
         let key = shop.key().await;
         shop.service().pay(key).await.unwrap();
         shop.loses_answers(true);
-        let unknown = shop.service().cancel(key, Actor::Buyer, None).await;
+        let unknown = shop.service().cancel(key).await;
         assert!(matches!(unknown, Err(OrderError::ProviderAway)), "{unknown:?}");
         assert_eq!(shop.state().await, OrderState::Paying, "its units are kept");
         shop.loses_answers(false);
         for _ in 0..2 {
-            let cancelled = shop.service().cancel(key, Actor::Buyer, None).await.unwrap();
+            let cancelled = shop.service().cancel(key).await.unwrap();
             assert_eq!(cancelled.state, OrderState::Cancelled);
         }
         assert_eq!(shop.payment_states().await, [PaymentState::Closed]);
@@ -207,7 +207,7 @@ fn money_that_arrives_while_a_cancellation_waits_pays_the_order() {
             shop.provider.inner.press(&payment.payment_id, DemoAction::Pay),
             DemoPress::Done
         );
-        let refused = shop.service().cancel(key, Actor::Buyer, None).await;
+        let refused = shop.service().cancel(key).await;
         assert!(matches!(refused, Err(OrderError::Decided(_))), "{refused:?}");
         assert_eq!(shop.state().await, OrderState::Paid);
         assert_eq!(shop.payment_states().await, [PaymentState::Applied]);

@@ -9,8 +9,8 @@ use floodgate::actors::periodic::Task;
 use floodgate::db::Ledger;
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::domain::{
-    Actor, ArchiveDigest, BucketKey, OpenEnd, OrderState, Phase, Refusal, RequestStatus,
-    RetentionChange, RetentionState, Sale, SaleId, Sku, Verdict,
+    ArchiveDigest, BucketKey, OpenEnd, OrderState, Phase, Refusal, RequestStatus, RetentionChange,
+    RetentionState, Sale, SaleId, Sku, Verdict,
 };
 use floodgate::observe::metrics::Metrics;
 use floodgate::services::rebuild::load_sku;
@@ -197,7 +197,7 @@ fn a_load_of_a_dormant_sale_repeats_the_changes_of_its_orders() {
         let loader = ledger.begin_load(sku.no).await.unwrap();
         let loaded = load_sku(ledger, stock, &sku, loader, Vec::new()).await.unwrap();
         let order = reservation.intent(&sku).key();
-        ledger.cancel(order, Actor::Buyer, None).await.unwrap();
+        ledger.cancel(order).await.unwrap();
         for (all, num_settled, state) in
             [(false, 0, OrderState::PendingPayment), (true, 1, OrderState::Cancelled)]
         {

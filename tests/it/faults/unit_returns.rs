@@ -10,8 +10,8 @@ use floodgate::config::Tier;
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::db::{OrderChanges, OrderWriter, SaleStore};
 use floodgate::domain::{
-    Actor, BucketKey, BucketNo, BuyerId, CancelOutcome, Epoch, LoaderToken, OrderKey, Phase,
-    RequestId, Sku,
+    BucketKey, BucketNo, BuyerId, CancelOutcome, Epoch, LoaderToken, OrderKey, Phase, RequestId,
+    Sku,
 };
 use floodgate::observe::metrics::Metrics;
 use floodgate::runtime::clock::{ManualClock, SharedClock};
@@ -92,7 +92,7 @@ impl Fixture {
             buyer: BuyerId::new(buyer).unwrap(),
             request: RequestId::new(buyer).unwrap(),
         };
-        let cancelled = self.ledger.cancel(order, Actor::Buyer, None).await.unwrap();
+        let cancelled = self.ledger.cancel(order).await.unwrap();
         assert!(matches!(cancelled, CancelOutcome::Cancelled(_)), "{cancelled:?}");
     }
 

@@ -2,7 +2,7 @@
 
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
 use floodgate::db::{OrderChanges, OrderWriter};
-use floodgate::domain::{Actor, OrderEvent, OrderKey, Sku};
+use floodgate::domain::{OrderEvent, OrderKey, Sku};
 use futures_util::future::join_all;
 
 use crate::support::offers::{ANY, intent, open_offer, order_events, run};
@@ -49,7 +49,7 @@ fn a_sequencer_paused_inside_its_transaction_leaves_no_gap_and_no_reorder() {
             server.until_row_lock_wait().await;
             // Committed while no number can be given: none of the orders is passed by.
             for number in 1..=ORDERS / 2 {
-                writer.cancel(key(&sku, number * 2), Actor::Buyer, None).await.unwrap();
+                writer.cancel(key(&sku, number * 2)).await.unwrap();
             }
             assert_eq!(feed(&writer).await, [], "no reader sees a part of a transaction");
             session.sql("COMMIT");

@@ -5,7 +5,7 @@ use floodgate::db::{
     Error, EventCursor, FeedEvent, FeedPage, FollowUps, OrderChanges, Refunds, Retakes,
 };
 use floodgate::domain::{
-    Actor, AttemptKey, ByOperator, CancelOutcome, DueOrder, DueRefund, DueRetake, ListedPayment,
+    AttemptKey, ByOperator, CancelOutcome, DueOrder, DueRefund, DueRetake, ListedPayment,
     OpenPayment, Order, OrderKey, OrderState, Payment, PaymentEvent, PaymentRecorded, PaymentState,
     PaymentTerms, RefundResult, RequestId, RetakeEnd, RetakeOutcome, StartedPayment,
     UnmatchedEvent,
@@ -56,14 +56,9 @@ impl OrderChanges for FaultyLedger {
         self.end("end due").map(|()| answer)
     }
 
-    async fn cancel(
-        &self,
-        order: OrderKey,
-        by: Actor,
-        reason: Option<String>,
-    ) -> Result<CancelOutcome, Error> {
+    async fn cancel(&self, order: OrderKey) -> Result<CancelOutcome, Error> {
         self.begin_write().await?;
-        let answer = self.inner.cancel(order, by, reason).await?;
+        let answer = self.inner.cancel(order).await?;
         self.end("cancel").map(|()| answer)
     }
 
@@ -169,12 +164,7 @@ impl OrderChanges for DefectiveLedger {
         Err(PLACES_ONLY)
     }
 
-    async fn cancel(
-        &self,
-        _: OrderKey,
-        _: Actor,
-        _: Option<String>,
-    ) -> Result<CancelOutcome, Error> {
+    async fn cancel(&self, _: OrderKey) -> Result<CancelOutcome, Error> {
         Err(PLACES_ONLY)
     }
 

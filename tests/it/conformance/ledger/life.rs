@@ -7,8 +7,8 @@ use std::time::Duration;
 use floodgate::db::Ledger;
 use floodgate::domain::OrderState::{Cancelled, Paid, Paying, PendingPayment, TimedOut};
 use floodgate::domain::{
-    Actor, CancelOutcome, OpenPayment, Order, OrderKey, OrderState, Payment, PaymentEvent,
-    PaymentReport, PaymentTerms, Phase, Policy, Refusal, Sku, SkuDraft, SlotReturns,
+    CancelOutcome, OpenPayment, Order, OrderKey, OrderState, Payment, PaymentEvent, PaymentReport,
+    PaymentTerms, Phase, Policy, Refusal, Sku, SkuDraft, SlotReturns,
 };
 use floodgate::runtime::clock::ManualClock;
 
@@ -88,7 +88,7 @@ impl Shop {
     }
 
     async fn cancel(&self, key: OrderKey) -> CancelOutcome {
-        self.ledger.cancel(key, Actor::Buyer, None).await.unwrap()
+        self.ledger.cancel(key).await.unwrap()
     }
 
     /// Asserts that an audit of the ledger finds no violation.
@@ -190,11 +190,7 @@ pub async fn a_paying_order_ends_after_the_limit_of_extensions(backend: &dyn Bac
 pub async fn an_unpaid_order_is_cancelled_once(backend: &dyn Backend) {
     let shop = Shop::open(backend, quota(3)).await;
     let key = shop.place(1, 1, 3).await;
-    let by = Actor::Operator("ann".to_owned());
-    let reason = Some("by phone".to_owned());
-    let CancelOutcome::Cancelled(order) = shop.ledger.cancel(key, by, reason).await.unwrap() else {
-        panic!("not cancelled");
-    };
+    let CancelOutcome::Cancelled(order) = shop.cancel(key).await else { panic!("not cancelled") };
     assert_eq!((order.state, order.version, shop.left().await), (Cancelled, 1, 10));
     assert_eq!(shop.cancel(key).await, CancelOutcome::Cancelled(order));
     assert_eq!(shop.left().await, 10);

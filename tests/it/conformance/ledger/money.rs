@@ -2,9 +2,8 @@
 
 use floodgate::domain::OrderState::{Cancelled, Paid, Paying, PendingPayment, Refunded};
 use floodgate::domain::{
-    Actor, AttemptKey, Money, OpenPayment, Order, Payment, PaymentOutcome, PaymentRecorded,
-    PaymentReport, PaymentState, PaymentTerms, RefundResult, RetakeEnd, RetakeOutcome,
-    StartedPayment,
+    AttemptKey, Money, OpenPayment, Order, Payment, PaymentOutcome, PaymentRecorded, PaymentReport,
+    PaymentState, PaymentTerms, RefundResult, RetakeEnd, RetakeOutcome, StartedPayment,
 };
 
 use super::life::{EXTENSION_MS, Shop, WINDOW_MS, paid, report};
@@ -134,7 +133,7 @@ pub async fn money_that_is_not_applied_is_due_back(backend: &dyn Backend) {
     let key = shop.place(4, 4, 1).await;
     let (_, payment) = shop.open_payment(key).await;
     shop.reported(&payment, "stopped", PaymentReport::Closed).await;
-    shop.ledger.cancel(key, Actor::Buyer, None).await.unwrap();
+    shop.ledger.cancel(key).await.unwrap();
     let ended = shop.order(key).await;
     let (outcome, order, after) = shop.reported(&payment, "e4", paid(&payment)).await;
     assert_eq!((outcome, order.state), (PaymentOutcome::Late, Cancelled));

@@ -205,7 +205,7 @@ pub async fn of_two_reports_during_a_move_none_is_lost(backend: &dyn Backend) {
             RetakeOutcome::Owed => panic!("owed"),
         };
         assert_eq!(shop.order(successor).await.state, expected);
-        shop.ledger.cancel(successor, floodgate::domain::Actor::Buyer, None).await.unwrap();
+        shop.ledger.cancel(successor).await.unwrap();
     }
     assert_eq!((shop.refunds().await, shop.left().await), (vec![], 10));
     shop.holds().await;

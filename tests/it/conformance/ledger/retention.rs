@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use floodgate::db::{Ledger, PurgeStep};
 use floodgate::domain::{
-    Actor, ArchiveCursor, ArchiveDigest, ArchiveTable, ByOperator, CancelOutcome, Epoch, Failure,
-    OpenEnd, OpenPayment, PaymentOutcome, PaymentRecorded, PaymentTerms, Phase, PlaceOutcome,
-    Refusal, RepairOutcome, RetentionChange, RetentionState, Sale, Sku, SkuDraft, TableContents,
+    ArchiveCursor, ArchiveDigest, ArchiveTable, ByOperator, CancelOutcome, Epoch, Failure, OpenEnd,
+    OpenPayment, PaymentOutcome, PaymentRecorded, PaymentTerms, Phase, PlaceOutcome, Refusal,
+    RepairOutcome, RetentionChange, RetentionState, Sale, Sku, SkuDraft, TableContents,
 };
 use serde_json::{Map, Value as Json};
 
@@ -97,12 +97,11 @@ async fn finished(backend: &dyn Backend) -> (Shop, Sale) {
     let shop = Shop::with(backend, draft).await;
     let paid_for = shop.place(1, 1, 2).await;
     let (_, payment) = shop.open_payment(paid_for).await;
-    let (outcome, ..) = shop.reported(&payment, "e1", paid(&payment)).await;
+    let (outcome, ..) = shop.reported(&payment, "\"秒\"", paid(&payment)).await;
     assert_eq!(outcome, PaymentOutcome::Applied);
     let lapsed = shop.place(2, 2, 1).await;
     let cancelled = shop.place(3, 3, 1).await;
-    let by = Actor::Operator("秒".to_owned());
-    shop.ledger.cancel(cancelled, by, Some("\"asked\"".to_owned())).await.unwrap();
+    shop.ledger.cancel(cancelled).await.unwrap();
     let failure = Failure {
         request: request(4),
         sku: shop.sku.no,
@@ -158,7 +157,9 @@ pub async fn an_archive_is_complete_and_the_same_at_every_page_size(backend: &dy
     let [.., last, refused] = &events[..] else { panic!("{events:?}") };
     assert_eq!(refused["version"], 0, "{refused:?}");
     assert!(events[0]["placed"].is_string() && last["placed"].is_null(), "{events:?}");
-    assert_eq!((&last["actor"], &last["reason"]), (&"operator:秒".into(), &"\"asked\"".into()));
+    assert_eq!((&last["actor"], &last["reason"]), (&"buyer".into(), &Json::Null));
+    let reports = rows(&*shop.ledger, &sale, ArchiveTable::PaymentEvents, 500).await;
+    assert_eq!(reports[0]["event_id"], "\"秒\"");
 }
 
 pub async fn the_sums_of_an_archive_show_a_payment(backend: &dyn Backend) {
@@ -239,7 +240,7 @@ pub async fn orders_of_a_sealed_sale_do_not_change(backend: &dyn Backend) {
         PaymentTerms { provider: "demo".to_owned(), paying_window_ms: 1, extension_max_ms: 1 };
     let opened = shop.ledger.open_payment(key, terms).await.unwrap();
     assert_eq!(opened, OpenPayment::UnknownOrder);
-    let cancel = async || shop.ledger.cancel(key, Actor::Buyer, None).await.unwrap();
+    let cancel = async || shop.ledger.cancel(key).await.unwrap();
     assert_eq!(cancel().await, CancelOutcome::UnknownOrder);
     let recorded = shop.ledger.record_payment(report(&payment, "e1", paid(&payment))).await;
     assert_eq!(recorded.unwrap(), PaymentRecorded::Recorded(PaymentOutcome::Unmatched, None));

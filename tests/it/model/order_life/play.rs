@@ -7,8 +7,8 @@ use floodgate::db::placement::place_each;
 use floodgate::db::sqlite::SqliteLedger;
 use floodgate::db::{OrderChanges, OrderReader, Refunds, Retakes, SaleStore};
 use floodgate::domain::{
-    Actor, AttemptKey, CancelOutcome, OpenPayment, OrderKey, OrderState, PaymentEvent,
-    PaymentRecorded, PaymentTerms, PlaceOutcome, RefundResult, RetakeEnd, RetakeOutcome, Sku,
+    AttemptKey, CancelOutcome, OpenPayment, OrderKey, OrderState, PaymentEvent, PaymentRecorded,
+    PaymentTerms, PlaceOutcome, RefundResult, RetakeEnd, RetakeOutcome, Sku,
 };
 use floodgate::runtime::clock::ManualClock;
 
@@ -100,7 +100,7 @@ impl Play<'_> {
             }
             Step::Cancel { .. } => {
                 let key = self.key(at);
-                let cancelled = self.ledger.cancel(key, Actor::Buyer, None).await.unwrap();
+                let cancelled = self.ledger.cancel(key).await.unwrap();
                 self.model.cancel(at);
                 let is_cancelled = self.model.orders[at].state == OrderState::Cancelled;
                 let said_so = matches!(cancelled, CancelOutcome::Cancelled(_));
