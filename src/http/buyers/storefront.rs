@@ -61,11 +61,8 @@ pub fn html(mode: AuthMode, provider: PaymentBackend, snapshot: &str) -> String 
 /// The storefront: every view is this page, told by its query.
 #[utoipa::path(
     get, path = "/", operation_id = "showStorefront", tag = "storefront",
-    responses(
-        (status = 200, description = "the page", body = String, content_type = "text/html",
-            headers(("ETag" = String))),
-        (status = 304, description = "unchanged", headers(("ETag" = String))),
-    ),
+    responses((status = 200, description = "the page", body = String, content_type = "text/html",
+        headers(("ETag" = String)))),
 )]
 pub async fn page(request: HttpRequest, state: State) -> HttpResponse {
     let (mode, provider) = (state.settings.auth.mode, state.settings.payment.provider);
@@ -77,12 +74,9 @@ pub async fn page(request: HttpRequest, state: State) -> HttpResponse {
 #[utoipa::path(
     get, path = "/assets/{version}/{file}",
     operation_id = "readStorefrontAsset", tag = "storefront",
-    responses(
-        (status = 200, description = "the file", headers(("ETag" = String)), content(
-            ("text/javascript"), ("text/css"), ("image/svg+xml"),
-        )),
-        (status = 304, description = "unchanged", headers(("ETag" = String))),
-    ),
+    responses((status = 200, description = "the file", headers(("ETag" = String)), content(
+        ("text/javascript"), ("text/css"), ("image/svg+xml"),
+    ))),
 )]
 pub async fn asset(request: HttpRequest, path: web::Path<(String, String)>) -> Handled {
     FOLDER.serve(&request, &path)
@@ -91,11 +85,8 @@ pub async fn asset(request: HttpRequest, path: web::Path<(String, String)>) -> H
 /// What a problem code means: the page that `type` of a problem document refers to.
 #[utoipa::path(
     get, path = "/problems/{code}", operation_id = "explainProblem", tag = "documents",
-    responses(
-        (status = 200, description = "the page", body = String, content_type = "text/html",
-            headers(("ETag" = String))),
-        (status = 304, description = "unchanged", headers(("ETag" = String))),
-    ),
+    responses((status = 200, description = "the page", body = String, content_type = "text/html",
+        headers(("ETag" = String)))),
 )]
 pub async fn problem(request: HttpRequest, code: web::Path<String>) -> Handled {
     let page = PROBLEM_PAGES.get(code.as_str()).ok_or(ProblemCode::NotFound)?;

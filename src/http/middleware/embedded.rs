@@ -7,8 +7,8 @@
 use std::io::Write;
 
 use actix_web::http::header::{
-    ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, HeaderName, HeaderValue,
-    IF_NONE_MATCH, VARY,
+    AcceptEncoding, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETag, Encoding, EntityTag,
+    Header, HeaderValue, IfNoneMatch, VARY,
 };
 use actix_web::web::Bytes;
 use actix_web::{HttpRequest, HttpResponse, HttpResponseBuilder};
@@ -115,7 +115,7 @@ pub struct Text {
     kind: &'static str,
     plain: Bytes,
     gzip: Bytes,
-    tag: String,
+    hash: u64,
 }
 
 impl Text {
@@ -127,14 +127,14 @@ impl Text {
         Self {
             kind,
             gzip: written.map(Bytes::from).unwrap_or_default(),
-            tag: format!("W/\"{:016x}\"", xxh3_64(&plain)),
+            hash: xxh3_64(&plain),
             plain,
         }
     }
 
     /// The text in a form that the client accepts, or 304 if the client has it.
     pub fn respond(&self, request: &HttpRequest, cache: HeaderValue) -> HttpResponse {
-        let (mut answer, is_known) = tagged(request, &self.tag, cache);
+        let (mut answer, is_known) = tagged(request, self.hash, cache);
         answer.insert_header((VARY, "accept-encoding"));
         for header in PAGE_HEADERS {
             answer.insert_header(header);
@@ -143,7 +143,7 @@ impl Text {
             return answer.finish();
         }
         answer.insert_header((CONTENT_TYPE, self.kind));
-        if !self.gzip.is_empty() && accepts_gzip(sent(request, ACCEPT_ENCODING)) {
+        if !self.gzip.is_empty() && accepts_gzip(request) {
             answer.insert_header((CONTENT_ENCODING, "gzip"));
             return answer.body(self.gzip.clone());
         }
@@ -157,54 +157,44 @@ impl Text {
     }
 }
 
-/// The entries of a header that is a list.
-fn sent(request: &HttpRequest, name: HeaderName) -> impl Iterator<Item = &str> {
-    let values = request.headers().get_all(name).filter_map(|value| value.to_str().ok());
-    values.flat_map(|value| value.split(',').map(str::trim))
-}
-
-/// 304 if `If-None-Match` has the tag, or is `*`, else 200; and whether it is 304. Weak tags equal
-/// strong ones (RFC 9110, 13.1.2).
-pub fn tagged(request: &HttpRequest, tag: &str, cache: HeaderValue) -> (HttpResponseBuilder, bool) {
-    let mut known = sent(request, IF_NONE_MATCH);
-    let is_known = known.any(|known| known == "*" || opaque(known) == opaque(tag));
+/// 304 if `If-None-Match` has the tag of this hash, or is `*`, else 200; and whether it is 304.
+pub fn tagged(request: &HttpRequest, hash: u64, cache: HeaderValue) -> (HttpResponseBuilder, bool) {
+    let tag = EntityTag::new_weak(format!("{hash:016x}"));
+    let is_known = match IfNoneMatch::parse(request) {
+        Ok(IfNoneMatch::Any) => true,
+        Ok(IfNoneMatch::Items(known)) => known.iter().any(|known| known.weak_eq(&tag)),
+        Err(_) => false,
+    };
     let mut answer = if is_known { HttpResponse::NotModified() } else { HttpResponse::Ok() };
-    answer.insert_header((CACHE_CONTROL, cache)).insert_header((ETAG, tag));
+    answer.insert_header((CACHE_CONTROL, cache)).insert_header(ETag(tag));
     (answer, is_known)
 }
 
-fn opaque(tag: &str) -> &str {
-    tag.strip_prefix("W/").unwrap_or(tag)
-}
-
-/// Whether the entries of `Accept-Encoding` allow gzip: the one of this name decides, `*` only
-/// without one (RFC 9110, 12.5.3).
-fn accepts_gzip<'e>(entries: impl Iterator<Item = &'e str>) -> bool {
-    let (mut named, mut other) = (None, None);
-    for entry in entries {
-        let (name, quality) = entry.split_once(';').unwrap_or((entry, "q=1"));
-        let quality = quality.trim().strip_prefix("q=").and_then(|text| text.parse::<f32>().ok());
-        let is_allowed = quality.is_some_and(|quality| quality > 0.0);
-        match name.trim() {
-            "gzip" => named = Some(is_allowed),
-            "*" => other = Some(is_allowed),
-            _ => {}
-        }
-    }
-    named.or(other).unwrap_or(false)
+fn accepts_gzip(request: &HttpRequest) -> bool {
+    let forms = [Encoding::gzip(), Encoding::identity()];
+    let accepted = AcceptEncoding::parse(request).ok();
+    accepted.and_then(|it| it.negotiate(forms.iter())) == Some(Encoding::gzip())
 }
 
 #[cfg(test)]
 mod tests {
+    use actix_web::http::header::ACCEPT_ENCODING;
+    use actix_web::test::TestRequest;
+
     use super::*;
 
     #[test]
     fn an_encoding_is_used_only_where_the_client_accepts_it() {
-        for accepted in ["gzip", "gzip;q=0.5", "*", "gzip; q=1", "br, gzip", "*;q=0, gzip"] {
-            assert!(accepts_gzip(accepted.split(',')), "{accepted}");
+        let accepts = |text| {
+            accepts_gzip(
+                &TestRequest::get().insert_header((ACCEPT_ENCODING, text)).to_http_request(),
+            )
+        };
+        for accepted in ["gzip", "gzip;q=0.5", "gzip; q=1", "br, gzip", "*;q=0, gzip"] {
+            assert!(accepts(accepted), "{accepted}");
         }
-        for refused in ["", "br", "gzip;q=0", "identity", "x-gzip", "gzip;q=0, *", "*, gzip;q=0"] {
-            assert!(!accepts_gzip(refused.split(',')), "{refused}");
+        for refused in ["", "br", "gzip;q=0", "identity", "x-gz", "gzip;q=0, *", "*, gzip;q=0"] {
+            assert!(!accepts(refused), "{refused}");
         }
     }
 }

@@ -50,6 +50,7 @@ pub fn completed(
     for entry in table {
         let Some(operation) = operation(&mut described, entry) else { continue };
         add_security(operation, entry.access);
+        add_unchanged(operation);
         add_refusals(operation, entry);
         for (name, status, _) in EVERYWHERE {
             let answer = RefOr::Ref(Ref::from_response_name(name));
@@ -71,6 +72,16 @@ fn operation<'d>(document: &'d mut OpenApi, entry: &RouteEntry) -> Option<&'d mu
         Method::PATCH => item.patch.as_mut(),
         _ => item.post.as_mut(),
     }
+}
+
+/// 304, where the answer has a tag.
+fn add_unchanged(operation: &mut Operation) {
+    let responses = &mut operation.responses.responses;
+    let Some(RefOr::T(answer)) = responses.get("200") else { return };
+    let Some(tag) = answer.headers.get("ETag").cloned() else { return };
+    let mut unchanged = ResponseBuilder::new().description("unchanged").build();
+    unchanged.headers.insert("ETag".to_owned(), tag);
+    responses.insert("304".to_owned(), unchanged.into());
 }
 
 fn add_security(operation: &mut Operation, access: RouteAccess) {

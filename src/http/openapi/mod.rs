@@ -61,7 +61,6 @@ fn internal() -> Value {
     get, path = "/openapi.json", operation_id = "readOpenapi", tag = "documents",
     responses(
         (status = 200, description = "OpenAPI 3.1", body = Object, headers(("ETag" = String))),
-        (status = 304, description = "unchanged", headers(("ETag" = String))),
     ),
 )]
 pub async fn public_document(request: HttpRequest) -> HttpResponse {
@@ -73,7 +72,6 @@ pub async fn public_document(request: HttpRequest) -> HttpResponse {
     get, path = "/openapi.json", operation_id = "readInternalOpenapi", tag = "documents",
     responses(
         (status = 200, description = "OpenAPI 3.1", body = Object, headers(("ETag" = String))),
-        (status = 304, description = "unchanged", headers(("ETag" = String))),
     ),
 )]
 pub async fn internal_document(request: HttpRequest) -> HttpResponse {

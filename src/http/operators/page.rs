@@ -66,11 +66,8 @@ pub async fn root() -> HttpResponse {
 /// The operators' page: every view is this page, told by its query.
 #[utoipa::path(
     get, path = "/ops/", operation_id = "showOps", tag = "operators' page",
-    responses(
-        (status = 200, description = "the page", body = String, content_type = "text/html",
-            headers(("ETag" = String))),
-        (status = 304, description = "unchanged", headers(("ETag" = String))),
-    ),
+    responses((status = 200, description = "the page", body = String, content_type = "text/html",
+        headers(("ETag" = String)))),
 )]
 pub async fn page(request: HttpRequest) -> HttpResponse {
     PAGE.respond(&request, REVALIDATE)
@@ -80,12 +77,9 @@ pub async fn page(request: HttpRequest) -> HttpResponse {
 #[utoipa::path(
     get, path = "/ops/assets/{version}/{file}",
     operation_id = "readOpsAsset", tag = "operators' page",
-    responses(
-        (status = 200, description = "the file", headers(("ETag" = String)), content(
-            ("text/javascript"), ("text/css"), ("image/svg+xml"),
-        )),
-        (status = 304, description = "unchanged", headers(("ETag" = String))),
-    ),
+    responses((status = 200, description = "the file", headers(("ETag" = String)), content(
+        ("text/javascript"), ("text/css"), ("image/svg+xml"),
+    ))),
 )]
 pub async fn asset(request: HttpRequest, path: web::Path<(String, String)>) -> Handled {
     FOLDER.serve(&request, &path)
