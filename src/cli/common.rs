@@ -9,7 +9,7 @@ use super::exit::Exit;
 use super::output::Output;
 use crate::config::{self, ConfigSources, LoadedSettings, Settings, is_secret_key, redact_url};
 
-/// Of `check-config`.
+/// Examples of `check-config`.
 pub const EXAMPLES: &str = "\
 Examples:
   floodgate check-config                           every key with its default
@@ -29,7 +29,7 @@ pub struct Common {
     /// Print data as JSON on stdout; messages stay on stderr
     #[arg(long, help_heading = "Common options")]
     pub json: bool,
-    /// Of a command that has this flag.
+    /// `--internal-url` of the commands that call a server.
     #[arg(skip)]
     pub internal_url: Option<String>,
 }

@@ -68,7 +68,7 @@ enum Command {
     /// Show the effective configuration, secrets hidden, and every fault of it
     #[command(before_help = common::EXAMPLES)]
     CheckConfig,
-    /// Check configuration, ledger, disk, limits and ports; every finding comes with its remedy
+    /// Check the configuration, every server that it names, disk, limits and ports
     #[command(before_help = doctor::EXAMPLES)]
     Doctor,
     Sale(sale::SaleArgs),

@@ -1,21 +1,17 @@
 //! `floodgate serve`: runs the server; `floodgate migrate` prepares its ledger.
 
-use std::time::Duration;
-
 use clap::Args;
 use clap::builder::PossibleValue;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 
 use super::common::Common;
+use super::doctor;
 use super::exit::Exit;
 use super::output::Output;
 use crate::app::{self, BoundAddresses};
-use crate::config::{
-    AuthMode, ExposedSecret, LoadedSettings, PaymentBackend, Role, Settings, redact_url,
-};
+use crate::config::{LoadedSettings, Role, redact_url};
 use crate::observe::telemetry;
-use crate::runtime::clock;
 use crate::tier;
 
 const EXAMPLES: &str = "\
@@ -26,7 +22,7 @@ Examples:
   FLOODGATE__HTTP__BIND=127.0.0.1:0 floodgate serve --set log.filter=debug
 ";
 
-/// Of `migrate`.
+/// Examples of `migrate`.
 pub(super) const MIGRATE_EXAMPLES: &str = "\
 Examples:
   floodgate migrate --config floodgate.toml    safe to repeat; stop the server first
@@ -36,14 +32,8 @@ Examples:
 /// Files besides the connections: listeners, ledger, event loops, and a reserve.
 const BESIDES_CONNECTIONS: u64 = 256;
 
-/// What happens without a payment provider; the doctor says it, too.
-pub(super) const UNPAID: &str = "orders of SKUs with a payment window end unpaid";
-pub(super) const UNPAID_REMEDY: &str = "set payment.provider, or payment_window_s 0 in the sale";
-
 fn roles() -> [PossibleValue; 5] {
-    let [all, api, relay, consumer, maintenance] =
-        Role::ALL.map(|role| PossibleValue::new(role.name()));
-    [all, api, relay, consumer, maintenance.alias("keeper")]
+    Role::ALL.map(|role| PossibleValue::new(role.name()))
 }
 
 /// Run the server until SIGINT or SIGTERM
@@ -62,10 +52,7 @@ pub fn run(args: &ServeArgs, common: &Common) -> anyhow::Result<Exit> {
     if settings.role.sells() {
         settings.http.connections_max = raise_open_files(settings.http.connections_max);
     }
-    warn_of_unsafe_settings(&settings);
-    for ExposedSecret { what, remedy } in &exposed {
-        tracing::warn!(what, remedy, "a secret is exposed");
-    }
+    doctor::log_unsafe(&settings, &exposed);
     let output = common.output();
     app::run(settings, |listening| announce(output, listening))?;
     Ok(Exit::Done)
@@ -112,59 +99,6 @@ fn settings(args: &ServeArgs, common: &Common) -> Result<LoadedSettings, crate::
     }
     sources.set.extend(args.role.iter().map(|role| format!("role={role}")));
     LoadedSettings::read(&sources)?.without_faults()
-}
-
-fn warn_of_unsafe_settings(settings: &Settings) {
-    if settings.role.sells() && settings.auth.mode == AuthMode::Header {
-        tracing::warn!(
-            "auth.mode is \"header\": X-Buyer-Id is not verified; for development and tests only"
-        );
-    }
-    if settings.role.sells() && settings.auth.trusts_for_ever() {
-        tracing::warn!(
-            "auth.jwt_require_exp is off: a bearer token without exp is valid for ever, also a \
-             stolen one; set auth.jwt_require_exp or auth.jwt_lifetime_max_s"
-        );
-    }
-    for link in settings.links().iter().filter(|link| link.is_readable()) {
-        tracing::warn!(
-            setting = link.key,
-            hosts = ?link.hosts,
-            remedy = link.remedy(),
-            "passwords and orders travel to this server in plain text"
-        );
-    }
-    let [public, internal] = settings.listeners();
-    let now = Duration::from_millis(clock::wall_ms().cast_unsigned());
-    for listener in settings.role.sells().then_some(public).into_iter().chain([internal]) {
-        if listener.is_readable() {
-            tracing::warn!(
-                listener = listener.name,
-                bind = %listener.bind,
-                "other machines reach this listener in plain text: let only a proxy that speaks \
-                 TLS, and the operators' network, reach it, or set tls_cert_file and tls_key_file"
-            );
-        }
-        if let Some(problem) = listener.wrong_dates(now) {
-            tracing::error!(problem, "no client trusts this listener: renew its certificate");
-        }
-    }
-    if settings.role.sells() && settings.payment.provider == PaymentBackend::Demo {
-        tracing::warn!(
-            "payment.provider is \"demo\": visitors of its pages decide what is paid, and no money \
-             moves"
-        );
-    }
-    if settings.role.sells() && settings.payment.provider == PaymentBackend::None {
-        tracing::warn!("payment.provider is \"none\": {UNPAID}; {UNPAID_REMEDY}");
-    }
-    if settings.faults.panic_percent > 0.0 {
-        tracing::warn!(
-            panic_in = ?settings.faults.panic_in,
-            panic_percent = settings.faults.panic_percent,
-            "fault injection is on: components will panic on purpose"
-        );
-    }
 }
 
 /// This process's limits on open files; `u64::MAX` means unlimited.

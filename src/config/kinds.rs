@@ -29,7 +29,6 @@ named_enum! {
         /// Broker to ledger.
         Consumer => "consumer",
         /// Loading buckets, rescuing abandoned claims, storing dead letters, reconciling.
-        #[serde(alias = "keeper")]
         Maintenance => "maintenance",
     }
 }

@@ -1,12 +1,12 @@
-//! Checks of this machine: open files, the clock, and the listeners' addresses.
+//! Checks of this machine: open files, the clock, and free addresses.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
 use super::{Check, check};
 use crate::cli::serve::{OpenFiles, open_files_needed};
-use crate::config::{AuthMode, ListenerSettings, Settings};
+use crate::config::Settings;
 use crate::runtime::clock;
 
 /// 2025-01-01T00:00:00Z: this program is younger.
@@ -17,8 +17,6 @@ const CLOCK_MAX_MS: i64 = 4_102_444_800_000;
 const SKEW_MAX_MS: i64 = 60_000;
 /// Tolerated difference between two clocks that are synchronized over the network.
 const SERVER_SKEW_MAX_MS: u64 = 1_000;
-/// A certificate should be valid for as long as this.
-const CERTIFICATE_LEFT_MIN: Duration = Duration::from_secs(14 * 86_400);
 
 pub(super) fn examine(settings: &Settings, running: bool) -> Vec<Check> {
     let public = || address("public address", "http.bind", settings.http.bind, running);
@@ -26,8 +24,6 @@ pub(super) fn examine(settings: &Settings, running: bool) -> Vec<Check> {
         open_files(OpenFiles::of_this_process(), settings.http.connections_max),
         clock(clock::wall_ms(), last_write_ms(settings)),
         address("internal address", "internal.bind", settings.internal.bind, running),
-        exposure(settings),
-        certificates(settings, clock::wall_ms()),
     ];
     checks.extend(settings.role.sells().then(public));
     checks
@@ -102,51 +98,6 @@ fn address(name: &'static str, key: &str, bind: SocketAddr, running: bool) -> Ch
             .remedy(format!("use a port from 1024 up in {key}")),
         _ => check.fail(format!("{bind}: {error}")).remedy(format!("change {key}")),
     }
-}
-
-/// Warns of exposure that is allowed; forbidden exposure is a fault of the configuration.
-fn exposure(settings: &Settings) -> Check {
-    let listeners = settings.listeners();
-    let open: Vec<String> = listeners
-        .iter()
-        .filter(|listener| listener.is_readable())
-        .map(|ListenerSettings { name, bind, .. }| format!("{name} {bind}"))
-        .collect();
-    let is_loopback = listeners.iter().all(|listener| listener.bind.ip().is_loopback());
-    check("exposure")
-        .when(!open.is_empty())
-        .warn(format!("reachable from other machines without TLS: {}", open.join(", ")))
-        .remedy(
-            "let only a proxy that speaks TLS, and the operators' network, reach them, or set \
-             tls_cert_file and tls_key_file",
-        )
-        .when(settings.auth.mode == AuthMode::Header)
-        .warn("loopback only; X-Buyer-Id is not verified")
-        .remedy(
-            "for real buyers set auth.mode = \"jwt\" and auth.jwks_file or auth.jwt_secret_file",
-        )
-        .ok(if is_loopback { "loopback only" } else { "loopback or TLS only" })
-}
-
-/// The dates of the listeners' certificates, now and in the near future.
-fn certificates(settings: &Settings, now_ms: i64) -> Check {
-    let now = Duration::from_millis(now_ms.cast_unsigned());
-    let wrong_at = |time| {
-        let listeners = settings.listeners();
-        let wrong: Vec<_> =
-            listeners.iter().filter_map(|listener| listener.wrong_dates(time)).collect();
-        wrong.join("; ")
-    };
-    let (wrong, soon) = (wrong_at(now), wrong_at(now + CERTIFICATE_LEFT_MIN));
-    let remedy = "renew it, or set this machine's clock, and restart the server";
-    check("certificates")
-        .when(!wrong.is_empty())
-        .fail(wrong)
-        .remedy(remedy)
-        .when(!soon.is_empty())
-        .warn(format!("in two weeks {soon}"))
-        .remedy(remedy)
-        .ok("no listener has one that is out of date")
 }
 
 #[cfg(test)]

@@ -38,13 +38,3 @@ fn an_address_passes_if_it_is_free_or_our_server_uses_it() {
     let foreign = found("192.0.2.1:8080".parse().unwrap(), false);
     assert_problem(foreign, "public address", Fail, "not an address of this machine");
 }
-
-#[test]
-fn exposure_depends_on_mode_and_address() {
-    let mut settings = Settings::with_ledger("sqlite://./x.db");
-    assert_problem(vec![exposure(&settings)], "exposure", Warn, "X-Buyer-Id is not verified");
-    settings.auth.mode = AuthMode::Jwt;
-    assert_eq!(problems(vec![exposure(&settings)]), []);
-    settings.http.bind = "0.0.0.0:80".parse().unwrap();
-    assert_problem(vec![exposure(&settings)], "exposure", Warn, "public 0.0.0.0:80");
-}

@@ -11,14 +11,14 @@ use serde_json::json;
 use super::admin::{AdminClient, CALL_TIMEOUT};
 use super::common::Common;
 use super::exit::{CommandFailure, Exit};
-use super::serve::{UNPAID, UNPAID_REMEDY};
-use crate::config::{ConfigFault, ExposedSecret, LoadedSettings, PaymentBackend, Settings};
+use crate::config::{ConfigFault, ExposedSecret, LoadedSettings, Settings};
 
 mod ledger;
 pub(super) mod machine;
 mod mysql;
 mod rabbit;
 mod redis;
+mod safety;
 pub mod sqlite;
 
 pub(super) const EXAMPLES: &str = "\
@@ -133,6 +133,18 @@ pub async fn run(common: &Common) -> anyhow::Result<Exit> {
     Ok(if failed == 0 { Exit::Done } else { Exit::Negative })
 }
 
+/// Logs what is allowed and not safe, once at the start of a server.
+pub(super) fn log_unsafe(settings: &Settings, exposed: &[ExposedSecret]) {
+    let findings = safety::examine(settings, exposed).into_iter().filter_map(|it| it.finding);
+    for Finding { check, status, detail, remedy } in findings {
+        match status {
+            Status::Ok => {}
+            Status::Warn => tracing::warn!(check, detail, remedy, "settings: not safe"),
+            Status::Fail => tracing::error!(check, detail, remedy, "settings: not safe"),
+        }
+    }
+}
+
 async fn examine(common: &Common) -> Vec<Finding> {
     let checks = match LoadedSettings::read(&common.sources()) {
         Ok(LoadedSettings { settings, faults, exposed, effective }) => {
@@ -142,8 +154,7 @@ async fn examine(common: &Common) -> Vec<Finding> {
                 ["tier", "ledger.url"].into_iter().any(|key| effective.has_source(key));
             [
                 configuration(&faults, names_ledger || common.config.is_some()),
-                secrets(&exposed),
-                vec![encryption(&settings), payments(&settings)],
+                safety::examine(&settings, &exposed),
                 access.into_iter().collect(),
                 sqlite::examine(&settings, ledger_answers),
                 mysql::examine(&settings),
@@ -192,41 +203,6 @@ fn configuration(faults: &[ConfigFault], is_given: bool) -> Vec<Check> {
         check("configuration").fail(detail).remedy(&fault.remedy)
     };
     std::iter::once(source).chain(faults.iter().map(fault)).collect()
-}
-
-/// Secrets that others may read.
-fn secrets(exposed: &[ExposedSecret]) -> Vec<Check> {
-    if exposed.is_empty() {
-        return vec![check("secrets").ok("no other user can read them")];
-    }
-    let warn = |one: &ExposedSecret| check("secrets").warn(&one.what).remedy(one.remedy);
-    exposed.iter().map(warn).collect()
-}
-
-/// Servers beyond this machine without TLS.
-fn encryption(settings: &Settings) -> Check {
-    let links = settings.links();
-    let readable: Vec<_> = links.iter().filter(|link| link.is_readable()).collect();
-    let shown = readable.iter().map(|link| format!("{} ({})", link.key, link.hosts.join(", ")));
-    let remedies: Vec<_> = readable.iter().map(|link| link.remedy()).collect();
-    let num_encrypted = links.iter().filter(|link| link.is_encrypted).count();
-    check("encryption")
-        .when(!readable.is_empty())
-        .warn(format!(
-            "passwords and orders travel in plain text: {}",
-            shown.collect::<Vec<_>>().join("; ")
-        ))
-        .remedy(remedies.join("; "))
-        .ok(format!("{num_encrypted} of {} servers with TLS, the others on loopback", links.len()))
-}
-
-/// Whether buyers can pay their orders.
-fn payments(settings: &Settings) -> Check {
-    check("payments")
-        .when(settings.payment.provider == PaymentBackend::None)
-        .warn(format!("no payment provider: {UNPAID}"))
-        .remedy(UNPAID_REMEDY)
-        .ok("orders can be paid")
 }
 
 /// Compares the first number of a version, such as `RabbitMQ 3.10.8` or `10.11.6-MariaDB`.

@@ -1,0 +1,142 @@
+//! Settings that are allowed and not safe. A server logs them at its start.
+
+use std::time::Duration;
+
+use super::{Check, check};
+use crate::config::{AuthMode, ExposedSecret, ListenerSettings, PaymentBackend, Settings};
+use crate::runtime::clock;
+
+/// A certificate should be valid for as long as this.
+const CERTIFICATE_LEFT_MIN: Duration = Duration::from_secs(14 * 86_400);
+
+pub(super) fn examine(settings: &Settings, exposed: &[ExposedSecret]) -> Vec<Check> {
+    let mut checks = secrets(exposed);
+    checks.extend([encryption(settings), exposure(settings), certificates(settings)]);
+    if settings.role.sells() {
+        checks.extend([buyers(settings), payments(settings)]);
+    }
+    checks.push(faults(settings));
+    checks
+}
+
+/// Secrets that others may read.
+fn secrets(exposed: &[ExposedSecret]) -> Vec<Check> {
+    if exposed.is_empty() {
+        return vec![check("secrets").ok("no other user can read them")];
+    }
+    let warn = |one: &ExposedSecret| check("secrets").warn(&one.what).remedy(one.remedy);
+    exposed.iter().map(warn).collect()
+}
+
+/// Servers beyond this machine without TLS.
+fn encryption(settings: &Settings) -> Check {
+    let links = settings.links();
+    let readable: Vec<_> = links.iter().filter(|link| link.is_readable()).collect();
+    let shown = readable.iter().map(|link| format!("{} ({})", link.key, link.hosts.join(", ")));
+    let remedies: Vec<_> = readable.iter().map(|link| link.remedy()).collect();
+    let num_encrypted = links.iter().filter(|link| link.is_encrypted).count();
+    check("encryption")
+        .when(!readable.is_empty())
+        .warn(format!(
+            "passwords and orders travel in plain text: {}",
+            shown.collect::<Vec<_>>().join("; ")
+        ))
+        .remedy(remedies.join("; "))
+        .ok(format!("{num_encrypted} of {} servers with TLS, the others on loopback", links.len()))
+}
+
+/// Whether buyers are who they say.
+fn buyers(settings: &Settings) -> Check {
+    check("buyers")
+        .when(settings.auth.mode == AuthMode::Header)
+        .warn("auth.mode is \"header\": X-Buyer-Id is not verified")
+        .remedy(
+            "for real buyers set auth.mode = \"jwt\" and auth.jwks_file or auth.jwt_secret_file",
+        )
+        .when(settings.auth.trusts_for_ever())
+        .warn("a bearer token without exp is valid for ever, also a stolen one")
+        .remedy("set auth.jwt_require_exp or auth.jwt_lifetime_max_s")
+        .ok("buyers are verified by their tokens")
+}
+
+/// Whether buyers can pay their orders.
+fn payments(settings: &Settings) -> Check {
+    check("payments")
+        .when(settings.payment.provider == PaymentBackend::None)
+        .warn("no payment provider: orders of SKUs with a payment window end unpaid")
+        .remedy("set payment.provider, or payment_window_s 0 in the sale")
+        .when(settings.payment.provider == PaymentBackend::Demo)
+        .warn("visitors of the demo provider's pages decide what is paid, and no money moves")
+        .remedy("for a real sale set another payment.provider")
+        .ok("orders can be paid")
+}
+
+/// Panics on purpose.
+fn faults(settings: &Settings) -> Check {
+    let faults = &settings.faults;
+    check("fault injection")
+        .when(faults.panic_percent > 0.0)
+        .warn(format!("{} % of the steps of {:?} panic", faults.panic_percent, faults.panic_in))
+        .remedy("leave out the section faults")
+        .ok("off")
+}
+
+/// Warns of exposure that is allowed; forbidden exposure is a fault of the configuration.
+fn exposure(settings: &Settings) -> Check {
+    let listeners = settings.listeners();
+    let open: Vec<String> = listeners
+        .iter()
+        .filter(|listener| listener.is_readable())
+        .map(|ListenerSettings { name, bind, .. }| format!("{name} {bind}"))
+        .collect();
+    let is_loopback = listeners.iter().all(|listener| listener.bind.ip().is_loopback());
+    check("exposure")
+        .when(!open.is_empty())
+        .warn(format!("reachable from other machines without TLS: {}", open.join(", ")))
+        .remedy(
+            "let only a proxy that speaks TLS, and the operators' network, reach them, or set \
+             tls_cert_file and tls_key_file",
+        )
+        .ok(if is_loopback { "loopback only" } else { "loopback or TLS only" })
+}
+
+/// The dates of the listeners' certificates, now and in the near future.
+fn certificates(settings: &Settings) -> Check {
+    let now = Duration::from_millis(clock::wall_ms().cast_unsigned());
+    let wrong_at = |time| {
+        let listeners = settings.listeners();
+        let wrong: Vec<_> =
+            listeners.iter().filter_map(|listener| listener.wrong_dates(time)).collect();
+        wrong.join("; ")
+    };
+    let (wrong, soon) = (wrong_at(now), wrong_at(now + CERTIFICATE_LEFT_MIN));
+    let remedy = "renew it, or set this machine's clock, and restart the server";
+    check("certificates")
+        .when(!wrong.is_empty())
+        .fail(wrong)
+        .remedy(remedy)
+        .when(!soon.is_empty())
+        .warn(format!("in two weeks {soon}"))
+        .remedy(remedy)
+        .ok("no listener has one that is out of date")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Status::Warn;
+    use super::super::tests::{assert_problem, problems};
+    use super::*;
+
+    #[test]
+    fn exposure_depends_on_the_address_and_buyers_on_the_mode() {
+        let mut settings = Settings::with_ledger("sqlite://./x.db");
+        let both = |settings: &Settings| vec![exposure(settings), buyers(settings)];
+        assert_problem(both(&settings), "buyers", Warn, "X-Buyer-Id is not verified");
+        settings.auth.mode = AuthMode::Jwt;
+        assert_problem(both(&settings), "buyers", Warn, "valid for ever");
+        settings.auth.jwt_require_exp = true;
+        assert_eq!(problems(both(&settings)), []);
+        settings.http.bind = "0.0.0.0:80".parse().unwrap();
+        assert_problem(both(&settings), "exposure", Warn, "public 0.0.0.0:80");
+    }
+}
