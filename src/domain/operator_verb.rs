@@ -16,7 +16,7 @@ pub struct ByOperator {
     pub reason: Option<String>,
 }
 
-/// What a verb changes. As text `sale:<sale_id>`, `payment:<id>`, `letter:<number>`.
+/// What a verb changes. As text `sale:<sale_id>`, `payment:<id>`, `dead_letter:<number>`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VerbSubject {
     Sale(SaleId),
@@ -35,7 +35,7 @@ impl fmt::Display for VerbSubject {
             Self::Sale(id) => write!(f, "sale:{id}"),
             Self::Report { provider, event_id } => write!(f, "payment:event:{provider}:{event_id}"),
             Self::Payment(key) => write!(f, "payment:{key}"),
-            Self::DeadLetter(no) => write!(f, "letter:{no}"),
+            Self::DeadLetter(no) => write!(f, "dead_letter:{no}"),
         }
     }
 }

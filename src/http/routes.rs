@@ -194,18 +194,18 @@ tables! {
             InvalidRequest UnknownSku OtherCount Busy
         ];
         GET "/admin/v1/dead-letters/{dead_letter_id}", Admin => dead_letters::show, [
-            UnknownDeadLetter DeadLetterNotReplayable Busy
+            UnknownDeadLetter DeadLetterUnreadable Busy
         ];
         POST "/admin/v1/dead-letters/{dead_letter_id}/replay", Admin => dead_letters::replay, [
-            InvalidRequest UnknownDeadLetter DeadLetterNotReplayable DeadLetterConflict NoBroker
-            BrokerAway NotConfirmed Busy
+            InvalidRequest UnknownDeadLetter DeadLetterUnreadable DeadLetterNotReplayable
+            DeadLetterConflict NoBroker BrokerAway NotConfirmed Busy
         ];
         POST "/admin/v1/dead-letters/{dead_letter_id}/park", Admin => dead_letters::park, [
-            InvalidRequest UnknownDeadLetter DeadLetterNotReplayable DeadLetterConflict Busy
+            InvalidRequest UnknownDeadLetter DeadLetterUnreadable DeadLetterConflict Busy
         ];
         POST "/admin/v1/dead-letters/{dead_letter_id}/discard", Admin => dead_letters::discard, [
-            InvalidRequest UnknownDeadLetter DeadLetterNotReplayable DeadLetterConflict
-            DeadLetterOrdered Busy
+            InvalidRequest UnknownDeadLetter DeadLetterUnreadable DeadLetterNotReplayable
+            DeadLetterConflict DeadLetterOrdered Busy
         ];
     }
 }

@@ -229,7 +229,7 @@ function One({ id, sales }) {
         head=${["Request", "Sale", "SKU", "Buyer", "#Quantity", "#Amount", "Placed (UTC)"]}
       />
       <h3>Who decided</h3>
-      <${History} subject=${`letter:${deadLetter.id}`} />
+      <${History} subject=${`dead_letter:${deadLetter.id}`} />
       <details>
         <summary>Headers and body</summary>
         <pre>${JSON.stringify(deadLetter.headers, null, 2)}</pre>

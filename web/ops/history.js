@@ -35,7 +35,7 @@ export function Last({ verb }) {
 function place(subject) {
   const at = subject.indexOf(":");
   const [kind, id] = [subject.slice(0, at), subject.slice(at + 1)];
-  return { sale: { view: "sales", sale: id }, letter: { view: "dead-letters", id } }[kind];
+  return { sale: { view: "sales", sale: id }, dead_letter: { view: "dead-letters", id } }[kind];
 }
 
 function Subject({ subject }) {

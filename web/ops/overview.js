@@ -13,7 +13,7 @@ const WORDS = {
   unsettled: ["Accepted", "the gate has them, the ledger has no result yet"],
   outbox: ["Outbox", "written with the reservation, not published"],
   relay: ["Relay", "claimed by a worker"],
-  relay_dead: ["Relay, dead", "could not be published, wait for an operator"],
+  relay_dead: ["Relay, dead", "given up by a relay, not yet in the ledger"],
   broker: ["Broker", "in the queues of the consumers"],
   dead: ["Broker, dead", "refused by a consumer, not yet in the ledger"],
   committed: ["Orders", "rows of the ledger"],

@@ -16,7 +16,7 @@ const TONES = {
 
 function Stages({ trace }) {
   const rows = trace.stages.map((stage, no) => {
-    const deadLetter = /^dead letter (\d+)$/.exec(stage.holder ?? "");
+    const id = stage.dead_letter_id;
     return html`<li key=${no} class="step">
       <b>${stage.stage.replace("_", " ")}</b> ${`${stage.says} `}<${State}
         name=${stage.state}
@@ -24,8 +24,8 @@ function Stages({ trace }) {
       />
       ${stage.reason && html`<span> ${stage.reason}</span>`}
       ${
-        deadLetter
-          ? html` <${Link} to=${{ view: "dead-letters", id: deadLetter[1] }}>${stage.holder}<//>`
+        id
+          ? html` <${Link} to=${{ view: "dead-letters", id }}>${stage.holder}<//>`
           : stage.holder && html`<span class="quiet"> ${stage.holder}</span>`
       }
       ${stage.at && html`<span class="quiet"> <${Time} at=${stage.at} /> UTC</span>`}

@@ -117,15 +117,16 @@ pub async fn run(args: &DlqArgs, common: &Common) -> anyhow::Result<Exit> {
 }
 
 /// Prints a page; the exit is [`Exit::Unclear`] if a dead letter of it cannot be read.
+/// What to do about a dead letter whose row cannot be read.
+const ROW_REMEDY: &str = "back the ledger up, then correct the named columns; if a newer \
+    version wrote them, run that one";
+
 fn show_page(output: &Output, page: &Json) -> anyhow::Result<Exit> {
     output.data(page, || render_list(page))?;
     if list(page, "unreadable").is_empty() {
         return Ok(Exit::Done);
     }
-    output.note(
-        "back the ledger up, then correct the named columns in its table dead_letters; if a newer \
-         version wrote them, run that one",
-    );
+    output.note(ROW_REMEDY);
     Ok(Exit::Unclear)
 }
 
@@ -144,6 +145,7 @@ fn operation_failure(error: Error) -> CommandFailure {
         Error::Refused { code, .. } if code == "unknown-dead-letter" => {
             "`floodgate dlq list --state all` shows all of them"
         }
+        Error::Refused { code, .. } if code == "dead-letter-unreadable" => ROW_REMEDY,
         Error::Refused { code, .. } if code == "no-broker" => {
             "settle it at the payment provider, then park or discard it"
         }

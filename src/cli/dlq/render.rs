@@ -19,7 +19,7 @@ pub(super) fn render_list(page: &Json) -> String {
     let total = states.map(|state| format!("{} {state}", field(&counts, state))).join(", ");
     let (dead_letters, unreadable) = (dead_letters(page), list(page, "unreadable"));
     if dead_letters.is_empty() && unreadable.is_empty() {
-        return format!("none of these ({total})");
+        return format!("no dead letter matches ({total})");
     }
     let unreadable = unreadable.iter().map(|one| {
         let [id, reason] = ["id", "reason"].map(|name| on_one_line(&field(one, name), LINE_CHARS));
@@ -100,7 +100,7 @@ pub(super) fn render_results(summary: &Json) -> String {
         ("num_resolved", "resolved (their requests had ended)"),
         ("num_parked", "parked"),
         ("num_discarded", "discarded"),
-        ("num_already", "were so already"),
+        ("num_already", "done before"),
         ("num_refused", "refused"),
         ("num_unknown", "of unknown outcome"),
         ("num_not_tried", "not tried"),

@@ -106,6 +106,8 @@ codes! {
     DeadLetterNotReplayable => 409, "dead-letter-not-replayable", "Dead letter not replayable",
         "The dead letter cannot be replayed, or discarded: its requests cannot be read. Show it, \
          then park it.";
+    DeadLetterUnreadable => 409, "dead-letter-unreadable", "Dead letter not readable",
+        "The dead letter, or a row of one of its requests, cannot be read in the ledger.";
     DeadLetterConflict => 409, "dead-letter-conflict", "Dead letter changed",
         "The dead letter was replayed, or changed meanwhile. Show it again.";
     DeadLetterOrdered => 409, "dead-letter-ordered", "Requests are orders",

@@ -2,7 +2,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
@@ -133,14 +133,6 @@ pub struct DoneView {
     /// `already`; `park`: `parked` or `already`; `discard`: `discarded` or `already`.
     pub(super) done: DeadLetterOutcome,
     pub(super) dead_letter: DeadLetterView,
-}
-
-/// Body of `park`.
-#[derive(Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct ParkBody {
-    /// Recorded with who did it, and the note of the dead letter; at most 1000 characters.
-    pub(super) reason: Option<String>,
 }
 
 /// The dead letter with its body, and why it cannot be replayed.

@@ -4,8 +4,8 @@ use actix_web::{HttpResponse, web};
 
 use super::dead_letter_filter::{DeadLettersQuery, parse_number};
 use super::dead_letter_views::{
-    DeadLetterContentView, DeadLetterView, DeadLettersView, DoneView, ParkBody,
-    UnreadableDeadLetterView, view_of,
+    DeadLetterContentView, DeadLetterView, DeadLettersView, DoneView, UnreadableDeadLetterView,
+    view_of,
 };
 use super::verbs::{VERB_BYTES_MAX, record};
 use crate::domain::{DeadLetterNo, VerbSubject};
@@ -120,7 +120,7 @@ handlers! {
         => Replay;
     /// Parks a dead letter: it stays until an operator replays or discards it. Idempotent; an empty
     /// body gives no reason.
-    park "/admin/v1/dead-letters/{dead_letter_id}/park" "adminParkDeadLetter" ParkBody => Park;
+    park "/admin/v1/dead-letters/{dead_letter_id}/park" "adminParkDeadLetter" VerbBody => Park;
     /// Discards a dead letter: its requests without an order become recorded failures, their units
     /// are released, and their buyers read `failed`. Idempotent; an empty body gives no reason.
     discard "/admin/v1/dead-letters/{dead_letter_id}/discard" "adminDiscardDeadLetter" VerbBody
@@ -132,9 +132,10 @@ impl From<DeadLetterError> for Problem {
         let code = match error {
             DeadLetterError::Ledger(error) => return error.into(),
             DeadLetterError::Unknown(_) => ProblemCode::UnknownDeadLetter,
-            DeadLetterError::NotReplayable { .. }
-            | DeadLetterError::Unreadable
-            | DeadLetterError::UnreadableRow(_) => ProblemCode::DeadLetterNotReplayable,
+            DeadLetterError::NotReplayable { .. } | DeadLetterError::Unreadable => {
+                ProblemCode::DeadLetterNotReplayable
+            }
+            DeadLetterError::UnreadableRow(_) => ProblemCode::DeadLetterUnreadable,
             DeadLetterError::Ordered => ProblemCode::DeadLetterOrdered,
             DeadLetterError::Replayed | DeadLetterError::Discarded | DeadLetterError::Changed => {
                 ProblemCode::DeadLetterConflict

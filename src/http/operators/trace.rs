@@ -119,10 +119,10 @@ async fn read_dead_letters(
     for (no, dead_letter) in deps.ledger.dead_letter_page(filter, u32::MAX).await? {
         match dead_letter {
             Ok(dead_letter) => dead_letters.push(dead_letter),
-            Err(error) => findings.unavailable.push(StageView {
-                holder: Some(format!("dead letter {no}")),
-                ..StageView::unavailable("dead_letter", &error)
-            }),
+            Err(error) => {
+                let unread = StageView::unavailable("dead_letter", &error);
+                findings.unavailable.push(unread.with_dead_letter(no));
+            }
         }
     }
     findings.add_dead_letters(&dead_letters);

@@ -4,8 +4,8 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::domain::{
-    BucketKey, BuyerId, DeadLetter, DeadLetterState, Failure, OrderTimeline, RequestRecord,
-    RequestStatus, SkuNo, TraceId,
+    BucketKey, BuyerId, DeadLetter, DeadLetterNo, DeadLetterState, Failure, OrderTimeline,
+    RequestRecord, RequestStatus, SkuNo, TraceId,
 };
 use crate::http::buyers::views::rfc3339;
 
@@ -45,6 +45,9 @@ pub struct StageView {
     /// The relay worker or the dead letter that has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) holder: Option<String>,
+    /// Of a dead letter in the ledger.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) dead_letter_id: Option<String>,
     /// Units, if the stage has them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) quantity: Option<u32>,
@@ -57,12 +60,19 @@ pub struct StageView {
 
 impl StageView {
     pub(super) fn new(stage: &'static str, says: &'static str, state: &'static str) -> Self {
-        Self { stage, says, state, reason: None, holder: None, quantity: None, at: None }
+        let (reason, holder, dead_letter_id) = (None, None, None);
+        Self { stage, says, state, reason, holder, dead_letter_id, quantity: None, at: None }
     }
 
     /// With its reason.
     pub(super) fn with_reason(self, reason: impl Into<String>) -> Self {
         Self { reason: Some(reason.into()), ..self }
+    }
+
+    /// Of a dead letter in the ledger.
+    pub(super) fn with_dead_letter(self, no: DeadLetterNo) -> Self {
+        let holder = Some(format!("dead letter {no}"));
+        Self { holder, dead_letter_id: Some(no.to_string()), ..self }
     }
 
     /// With its units and its time, epoch milliseconds.
@@ -164,27 +174,31 @@ impl TraceFindings {
 
 /// The operator's next step, by the request's last final stage, or by the stage it waits in.
 pub(super) fn next_step(stages: &[StageView]) -> String {
-    if let Some(unread) = stages.iter().find(|stage| stage.state == "unknown") {
-        return format!(
-            "next: `floodgate doctor` says why the {} cannot be read; nothing is lost, and waiting \
-             requests go on when it is back",
-            unread.stage
-        );
-    }
-    if let Some(ledger) = stages.iter().rfind(|stage| stage.stage == "ledger") {
+    let (unread, read): (Vec<_>, Vec<_>) =
+        stages.iter().partition(|stage| stage.state == "unknown");
+    if let Some(ledger) = read.iter().rfind(|stage| stage.stage == "ledger") {
         if ledger.state != "failed" {
             return "done: it is an order; the same purchase sent again reads it".to_owned();
         }
         let reason = ledger.reason.as_deref().unwrap_or("-");
         return format!("done: the ledger recorded the failure of the request; reason: {reason}");
     }
+    if let Some(unread) = unread.first() {
+        if unread.dead_letter_id.is_some() {
+            return "next: `floodgate dlq list --state all` says what cannot be read".to_owned();
+        }
+        return format!(
+            "next: `floodgate doctor` says why the {} cannot be read; nothing is lost, and waiting \
+             requests go on when it is back",
+            unread.stage
+        );
+    }
     // `dead`: not in the ledger yet.
-    let is_end = |stage: &&StageView| {
+    let is_end = |stage: &&&StageView| {
         stage.stage == "dead_letter" && ["open", "parked", "dead"].contains(&stage.state)
     };
-    if let Some(dead) = stages.iter().rfind(is_end) {
-        let no = dead.holder.as_deref().and_then(|holder| holder.strip_prefix("dead letter "));
-        let Some(no) = no else {
+    if let Some(dead) = read.iter().rfind(is_end) {
+        let Some(no) = &dead.dead_letter_id else {
             return "wait: it becomes a dead letter within seconds".to_owned();
         };
         return format!("next: floodgate dlq show {no}, then replay, park or discard it");
@@ -208,10 +222,10 @@ fn dead_letter_stage(dead_letter: &DeadLetter) -> StageView {
         DeadLetterState::Discarded => "discarded by an operator",
     };
     StageView {
-        holder: Some(format!("dead letter {}", dead_letter.no)),
         at: Some(rfc3339(dead_letter.dead_at_ms)),
         ..StageView::new("dead_letter", says, dead_letter.state.name())
             .with_reason(&dead_letter.reason)
+            .with_dead_letter(dead_letter.no)
     }
 }
 

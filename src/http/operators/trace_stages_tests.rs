@@ -134,7 +134,7 @@ fn a_failure_has_its_reason_and_its_duration() {
 #[test]
 fn the_next_step_is_that_of_the_furthest_stage() {
     let of = |stage, state| StageView::new(stage, "", state).with_reason("r");
-    let dead = || StageView { holder: Some("dead letter 17".into()), ..of("dead_letter", "open") };
+    let dead = |state| of("dead_letter", state).with_dead_letter(DeadLetterNo(17));
     for (later, words) in [
         (vec![], "wait: the ledger has not answered; if it stays: `floodgate doctor`"),
         (vec![of("outbox", "queued")], "wait: a relay takes it"),
@@ -142,10 +142,12 @@ fn the_next_step_is_that_of_the_furthest_stage() {
         (vec![of("broker", "queued")], "wait: a consumer takes it"),
         (vec![of("ledger", "paid")], "done: it is an order"),
         (vec![of("ledger", "failed")], "done: the ledger recorded the failure"),
-        (vec![dead()], "next: floodgate dlq show 17"),
+        (vec![dead("open")], "next: floodgate dlq show 17"),
         (vec![of("dead_letter", "dead")], "wait: it becomes a dead letter"),
         (vec![of("dead_letter", "replayed")], "wait: it was replayed"),
-        (vec![dead(), of("ledger", "paid")], "done: it is an order"),
+        (vec![dead("open"), of("ledger", "paid")], "done: it is an order"),
+        (vec![dead("unknown")], "next: `floodgate dlq list --state all`"),
+        (vec![of("ledger", "paid"), dead("unknown")], "done: it is an order"),
         (
             vec![of("ledger", "unknown")],
             "next: `floodgate doctor` says why the ledger cannot be read",

@@ -21,7 +21,7 @@ const LIMIT_MAX: u32 = 500;
 pub(super) const VERB_BYTES_MAX: usize = 16 * 1024;
 
 /// How a [`VerbSubject`] begins.
-const SUBJECTS: [&str; 3] = ["sale:", "letter:", "payment:"];
+const SUBJECTS: [&str; 3] = ["sale:", "dead_letter:", "payment:"];
 
 impl UnreadCall {
     /// Who calls, with the reason that the body gives; `None`: the route is not an operator's.
@@ -79,7 +79,7 @@ pub(super) async fn record(
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct VerbsQuery {
-    /// `sale:<sale_id>`, `letter:<id>` or `payment:<id>`; default: all.
+    /// `sale:<sale_id>`, `dead_letter:<id>` or `payment:<id>`; default: all.
     subject: Option<String>,
     /// Most verbs in the answer: 1 to 500, default 50.
     #[param(minimum = 1, maximum = 500)]
@@ -92,7 +92,7 @@ pub struct VerbsQuery {
 #[derive(Serialize, ToSchema)]
 pub struct VerbView {
     verb_id: String,
-    /// `sale:<sale_id>`, `letter:<id>` or `payment:<id>`.
+    /// `sale:<sale_id>`, `dead_letter:<id>` or `payment:<id>`.
     subject: String,
     /// As in the path, such as `close`; `create` for a new sale, `change` for `PATCH`.
     verb: String,
@@ -139,7 +139,9 @@ pub async fn list(state: State, query: web::Query<VerbsQuery>) -> Handled {
     let VerbsQuery { subject, limit, cursor } = query.into_inner();
     let limit = page_limit(limit, LIMIT_DEFAULT, LIMIT_MAX)?;
     if subject.as_deref().is_some_and(|it| !SUBJECTS.iter().any(|kind| it.starts_with(kind))) {
-        return Err(Problem::invalid("subject must begin with `sale:`, `letter:` or `payment:`"));
+        return Err(Problem::invalid(
+            "subject must begin with `sale:`, `dead_letter:` or `payment:`",
+        ));
     }
     let before = page_cursor(cursor.as_deref(), |text| text.parse().ok())?;
     let reading = state.deps.ledger.verbs(subject, before, limit + 1);

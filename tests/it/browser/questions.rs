@@ -127,7 +127,7 @@ async fn dead_letters_are_searched_and_parked_together() {
     browser.expect(".said", "1 done").await;
     browser.expect("main", "1 parked").await;
     browser.open(&format!("http://{}/ops/?view=log", app.internal)).await;
-    browser.expect("tbody", "letter:17").await;
+    browser.expect("tbody", "dead_letter:17").await;
     browser.expect("tbody", "not ours").await;
     assert_quiet(&browser, &[]).await;
 }

@@ -105,7 +105,7 @@ fn the_last_step_ends_the_run_and_another_number_changes_nothing() {
     let sent = api.bodies().remove(0);
     assert_eq!(sent["filter"], json!({"state": "parked", "reason": "no sale"}));
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.ends_with("\n1 discarded, 1 were so already\n"), "{text}");
+    assert!(text.ends_with("\n1 discarded, 1 done before\n"), "{text}");
     let output = run("open");
     assert_eq!((code(&output), output.stdout.len()), (1, 0), "{output:?}");
     assert!(stderr(&output).contains("--dry-run"), "{output:?}");
@@ -177,7 +177,7 @@ fn an_unknown_outcome_is_not_counted_as_not_tried() {
     assert_eq!(counts, [1, 1, 1].map(|count| json!(count)));
     let text = breaks_off().text(&["dlq", "replay", "1", "2", "3"], 2);
     assert!(text.contains("\ndead letter 2: outcome unknown: http"), "{text}");
-    let counts = "\n1 were so already, 1 of unknown outcome, 1 not tried\n";
+    let counts = "\n1 done before, 1 of unknown outcome, 1 not tried\n";
     assert!(text.ends_with(counts), "{text}");
 
     // Certain: the broker did not take it. Uncertain: it did not confirm.
@@ -216,7 +216,7 @@ fn a_list_is_a_table_with_its_counts() {
     let none = json!({ "counts": { "open": 0, "replayed": 2, "parked": 0, "discarded": 0 } });
     let none = ScriptedApi::always(200, none);
     let text = none.text(&["dlq", "list"], 0);
-    assert_eq!(text, "none of these (0 open, 2 replayed, 0 parked, 0 discarded)\n");
+    assert_eq!(text, "no dead letter matches (0 open, 2 replayed, 0 parked, 0 discarded)\n");
     let none = ScriptedApi::always(200, json!({ "dead_letters": [], "num_left": 0 }));
     let words = ["dlq", "replay", "--all", "--expected", "0", "--reason", "x"];
     assert_eq!(none.text(&words, 0), "nothing was done\n");

@@ -129,9 +129,9 @@ async fn a_verb_on_all_that_match_runs_in_steps_and_only_on_the_expected_number(
     assert_eq!(ids(&parked), ["5", "4", "3", "2", "1"]);
     assert_eq!(parked["dead_letters"][1]["note"], "by the test");
     assert_eq!(ids(&found(&app, "?state=open").await), ["6"]);
-    let expected = ["letter:4", "park", "local", "by the test"].map(str::to_owned);
-    assert_eq!(verbs(&app, "?subject=letter:4").await, [expected]);
-    assert_eq!(verbs(&app, "?subject=letter:5").await.len(), 0);
+    let expected = ["dead_letter:4", "park", "local", "by the test"].map(str::to_owned);
+    assert_eq!(verbs(&app, "?subject=dead_letter:4").await, [expected]);
+    assert_eq!(verbs(&app, "?subject=dead_letter:5").await.len(), 0);
 }
 
 #[tokio::test]
@@ -214,7 +214,7 @@ async fn an_unreadable_row_is_named_and_stops_no_other_dead_letter() {
                    recorded_at_ms) VALUES (100, 1, 7, 1, 'whim', 1)";
     connect(&app).batch_execute(failure).unwrap();
     let single = post(&app, "/1/discard", None).await;
-    let single = problem(single, 409, "dead-letter-not-replayable").await;
+    let single = problem(single, 409, "dead-letter-unreadable").await;
     assert!(single["detail"].as_str().unwrap().contains("reason is whim"), "{single}");
     let step = stepped(&app, "/discard", &json!({"state": "open"}), 2).await;
     let outcomes = outcomes(&step);
@@ -327,7 +327,7 @@ async fn changes_by_operators_are_recorded_with_name_and_reason() {
         let url = format!("http://{}/admin/v1/verbs?subject={subject}", app.internal);
         problem(app.client.get(url).send().await.unwrap(), 400, "invalid-request").await;
     }
-    assert_eq!(verbs(&app, "?subject=letter:9").await, [] as [[String; 4]; 0]);
+    assert_eq!(verbs(&app, "?subject=dead_letter:9").await, [] as [[String; 4]; 0]);
     for unusable in ["x".repeat(1_001), " ".to_owned()] {
         let close = app.client.post(format!("http://{}/admin/v1/sales/sale/close", app.internal));
         let close = close.json(&json!({ "reason": unusable })).send().await.unwrap();

@@ -177,7 +177,7 @@ async fn a_dead_letter_is_parked_with_a_note_and_stays_parked() {
 
     let document = app.client.get(format!("http://{}/openapi.json", app.internal));
     let document: Json = document.send().await.unwrap().json().await.unwrap();
-    let members = &document["components"]["schemas"]["ParkBody"]["properties"];
+    let members = &document["components"]["schemas"]["VerbBody"]["properties"];
     assert!(members["reason"].is_object() && members["note"].is_null(), "{members}");
 }
 

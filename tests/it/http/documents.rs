@@ -146,8 +146,9 @@ async fn every_exposed_metric_is_in_the_table_of_metrics() {
 fn the_table_of_codes_is_in_the_api_document() {
     let manual = include_str!("../../../docs/api.md");
     for code in floodgate::http::ProblemCode::ALL {
-        let row = format!("| `{}` | {} |", code.as_str(), code.status());
-        assert!(manual.contains(&row), "{row}");
+        let [name, status] = [format!("`{}`", code.as_str()), format!("| {} |", code.status())];
+        let has_row = manual.lines().any(|line| line.contains(&name) && line.contains(&status));
+        assert!(has_row, "{name} {status}");
     }
 }
 
