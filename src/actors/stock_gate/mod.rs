@@ -160,6 +160,12 @@ impl StockGate {
         if verdicts.contains(&Verdict::Reserved) {
             self.in_progress.fruitless = 0;
         }
+        let is_accepted = |it: &Verdict| matches!(it, Verdict::Reserved | Verdict::Queued { .. });
+        if let Dispatch::Outbox(Some(relays)) = &self.deps.dispatch
+            && verdicts.iter().any(is_accepted)
+        {
+            relays.notify(self.deps.key());
+        }
         // Crash here [reserved_not_submitted]: the units are taken and the ledger has no order; the
         // next gate of the bucket reads the intents from the stock. With an outbox, a relay
         // publishes them.

@@ -106,10 +106,7 @@ impl StockGate {
                     }
                 }
             }
-            Dispatch::Outbox(relays) => {
-                if let Some(relays) = relays {
-                    relays.notify(self.deps.key());
-                }
+            Dispatch::Outbox(_) => {
                 answer(purchase, BuyAnswer::Known { status: RequestStatus::Queued, replayed });
             }
         }

@@ -33,8 +33,8 @@ const FRUITLESS_PAUSE_MAX: Duration = Duration::from_millis(64);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TransferOutcome {
-    /// Units were added to the bucket: decide again.
-    Received,
+    /// Units were added to the bucket, by this transfer or meanwhile.
+    DecideAgain,
     /// No sibling lent units.
     NothingLent {
         /// Units left in all buckets and transfers.
@@ -76,13 +76,13 @@ impl StockGate {
 
     fn transferred(&mut self, ctx: &mut Context<Self>, outcome: TransferOutcome) {
         self.in_progress.fruitless = match outcome {
-            TransferOutcome::Received => self.in_progress.fruitless.saturating_add(1),
+            TransferOutcome::DecideAgain => self.in_progress.fruitless.saturating_add(1),
             TransferOutcome::NothingLent { .. } => 0,
         };
         for purchase in std::mem::take(&mut self.starved).into_iter().rev() {
             let quantity = purchase.reservation.quantity;
             match outcome {
-                TransferOutcome::Received => self.pending.push_front(purchase),
+                TransferOutcome::DecideAgain => self.pending.push_front(purchase),
                 TransferOutcome::NothingLent { left } if left < quantity => {
                     let refusal = Refusal::SoldOut;
                     answer(purchase, BuyAnswer::first(RequestStatus::Failed(refusal)));
@@ -136,11 +136,11 @@ async fn transfer(
     let mut left = None;
     for _ in 0..ROUNDS_MAX {
         if borrow_round(deps, needed).await? > 0 {
-            return Ok(TransferOutcome::Received);
+            return Ok(TransferOutcome::DecideAgain);
         }
         // A loan to this bucket whose answer was lost is on record at the lender.
         if deps.stock.finish_transfers(deps.key()).await? > 0 {
-            return Ok(TransferOutcome::Received);
+            return Ok(TransferOutcome::DecideAgain);
         }
         let before = left.replace(deps.stock.left(deps.sku.no));
         // Buckets are read one after the other, so that one count may miss units in transfer.
@@ -150,7 +150,7 @@ async fn transfer(
         let is_enough = left.is_some_and(|left| left >= largest);
         if deps.sku.buckets == 1 && is_enough && num_fruitless < ROUNDS_MAX {
             // Units were released to this bucket meanwhile; or they are on loan to the ledger.
-            return Ok(TransferOutcome::Received);
+            return Ok(TransferOutcome::DecideAgain);
         }
         tokio::time::sleep(ROUND_PAUSE).await;
     }
