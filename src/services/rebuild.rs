@@ -12,7 +12,6 @@ use tokio::sync::mpsc;
 
 use crate::db::{self, AuditRow, Ledger, Visitor};
 use crate::domain::{BucketKey, BucketNo, Epoch, LoaderToken, OrderIntent, Phase, RequestId, Sku};
-use crate::runtime::progress;
 use crate::services::sales::SalesError;
 use crate::stock::Stock;
 
@@ -140,8 +139,6 @@ pub(super) async fn for_each_chunk<T: Send + 'static, E: From<db::Error>>(
     // The receiver is dropped with the last chunk or the first error.
     let write = async move {
         while let Some(chunk) = chunks.recv().await {
-            // A scan is one call, however long it takes.
-            progress::answered();
             write(chunk).await?;
         }
         Ok::<(), E>(())
@@ -196,19 +193,5 @@ mod tests {
         let result = for_each_chunk::<_, db::Error>(scan, write).await;
         assert!(matches!(result, Err(db::Error::Unstorable { .. })), "{result:?}");
         assert_eq!(written, [1, 2, 3]);
-    }
-
-    #[tokio::test]
-    async fn a_scan_makes_progress_with_each_chunk_although_nothing_is_written() {
-        let progress = Arc::<progress::Progress>::default();
-        let work = progress.begin();
-        let scan = async |mut visit: Visitor<usize>| {
-            let rows = move || (0..3 * CHUNK).all(&mut visit);
-            assert!(tokio::task::spawn_blocking(rows).await.unwrap());
-            Ok(())
-        };
-        let scanned = for_each_chunk::<_, db::Error>(scan, async |_| Ok(()));
-        work.observe(scanned).await.unwrap();
-        assert!(matches!(progress.open()[..], [(_, 3)]), "{:?}", progress.open());
     }
 }
