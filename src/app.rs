@@ -154,7 +154,7 @@ async fn start(settings: Settings) -> Result<Running, Error> {
         &settings,
     );
     let num_orders = sales.restore().await?;
-    tracing::info!(num_orders, tier = ?settings.tier, "gates rebuilt from the ledger");
+    tracing::info!(num_orders, tier = ?settings.tier, "sales restored");
     if backends.is_shared {
         actors.start_sale_loader(sales.clone());
     }

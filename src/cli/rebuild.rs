@@ -20,9 +20,11 @@ Examples:
   floodgate rebuild --sale spring --sku phone --bucket 3 --reason 'doctor names it'
 ";
 
-/// Reload the buckets of a sale in Redis from the ledger, without a restart: buyers get `busy` for
-/// a moment, and accepted requests stay accepted. 0 = loaded and open, 1 = no such sale, it has no
-/// buckets, or the ledger is behind them, 2 = outcome unknown: see `floodgate doctor`
+/// Reload the buckets of a sale in Redis from the ledger, without a restart
+///
+/// Buyers get `busy` for a moment, and accepted requests stay accepted. 0 = loaded and open, 1 = no
+/// such sale, it has no buckets, or the ledger is behind them, 2 = outcome unknown: see `floodgate
+/// doctor`
 #[derive(Debug, Args)]
 #[command(before_help = EXAMPLES)]
 pub struct RebuildArgs {

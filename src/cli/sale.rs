@@ -326,7 +326,7 @@ fn render_funnel(sale: &Json) -> String {
         let age = age.unwrap_or_else(|| "-".to_owned());
         vec![field(stage, "stage"), count, field(stage, "unit"), age]
     };
-    table(&["STAGE", "COUNT", "OF", "OLDEST"], list(sale, "funnel").iter().map(row))
+    table(&["STAGE", "COUNT", "UNIT", "OLDEST"], list(sale, "funnel").iter().map(row))
 }
 
 #[cfg(test)]

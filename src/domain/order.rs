@@ -217,7 +217,8 @@ impl OrderIntent {
         } else if self.slot != slot {
             format!("slot {}, the policy's is {slot}", self.slot)
         } else if self.quota != quota {
-            format!("quota {:?}, the policy's is {quota:?}", self.quota)
+            let named = |quota: Option<u32>| quota.map_or("none".to_owned(), |it| it.to_string());
+            format!("quota {}, the policy's is {}", named(self.quota), named(quota))
         } else if self.amount != amount {
             format!("amount {}, price times quantity is {amount}", self.amount)
         } else if self.payment_window_s != window_s {

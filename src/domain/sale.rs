@@ -17,7 +17,7 @@ pub const BUCKETS_MAX: u16 = 256;
 pub const STOCK_MAX: u32 = 1_000_000_000;
 
 /// The maximum of `ends_max`.
-const ENDS_MAX_MAX: u16 = 1_000;
+const HIGHEST_ENDS_MAX: u16 = 1_000;
 
 /// The maximum of `payment_window_s` and `queue_timeout_s`: 30 days.
 const WINDOW_S_MAX: i32 = 2_592_000;
@@ -116,10 +116,10 @@ pub struct Sale {
 
 /// How long a sale is shown after its end, and a closed one has gates: buyers still ask for the
 /// status of their requests.
-const RETENTION_MS: i64 = 86_400_000;
+const SHOWN_MS: i64 = 86_400_000;
 
 fn is_long_ago(at_ms: i64, now_ms: i64) -> bool {
-    now_ms > at_ms.saturating_add(RETENTION_MS)
+    now_ms > at_ms.saturating_add(SHOWN_MS)
 }
 
 impl Sale {
@@ -232,9 +232,14 @@ impl SaleDraft {
 
 /// Why a request that arrived at this time was outside the window; `None`: inside.
 pub fn window_fault(window: &Range<i64>, placed_at_ms: i64) -> Option<String> {
-    let Range { start, end } = window;
-    (!window.contains(&placed_at_ms))
-        .then(|| format!("arrived at {placed_at_ms}, the window is {start} to {end}"))
+    let Range { start, end } = *window;
+    if placed_at_ms < start {
+        Some(format!("arrived {} ms before the window", start.abs_diff(placed_at_ms)))
+    } else if placed_at_ms >= end {
+        Some(format!("arrived {} ms after the window", placed_at_ms.abs_diff(end)))
+    } else {
+        None
+    }
 }
 
 /// The faults of a sale's own columns.
@@ -287,7 +292,7 @@ impl<No> Sku<No> {
                 !(0..=WINDOW_S_MAX).contains(&self.payment_window_s),
                 "payment_window_s must be from 0 (no limit) to 2592000 (30 days)",
             ),
-            (self.ends_max > ENDS_MAX_MAX, "ends_max must be from 0 to 1000"),
+            (self.ends_max > HIGHEST_ENDS_MAX, "ends_max must be from 0 to 1000"),
             (
                 !(0..=WINDOW_S_MAX).contains(&self.queue_timeout_s),
                 "queue_timeout_s must be from 0 (no limit) to 2592000 (30 days)",

@@ -42,7 +42,7 @@ struct Lines {
 }
 
 impl RepeatLimit {
-    /// Starts the thread that reports each second how many lines were left out, or were lost because
+    /// Starts the thread that reports each second how many lines were left out, or lost because
     /// stderr took none. It ends with the limit.
     pub fn start_reporting(&self, lost: ErrorCounter) {
         let places = Arc::downgrade(&self.0);

@@ -276,7 +276,10 @@ fn refused(
 ) -> Problem {
     let sale = &own.sale;
     let problem = Problem::from(ProblemCode::from(refusal));
-    let problem = again.into_iter().fold(problem, |problem, id| problem.with("again", id));
+    let problem = match again {
+        Some(id) => problem.with("again", id),
+        None => problem,
+    };
     match *refusal {
         Refusal::AlreadyPurchased { first } => problem.with("request_id", own.sign(deps, first)),
         Refusal::QuotaExceeded { owned, limit } => {
@@ -319,8 +322,7 @@ fn accepted(view: &RequestView, replayed: bool, trace: &TraceContext) -> HttpRes
 /// accepted; the answer to a repeat.
 const OUTCOMES: [&str; 4] = ["placed", "queued", "unknown", "replayed"];
 
-/// Counters and the latency histogram of the buy route, looked up at start: an answer costs three
-/// increments and no lookup by label.
+/// Counters and the latency histogram of the buy route, looked up in the registry at start.
 #[derive(Debug)]
 pub struct BuyMeter {
     outcomes: Vec<(&'static str, Counter)>,

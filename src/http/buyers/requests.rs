@@ -24,17 +24,17 @@ pub struct RequestIdView {
     expires_at: String,
 }
 
-/// The SKU that the request id is for.
+/// What the request id is for.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct RequestIdQuery {
+pub struct NewRequestId {
     sku_id: String,
 }
 
 /// Issues a request id, until the sale ends. For `one_per_buyer` it is the same at every call.
 #[utoipa::path(
     post, path = "/v1/sales/{sale_id}/request-ids", operation_id = "issueRequestId", tag = "buyers",
-    request_body = RequestIdQuery,
+    request_body = NewRequestId,
     responses((status = 200, description = "for one purchase", body = RequestIdView)),
 )]
 pub async fn create(mut call: UnreadCall, sale_id: web::Path<String>, state: State) -> Handled {
@@ -45,7 +45,7 @@ pub async fn create(mut call: UnreadCall, sale_id: web::Path<String>, state: Sta
     if sale.retention.is_purged() {
         return Err(ProblemCode::UnknownSku.into());
     }
-    let query: RequestIdQuery = call.body(state.settings.http.body_max_bytes).await?;
+    let query: NewRequestId = call.body(state.settings.http.body_max_bytes).await?;
     let sku = sale.sku(&query.sku_id).ok_or(ProblemCode::UnknownSku)?;
     if sale.is_over(now_ms) {
         return Err(ProblemCode::Ended.into());
@@ -164,5 +164,8 @@ pub async fn cancel(request: HttpRequest, request_id: web::Path<String>, state: 
     let decided = Problem::from(ProblemCode::AlreadyDecided)
         .with("request_id", view.request_id)
         .with("state", view.state);
-    Err(view.reason.into_iter().fold(decided, |decided, reason| decided.with("reason", reason)))
+    Err(match view.reason {
+        Some(reason) => decided.with("reason", reason),
+        None => decided,
+    })
 }

@@ -125,11 +125,11 @@ impl<T> GuardedStream<T> {
         Ok(())
     }
 
-    fn has_read(&mut self, num_bytes: usize) -> io::Result<()> {
+    fn record_read(&mut self, num_bytes: usize) -> io::Result<()> {
         if num_bytes == 0 {
             return Ok(());
         }
-        self.requests.has_read(num_bytes);
+        self.requests.record_read(num_bytes);
         self.bytes_read += num_bytes;
         if self.bytes_read > BYTES_MAX {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "too much without an answer"));
@@ -141,7 +141,7 @@ impl<T> GuardedStream<T> {
     }
 
     /// `taken` bytes of `offered` were written; `None`: the peer takes no more.
-    fn has_written(&mut self, taken: Option<usize>, offered: usize) {
+    fn record_written(&mut self, taken: Option<usize>, offered: usize) {
         match taken {
             Some(taken) if taken == offered => {
                 (self.read_until, self.write_until) = (idle_until(&self.seat), None);
@@ -202,9 +202,9 @@ impl<T: AsyncRead + Unpin> AsyncRead for GuardedStream<T> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut this.io).poll_read(cx, buffer);
         if read.is_pending() {
-            this.requests.has_read_all();
+            this.requests.record_end();
         }
-        this.has_read(buffer.filled().len() - before)?;
+        this.record_read(buffer.filled().len() - before)?;
         this.check(cx)?;
         read
     }
@@ -219,9 +219,9 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for GuardedStream<T> {
         let this = self.get_mut();
         let written = Pin::new(&mut this.io).poll_write(cx, buffer);
         match &written {
-            Poll::Ready(Ok(taken)) => this.has_written(Some(*taken), buffer.len()),
+            Poll::Ready(Ok(taken)) => this.record_written(Some(*taken), buffer.len()),
             Poll::Ready(Err(_)) => {}
-            Poll::Pending => this.has_written(None, buffer.len()),
+            Poll::Pending => this.record_written(None, buffer.len()),
         }
         this.check(cx)?;
         written

@@ -162,12 +162,12 @@ impl ConnectionRequests {
     }
 
     /// Counts bytes that were read.
-    pub fn has_read(&self, num_bytes: usize) {
+    pub fn record_read(&self, num_bytes: usize) {
         self.0.read_ahead.set(self.0.read_ahead.get() + num_bytes);
     }
 
     /// There is nothing left to read.
-    pub fn has_read_all(&self) {
+    pub fn record_end(&self) {
         if self.is_none() {
             self.0.read_ahead.set(0);
         }

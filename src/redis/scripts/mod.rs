@@ -25,7 +25,7 @@
 //! | `outbox` | list or stream | entries of accepted intents; an entry's are of one batch |
 //! | `claimed:<worker>` | list | entries that a relay worker has claimed (outbox as a list) |
 //! | `claimants` | set | the workers that may have such a list |
-//! | `dead` | list | dead letters (`outbox/dead_letter.rs`) to collect |
+//! | `dead` | list | dead letters (`outbox/dead_letter_bytes.rs`) to collect |
 //! | `moves` | hash | loans out (`no:<to>`, `out:<to>`), last loan in (`in:<from>`), `next` |
 //!
 //! Requests and buyers are distributed over pages of fewer than 512 fields. Up to 512 fields Redis
@@ -243,7 +243,7 @@ pub enum Error {
     #[error("the bucket is damaged: {what}")]
     Corrupt { what: String },
     /// The call has too many items, or the bucket has used all loan numbers.
-    #[error("more than {} items in one call", codes::ITEMS_MAX)]
+    #[error("more than {} items in one call, or no loan number is left", codes::ITEMS_MAX)]
     TooMany,
     /// A loader with a larger token has begun, or this loader has finished.
     #[error("another loader came after this one")]

@@ -239,7 +239,7 @@ impl DeadLetterService {
         if !self.transition(&content.dead_letter, DeadLetterState::Discarded, note).await? {
             return Err(DeadLetterError::Changed);
         }
-        tracing::info!(dead_letter = no.0, requests, reason, "dead letter: discarded");
+        tracing::info!(dead_letter = no.0, requests, "dead letter: discarded");
         Ok((DeadLetterOutcome::Discarded, self.show(no).await?.dead_letter))
     }
 

@@ -57,7 +57,7 @@ impl SalesService {
         let in_ledger = db::with_timeout("a count", in_ledger).await;
         let [left, ordered, failed] =
             stages_of(["left", "committed", "failed"], "requests", in_ledger, now_ms);
-        let is_loaded = self.has_buckets(&sale) && self.is_due(&sale);
+        let is_loaded = self.is_synced(&sale) && self.is_due(&sale);
         let loaded = if is_loaded { skus } else { &[] };
         let in_stock = in_stock(&*self.backends.stock, loaded).await;
         let [unsettled] = stages_of(["unsettled"], "requests", in_stock, now_ms);

@@ -242,7 +242,7 @@ impl SalesService {
         if skus.is_empty() {
             return Err(SalesError::Unknown);
         }
-        if !self.backends.is_shared || !self.has_buckets(&sale) || !self.is_due(&sale) {
+        if !self.backends.is_shared || !self.is_synced(&sale) || !self.is_due(&sale) {
             return Err(SalesError::NoBuckets);
         }
         for sku in &skus {

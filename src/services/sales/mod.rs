@@ -225,7 +225,7 @@ impl SalesService {
     /// finds its gates. The gates of a bucket that is not loaded answer `busy`. Those of a dormant
     /// sale end once the catalog refuses its purchases.
     fn enter_in_catalog(&self, sale: &Sale) {
-        if self.has_buckets(sale) {
+        if self.is_synced(sale) {
             for sku in &sale.skus {
                 self.backends.stock.register(sku);
                 self.gates.open(sku);
@@ -234,7 +234,7 @@ impl SalesService {
         if self.catalog.sale(sale.id.as_str()).is_none_or(|known| *known != *sale) {
             self.catalog.put(sale);
         }
-        if !self.has_buckets(sale) {
+        if !self.is_synced(sale) {
             for sku in &sale.skus {
                 // Late reads of a dormant sale register its SKUs again, without gates.
                 if self.gates.close(sku.no) || sale.retention.is_purged() {
@@ -363,7 +363,7 @@ impl SalesService {
 
     /// Whether a sale has gates, and buckets that every sync looks at: not if it is dormant and its
     /// buckets are shared.
-    fn has_buckets(&self, sale: &Sale) -> bool {
+    fn is_synced(&self, sale: &Sale) -> bool {
         let is_dormant = self.backends.is_shared && sale.is_dormant(self.clock.wall_ms());
         sale.has_buckets() && !is_dormant
     }

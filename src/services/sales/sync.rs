@@ -25,7 +25,7 @@ impl SalesService {
     pub async fn sync_sales(&self, sales: &[Sale]) -> Result<(), SalesError> {
         // The ping detects a promoted server; its buckets are fenced from then on.
         let first_error = self.backends.stock.ping().await.map_err(SalesError::from);
-        let loadable = sales.iter().filter(|sale| self.has_buckets(sale));
+        let loadable = sales.iter().filter(|sale| self.is_synced(sale));
         let (open, others): (Vec<_>, Vec<_>) = loadable.partition(|sale| sale.phase == Phase::Open);
         let mut results = Vec::new();
         for sales in [open, others] {
@@ -58,7 +58,7 @@ impl SalesService {
         if !self.may_load || self.loads.permits.available_permits() < LOADS_MAX {
             return Ok(());
         }
-        let dormant = sales.iter().filter(|sale| sale.has_buckets() && !self.has_buckets(sale));
+        let dormant = sales.iter().filter(|sale| sale.has_buckets() && !self.is_synced(sale));
         let skus: Vec<_> =
             dormant.flat_map(|sale| sale.skus.iter().map(move |sku| (sale, sku))).collect();
         let sync_no = self.loads.num_dormant_syncs.fetch_add(1, Ordering::Relaxed);
@@ -79,7 +79,7 @@ impl SalesService {
     /// The caller has written the phase to all buckets that can sell.
     async fn record_applied(&self, sale: &Sale) {
         let pair = (sale.epoch, sale.phase);
-        if !self.has_buckets(sale) || self.applied.lock().get(&sale.no) == Some(&pair) {
+        if !self.is_synced(sale) || self.applied.lock().get(&sale.no) == Some(&pair) {
             return;
         }
         match self.backends.ledger.phase_applied(sale, self.clock.wall_ms()).await {
@@ -98,7 +98,7 @@ impl SalesService {
     /// The first error; the other SKUs are synced nevertheless.
     pub(super) async fn sync_sale(&self, sale: &Sale) -> Result<u64, SalesError> {
         let mut num_orders = Ok(0);
-        for sku in sale.skus.iter().filter(|_| self.has_buckets(sale)) {
+        for sku in sale.skus.iter().filter(|_| self.is_synced(sale)) {
             let mut syncs = self.loads.of_sku(sku.no).lock_owned().await;
             let loaded = self.sync_sku(sale, sku, &mut syncs).await;
             num_orders = num_orders.and_then(|sum: u64| Ok(sum + loaded?));

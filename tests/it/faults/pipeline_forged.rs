@@ -47,7 +47,7 @@ fn forged_orders_become_dead_letters(outbox: &str) {
         let body = Bytes::from(intruder.pack(&early));
         let headers = envelope::headers(&body, &intruder.installation, 1).unwrap();
         intruder.publish(headers, body.clone()).await;
-        dead_letter_of(&fixture, &server, &body, "the window is").await;
+        dead_letter_of(&fixture, &server, &body, " ms before the window").await;
 
         shop.sell(server.public, 100).await;
         let verdict = fixture.check(0, server.internal, &shop.history, 1_000).await;

@@ -28,10 +28,10 @@ fn nothing_waits_for_the_reader_of_the_log() {
         }
     });
 
-    // A reader that is back learns what it missed.
+    // A reader that is back reads that it missed some.
     let log = BufReader::new(File::open(folder.path().join("log")).unwrap());
-    let told = log.lines().map(Result::unwrap).find(|line| line.contains("lines were lost"));
-    assert!(told.is_some());
+    let lost = log.lines().map(Result::unwrap).find(|line| line.contains("lines were lost"));
+    assert!(lost.is_some());
     // Without it again.
     server.terminate();
     assert!(server.wait().success());
