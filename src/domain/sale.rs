@@ -147,6 +147,20 @@ impl Sale {
         self.epoch > Epoch(0) && !self.retention.is_purged()
     }
 
+    /// Whether the sale is as it was created from this description.
+    pub fn is_new(&self, draft: &SaleDraft) -> bool {
+        let described = SaleDraft {
+            id: self.id.clone(),
+            title: self.title.clone(),
+            starts_at_ms: self.starts_at_ms,
+            ends_at_ms: self.ends_at_ms,
+            currency: self.currency,
+            ticket_required: self.ticket_required,
+            skus: self.skus.iter().map(|sku| sku.draft()).collect(),
+        };
+        self.phase == Phase::Draft && described == *draft
+    }
+
     /// The SKU with this public name.
     pub fn sku(&self, id: &str) -> Option<&Arc<Sku>> {
         self.skus.iter().find(|sku| sku.id.as_str() == id)
@@ -188,6 +202,25 @@ impl Sku {
     pub fn share(&self, total: u32, bucket: u16) -> u32 {
         let buckets = u32::from(self.buckets.max(1));
         total / buckets + u32::from(u32::from(bucket) < total % buckets)
+    }
+
+    /// The SKU without its number.
+    fn draft(&self) -> SkuDraft {
+        Sku {
+            no: (),
+            id: self.id.clone(),
+            title: self.title.clone(),
+            price: self.price,
+            initial: self.initial,
+            policy: self.policy,
+            buckets: self.buckets,
+            payment_window_s: self.payment_window_s,
+            bar_lapsed: self.bar_lapsed,
+            slot_returns: self.slot_returns,
+            ends_max: self.ends_max,
+            queue_timeout_s: self.queue_timeout_s,
+            history: self.history.clone(),
+        }
     }
 }
 

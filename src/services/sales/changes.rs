@@ -55,11 +55,16 @@ impl SalesService {
     pub async fn change(&self, id: &SaleId, change: SaleChange) -> Result<Sale, SalesError> {
         let _guard = self.operation.lock().await;
         let now_ms = self.clock.wall_ms();
-        let sale = match self.backends.ledger.change_sale(id.clone(), change, now_ms).await? {
-            SaleChanged::Changed(sale) => sale,
-            SaleChanged::Unknown => return Err(SalesError::Unknown),
-            SaleChanged::Closed => return Err(SalesError::IsClosed),
-            SaleChanged::Faults(faults) => return Err(SalesError::Faults(faults)),
+        // A repeat of the change would change nothing.
+        let has_change =
+            |sale: &Sale| sale.changed(&change, now_ms) == SaleChanged::Changed(sale.clone());
+        let changed = self.backends.ledger.change_sale(id.clone(), change.clone(), now_ms).await;
+        let sale = match changed {
+            Ok(SaleChanged::Changed(sale)) => sale,
+            Ok(SaleChanged::Unknown) => return Err(SalesError::Unknown),
+            Ok(SaleChanged::Closed) => return Err(SalesError::IsClosed),
+            Ok(SaleChanged::Faults(faults)) => return Err(SalesError::Faults(faults)),
+            Err(error) => self.if_committed(id, error, has_change).await?,
         };
         tracing::info!(sale = %sale.id, epoch = sale.epoch.0, "sale: changed");
         // Crash here [terms_set_not_applied]: the ledger has the new epoch and the buckets sell

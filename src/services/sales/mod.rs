@@ -197,8 +197,9 @@ impl SalesService {
         Ok(num_orders)
     }
 
-    /// Refreshes the catalog from the ledger, and returns all sales. Does not access buckets, so
-    /// that reading a new sale never waits for the stock of another one.
+    /// Refreshes the catalog from the ledger, and returns all sales. Does not access shared
+    /// buckets, so that reading a new sale never waits for the stock of another one: they have a
+    /// sync. Those of this process have none, and get phase and epoch before the catalog.
     ///
     /// # Errors
     /// The ledger's error.
@@ -206,6 +207,12 @@ impl SalesService {
         let _reading = self.reading.lock().await;
         let sales = self.backends.ledger.sales().await?;
         for sale in &sales {
+            if !self.backends.is_shared
+                && let Err(error) = self.set_bucket_phases(sale).await
+            {
+                // The other sales go on.
+                tracing::warn!(sale = %sale.id, %error, "sale: phase not written to its buckets");
+            }
             self.enter_in_catalog(sale);
         }
         self.read_closing_times(&sales).await?;
@@ -255,8 +262,11 @@ impl SalesService {
             return Err(SalesError::Faults(faults));
         }
         let _guard = self.operation.lock().await;
-        let created = self.backends.ledger.create_sale(draft, self.clock.wall_ms()).await?;
-        let sale = created.ok_or(SalesError::Exists)?;
+        let now_ms = self.clock.wall_ms();
+        let sale = match self.backends.ledger.create_sale(draft.clone(), now_ms).await {
+            Ok(created) => created.ok_or(SalesError::Exists)?,
+            Err(error) => self.if_committed(&draft.id, error, |sale| sale.is_new(&draft)).await?,
+        };
         self.enter_in_catalog(&sale);
         Ok(sale)
     }
@@ -318,30 +328,48 @@ impl SalesService {
             match self.backends.ledger.set_sale_phase(id, epoch, next, now_ms, by).await {
                 Ok(Some(changed)) => return Ok(changed),
                 Ok(None) => sale = self.sale_in_ledger(&sale.id).await?,
-                Err(error) if error.class() == db::ErrorClass::Unknown => {
-                    let stored = self.sale_in_ledger(&sale.id).await?;
-                    return if stored.phase == next { Ok(stored) } else { Err(error.into()) };
+                Err(error) => {
+                    return self.if_committed(&sale.id, error, |sale| sale.phase == next).await;
                 }
-                Err(error) => return Err(error.into()),
             }
         }
         Err(SalesError::NotAllowed { sale: sale.id, from: sale.phase, to: next })
     }
 
-    /// The current sale: from the ledger if other processes may change it, otherwise from the
-    /// catalog.
+    /// The current sale: from the ledger if other processes may change it, or if the catalog lacks
+    /// it, otherwise from the catalog.
     async fn current_sale(&self, id: &SaleId) -> Result<Sale, SalesError> {
-        if self.backends.is_shared {
-            return self.sale_in_ledger(id).await;
+        match self.catalog.sale(id.as_str()) {
+            Some(sale) if !self.backends.is_shared => Ok((*sale).clone()),
+            _ => self.sale_in_ledger(id).await,
         }
-        let sale = self.catalog.sale(id.as_str()).ok_or(SalesError::Unknown)?;
-        Ok((*sale).clone())
     }
 
     /// Reads the sales from the ledger into the catalog, and returns one of them.
     async fn sale_in_ledger(&self, id: &SaleId) -> Result<Sale, SalesError> {
         let sales = self.refresh_catalog().await?;
         sales.into_iter().find(|sale| sale.id == *id).ok_or(SalesError::Unknown)
+    }
+
+    /// The sale in the ledger, if a write of it that failed with `error` is committed nevertheless:
+    /// its outcome is unknown, and the sale `has_write`.
+    ///
+    /// # Errors
+    /// `error`, or that of the read.
+    async fn if_committed(
+        &self,
+        id: &SaleId,
+        error: db::Error,
+        has_write: impl Fn(&Sale) -> bool,
+    ) -> Result<Sale, SalesError> {
+        if error.class() != db::ErrorClass::Unknown {
+            return Err(error.into());
+        }
+        match self.sale_in_ledger(id).await {
+            Ok(sale) if has_write(&sale) => Ok(sale),
+            Ok(_) | Err(SalesError::Unknown) => Err(error.into()),
+            not_read => not_read,
+        }
     }
 
     /// Writes phase and epoch of the sale to its buckets. Skips buckets that cannot sell, because

@@ -44,15 +44,16 @@ fn restock(change_id: &str, delta: i32) -> StockOrder {
     }
 }
 
-fn unchanged(sku: &str) -> SkuChange {
-    SkuChange {
-        id: sku.parse().unwrap(),
+fn priced(price: i64) -> SaleChange {
+    let sku = SkuChange {
+        id: "sku".parse().unwrap(),
         title: None,
-        price: None,
+        price: Some(price),
         limit: None,
         max_quantity: None,
         payment_window_s: None,
-    }
+    };
+    SaleChange { skus: vec![sku], ..SaleChange::default() }
 }
 
 async fn units(harness: &Harness) -> u32 {
@@ -196,9 +197,7 @@ fn terms_that_were_changed_are_sold_under_although_the_sales_cannot_be_read_agai
         let folder = TempDir::new().unwrap();
         let (ledger, harness) = in_tier_memory(&folder).await;
         ledger.set(Fault::ReadsNoSales);
-        let price = SkuChange { price: Some(250), ..unchanged("sku") };
-        let change = SaleChange { skus: vec![price], ..SaleChange::default() };
-        harness.sales.change(&"sale".parse().unwrap(), change).await.unwrap();
+        harness.sales.change(&"sale".parse().unwrap(), priced(250)).await.unwrap();
         let answer = harness.buy(1).await;
         assert!(is_placed(&answer), "{answer:?}");
         ledger.set(Fault::None);
@@ -206,6 +205,33 @@ fn terms_that_were_changed_are_sold_under_although_the_sales_cannot_be_read_agai
         assert_eq!((orders.len(), orders[0].amount), (1, 250));
         harness.assert_holds().await;
     });
+}
+
+/// In tier `memory` no sync brings the epoch of the ledger to the buckets.
+#[test]
+fn terms_whose_commit_had_no_answer_are_sold_under_once_the_ledger_is_read() {
+    for (fault, is_answered, amount) in [
+        (Fault::AnswerLost, true, 250),
+        (Fault::AnswerLostThenDown, false, 250),
+        (Fault::RefusesAll(ErrorClass::Unknown), false, 100),
+    ] {
+        in_system(async {
+            let folder = TempDir::new().unwrap();
+            let (ledger, harness) = in_tier_memory(&folder).await;
+            let sale = "sale".parse().unwrap();
+            ledger.set(fault);
+            let changed = harness.sales.change(&sale, priced(250)).await;
+            assert_eq!(changed.is_ok(), is_answered, "{fault:?}: {changed:?}");
+            ledger.set(Fault::None);
+            // Reads the sales of the ledger.
+            harness.sales.open_ends(&sale).await.unwrap();
+            let answer = harness.buy(1).await;
+            assert!(is_placed(&answer), "{fault:?}: {answer:?}");
+            let orders = crate::support::offers::orders(&*ledger, SkuNo(1)).await;
+            assert_eq!((orders.len(), orders[0].amount), (1, amount), "{fault:?}");
+            harness.assert_holds().await;
+        });
+    }
 }
 
 /// Another process records the change after the look-up of this one.
@@ -300,10 +326,8 @@ fn terms_that_only_the_ledger_has_reach_the_buckets_by_the_next_sync() {
         let harness = harness(&fixture, &folder).await;
         let old = harness.ask(1, 1, 1);
         assert!(is_placed(&harness.gates.buy(old).await));
-        let price = SkuChange { price: Some(250), ..unchanged("sku") };
-        let change = SaleChange { skus: vec![price], ..SaleChange::default() };
         let sale = "sale".parse().unwrap();
-        harness.backends.ledger.change_sale(sale, change, START_MS).await.unwrap();
+        harness.backends.ledger.change_sale(sale, priced(250), START_MS).await.unwrap();
         // The buckets sell under the old terms, which stay valid.
         assert!(is_placed(&harness.gates.buy(harness.ask(2, 2, 1)).await));
         harness.sync().await.unwrap();

@@ -166,6 +166,31 @@ fn a_verb_that_the_ledger_does_not_commit_fails_and_leaves_the_buckets_selling()
 }
 
 #[test]
+fn a_sale_whose_creation_had_no_answer_is_opened() {
+    for fault in [Fault::AnswerLost, Fault::AnswerLostThenDown] {
+        in_system(async {
+            let inner = Arc::new(DefectiveLedger::new(LedgerDefect::None));
+            let ledger = Arc::new(FaultyLedger::new(inner));
+            let (harness, _) = in_front_of(ledger.clone());
+            harness.sales.create(OFFER.draft("other", START_MS)).await.unwrap();
+            // The ledger has another description, or no sale of this name.
+            ledger.set(Fault::RefusesAll(ErrorClass::Unknown));
+            for name in ["other", "missing"] {
+                let unknown = harness.sales.create(OFFER.draft(name, START_MS - 1)).await;
+                assert!(matches!(unknown, Err(SalesError::Ledger(_))), "{name}: {unknown:?}");
+            }
+            ledger.set(fault);
+            let created = harness.sales.create(OFFER.draft("sale", START_MS - 1000)).await;
+            assert_eq!(created.is_ok(), fault == Fault::AnswerLost, "{fault:?}: {created:?}");
+            ledger.set(Fault::None);
+            harness.set_phase(Phase::Open).await;
+            assert!(is_placed(&harness.buy_as(1, 1, 1).await), "{fault:?}");
+            harness.assert_holds().await;
+        });
+    }
+}
+
+#[test]
 fn the_first_poll_sets_the_phase_that_another_process_left_unset() {
     in_system(async {
         let ledger: Arc<dyn Ledger> = Arc::new(DefectiveLedger::new(LedgerDefect::None));

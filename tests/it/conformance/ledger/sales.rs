@@ -28,6 +28,7 @@ pub async fn a_sale_reads_back_as_it_was_described(backend: &dyn Backend) {
     assert_eq!((sale.id.as_str(), sale.title.as_str()), (draft.id.as_str(), draft.title.as_str()));
     assert_eq!((sale.starts_at_ms, sale.ends_at_ms), (draft.starts_at_ms, draft.ends_at_ms));
     assert_eq!((sale.phase, sale.epoch), (Phase::Draft, Epoch(0)));
+    assert!(sale.is_new(&draft), "{sale:?}");
     assert_eq!(sale.skus.len(), draft.skus.len());
     for (sku, draft_sku) in sale.skus.iter().zip(&draft.skus) {
         assert_eq!((&sku.id, &sku.title), (&draft_sku.id, &draft_sku.title));

@@ -15,7 +15,8 @@ use super::{Fault, FaultyLedger};
 impl SaleStore for FaultyLedger {
     async fn create_sale(&self, draft: SaleDraft, now_ms: i64) -> Result<Option<Sale>, Error> {
         self.begin_write().await?;
-        self.inner.create_sale(draft, now_ms).await
+        let created = self.inner.create_sale(draft, now_ms).await?;
+        self.end("creating a sale").map(|()| created)
     }
 
     async fn set_sale_phase(
@@ -47,7 +48,8 @@ impl SaleStore for FaultyLedger {
         now_ms: i64,
     ) -> Result<SaleChanged, Error> {
         self.begin_write().await?;
-        self.inner.change_sale(id, change, now_ms).await
+        let changed = self.inner.change_sale(id, change, now_ms).await?;
+        self.end("changing a sale").map(|()| changed)
     }
 
     async fn begin_load(&self, sku: SkuNo) -> Result<LoaderToken, Error> {
