@@ -280,8 +280,8 @@ pub trait SaleStore: Send + Sync {
     /// buckets gave up before cannot leave the ledger any more; the load frees them.
     async fn begin_load(&self, sku: SkuNo) -> Result<LoaderToken, Error>;
 
-    /// Changes the stock of a SKU, once per SKU and id. Units to take out leave only if no load of
-    /// the buckets began since they gave them up.
+    /// Changes the stock of a SKU whose sale is not closed, once per SKU and id. Units to take out
+    /// leave only if no load of the buckets began since they gave them up.
     async fn change_stock(&self, request: StockChangeRequest) -> Result<StockChangeOutcome, Error>;
 
     /// The recorded change of a SKU's stock with this id.

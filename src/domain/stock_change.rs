@@ -52,6 +52,8 @@ pub enum StockChangeOutcome {
     Repeat(StockChange),
     /// The id names a change of other units.
     OtherContent,
+    /// The sale is closed.
+    Closed,
     /// The buckets were loaded since they gave up the units, and have them again.
     Reloaded,
     /// The stock would exceed [`STOCK_MAX`].

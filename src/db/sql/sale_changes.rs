@@ -8,7 +8,7 @@ use crate::db::Error;
 use crate::db::rows::unstorable;
 use crate::db::sale_rows::{StockChangeRow, TermsRow};
 use crate::domain::{
-    ByOperator, LoaderToken, Sale, SaleChange, SaleChanged, SaleId, Sku, SkuNo, StockChange,
+    ByOperator, LoaderToken, Phase, Sale, SaleChange, SaleChanged, SaleId, Sku, SkuNo, StockChange,
     StockChangeOutcome, StockChangeRequest, TermsSince, VerbSubject,
 };
 use crate::runtime::clock::rfc3339;
@@ -104,14 +104,17 @@ pub(super) fn change_stock<D: Database>(
     conn: &mut D,
     request: &StockChangeRequest,
 ) -> Result<TransactionEnd<StockChangeOutcome>, Error> {
-    // Serializes the changes of a stock, and the loads that fence them.
-    conn.lock_sku(request.sku.0)?;
+    // Serializes the changes of a stock, the loads that fence them, and the closing of the sale.
+    let Some((row, sale)) = conn.lock_sku_and_sale(request.sku.0)? else {
+        return unstorable("a change of sku", request.sku);
+    };
     if let Some(recorded) = conn.stock_change(request.sku.0, &request.id)? {
         return Ok(TransactionEnd::RollBack(request.repeats(recorded.into())));
     }
-    let Some((row, sale)) = conn.sku_and_sale(request.sku.0)? else {
-        return unstorable("a change of sku", request.sku);
-    };
+    // A purged sale is closed, too: units in it would sell a copy of a deleted order again.
+    if sale.phase()? == Phase::Closed {
+        return Ok(TransactionEnd::RollBack(StockChangeOutcome::Closed));
+    }
     let loaded = conn.token(&latest_load(request.sku))?.unwrap_or(0);
     if request.load.is_some_and(|load| load.0 != loaded) {
         return Ok(TransactionEnd::RollBack(StockChangeOutcome::Reloaded));

@@ -93,6 +93,16 @@ trait SaleQueries {
         update(row).set(skus::available.eq(skus::available)).execute(self).map(drop)
     }
 
+    /// Locks the rows of a SKU and its sale until the transaction ends, and returns them. The sale
+    /// is first, as in a change of its terms.
+    fn lock_sku_and_sale(&mut self, sku: i32) -> QueryResult<Option<(SkuRow, SaleRow)>> {
+        let Some((_, sale)) = self.sku_and_sale(sku)? else { return Ok(None) };
+        let sale = sales::table.find(sale.sale_no);
+        update(sale).set(sales::phase.eq(sales::phase)).execute(self)?;
+        self.lock_sku(sku)?;
+        self.sku_and_sale(sku)
+    }
+
     /// Adds units to the stock of a SKU; negative units are taken out.
     fn add_stock(&mut self, change: &StockChangeRow) -> QueryResult<()> {
         let row = (

@@ -106,6 +106,7 @@ impl SalesService {
             StockChangeOutcome::Recorded(change) => (change, false),
             StockChangeOutcome::Repeat(change) => (change, true),
             StockChangeOutcome::OtherContent => return Err(SalesError::ChangeConflict),
+            StockChangeOutcome::Closed => return Err(SalesError::IsClosed),
             StockChangeOutcome::Reloaded => return Err(SalesError::NotWithdrawn),
             StockChangeOutcome::TooMany => {
                 let fault = "delta: the stock would exceed 1000000000".to_owned();

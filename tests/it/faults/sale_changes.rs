@@ -250,6 +250,23 @@ fn a_decrease_that_another_process_recorded_meanwhile_takes_no_units_again() {
     });
 }
 
+/// Another process closes the sale after the read of this one.
+#[test]
+fn a_sale_that_was_closed_meanwhile_keeps_its_stock() {
+    in_system(async {
+        let folder = TempDir::new().unwrap();
+        let (ledger, harness) = in_tier_memory(&folder).await;
+        let sale = "sale".parse().unwrap();
+        ledger.set_sale_phase(sale, Epoch(1), Phase::Closed, START_MS, None).await.unwrap();
+        for delta in [3, -3] {
+            let late = harness.sales.change_stock(restock("late", delta)).await;
+            assert!(matches!(late, Err(SalesError::IsClosed)), "{delta}: {late:?}");
+            assert_eq!(ledger.available(SkuNo(1)).await.unwrap(), 4, "{delta}");
+            assert_eq!(units(&harness).await, 4, "{delta}");
+        }
+    });
+}
+
 /// Crash point `withdrawn_not_recorded`.
 #[test]
 fn units_that_left_the_buckets_only_return_with_a_load() {

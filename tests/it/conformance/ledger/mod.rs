@@ -132,6 +132,7 @@ macro_rules! backends {
                     a_change_is_recorded_with_its_operator_and_its_values
                     a_changed_limit_is_that_of_the_intent
                     a_stock_changes_once_per_id
+                    the_stock_of_a_closed_sale_does_not_change
                     units_given_up_before_a_load_stay;
                 placing:
                     a_clean_batch_becomes_orders

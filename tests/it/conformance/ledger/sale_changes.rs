@@ -184,6 +184,21 @@ pub async fn a_stock_changes_once_per_id(backend: &dyn Backend) {
     assert_ledger_holds(&*ledger).await;
 }
 
+pub async fn the_stock_of_a_closed_sale_does_not_change(backend: &dyn Backend) {
+    let ledger = backend.open().await;
+    let sku = open_offer(&*ledger, "sale", ANY, 10).await;
+    let recorded = ledger.change_stock(stock_change(&sku, "a", 5)).await.unwrap();
+    assert!(matches!(recorded, StockChangeOutcome::Recorded(_)), "{recorded:?}");
+    ledger.set_sale_phase("sale".parse().unwrap(), Epoch(1), Phase::Closed, 1, None).await.unwrap();
+    for wanted in [5, -5] {
+        let late = ledger.change_stock(stock_change(&sku, "b", wanted)).await.unwrap();
+        assert_eq!(late, StockChangeOutcome::Closed);
+    }
+    let again = ledger.change_stock(stock_change(&sku, "a", 5)).await.unwrap();
+    assert!(matches!(again, StockChangeOutcome::Repeat(_)), "{again:?}");
+    assert_eq!(stock(&*ledger, &sku).await, (15, 15, 1, 5));
+}
+
 pub async fn units_given_up_before_a_load_stay(backend: &dyn Backend) {
     let ledger = backend.open().await;
     let sku = offer(&*ledger, "sale", ANY, 10).await;
