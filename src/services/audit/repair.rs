@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::report::RepairReport;
-use super::{AuditSources, Error};
+use super::{AuditSources, Error, audit_all};
 use crate::db::placement;
 use crate::domain::invariants::Violation;
 use crate::domain::{
@@ -49,14 +49,13 @@ impl Repairer<'_> {
             let Some(action) = violation.action else { continue };
             let sku = violation.subject.sku.unwrap_or(SkuNo(0));
             plan.entry((action, sku)).or_default().push(violation);
-        }
-        let mut reports = Vec::new();
-        let (mut recounted, mut named) = (HashSet::new(), HashSet::new());
-        for ((action, sku), violations) in plan {
-            let is_of_stock = |violation: &&Violation| violation.subject.buyer.is_none();
-            if action == RepairAction::Recount && violations.iter().any(is_of_stock) {
-                recounted.insert(sku);
+            if action == RepairAction::Recount && violation.subject.buyer.is_none() {
+                // The buckets follow the units left.
+                plan.entry((RepairAction::LoadBuckets, sku)).or_default();
             }
+        }
+        let (mut reports, mut named) = (Vec::new(), HashSet::new());
+        for ((action, sku), violations) in plan {
             let known = sales
                 .iter()
                 .find_map(|sale| Some((sale, sale.skus.iter().find(|one| one.no == sku)?)));
@@ -68,13 +67,6 @@ impl Repairer<'_> {
                 self.sources.ledger.record_verbs(vec![verb]).await?;
             }
             let repairs = match (known, self.sources.stock) {
-                // The buckets were compared with the count that was wrong, and loaded after it was
-                // corrected.
-                (Some(_), Some(_))
-                    if action == RepairAction::LoadBuckets && recounted.contains(&sku) =>
-                {
-                    self.record(sku, &violations, RepairOutcome::Compensated, "; recounted")
-                }
                 (Some((sale, known)), Some(stock)) => {
                     self.act(action, sale, known, stock, &violations).await?
                 }
@@ -117,7 +109,7 @@ impl Repairer<'_> {
                 }
                 self.record(sku.no, violations, RepairOutcome::Compensated, "")
             }
-            RepairAction::Recount => self.recount(sale, sku, violations).await?,
+            RepairAction::Recount => self.recount(sku, violations).await?,
             RepairAction::LoadBuckets => {
                 let (outcome, result) = self.load(sale, sku).await?;
                 self.record(sku.no, violations, outcome, result)
@@ -147,33 +139,32 @@ impl Repairer<'_> {
     }
 
     /// Loads the buckets of a SKU. A store in the memory of this process is loaded at its start
-    /// only.
+    /// only: its buckets may agree with the ledger since a recount.
     async fn load(&self, sale: &Sale, sku: &Sku) -> Result<(RepairOutcome, &'static str), Error> {
         match self.sales.rebuild(&sale.id, Some(&sku.id), None).await {
-            Ok(_) => Ok((RepairOutcome::Compensated, "; the buckets were loaded")),
-            Err(SalesError::NoBuckets) => Ok((
-                RepairOutcome::FailedFinal,
-                "; only a restart of the process loads the units that it counts",
-            )),
-            Err(error) => Err(error.into()),
+            Ok(_) => return Ok((RepairOutcome::Compensated, "; the buckets were loaded")),
+            Err(SalesError::NoBuckets) => {}
+            Err(error) => return Err(error.into()),
         }
+        let found = audit_all(self.sources, Some(&sale.id), self.now_ms).await?;
+        let differs = found.violations.iter().any(|violation| {
+            violation.subject.sku == Some(sku.no)
+                && violation.action == Some(RepairAction::LoadBuckets)
+        });
+        Ok(if differs {
+            let result = "; only a restart of the process loads the units that it counts";
+            (RepairOutcome::FailedFinal, result)
+        } else {
+            (RepairOutcome::Compensated, "; the buckets agree with the ledger again")
+        })
     }
 
-    /// Sets counts of the ledger to what its orders say; the buckets follow the units left.
-    async fn recount(
-        &self,
-        sale: &Sale,
-        sku: &Sku,
-        violations: &[&Violation],
-    ) -> Result<Vec<Repair>, Error> {
+    /// Sets counts of the ledger to what its orders say.
+    async fn recount(&self, sku: &Sku, violations: &[&Violation]) -> Result<Vec<Repair>, Error> {
         let mut repairs = Vec::new();
         for violation in violations {
             let buyer = violation.subject.buyer;
-            let repair = self.sources.ledger.recount(sku.no, buyer, self.now_ms).await?;
-            if buyer.is_none() && repair.outcome == RepairOutcome::Compensated {
-                self.load(sale, sku).await?;
-            }
-            repairs.push(repair);
+            repairs.push(self.sources.ledger.recount(sku.no, buyer, self.now_ms).await?);
         }
         Ok(repairs)
     }

@@ -98,10 +98,6 @@ impl Shop {
         shop
     }
 
-    async fn accept(&self, request: u64) -> OrderIntent {
-        accept(&self.backends, &self.sku, request).await
-    }
-
     /// The violation of a request that is in no stage.
     fn lost(&self, intent: &OrderIntent) -> Violation {
         let (verdict, action) = (AuditVerdict::Leak, RepairAction::Submit);
@@ -216,6 +212,19 @@ fn drift_of_the_units_left_is_recounted() {
 }
 
 #[test]
+fn an_order_that_only_a_book_has_stays_after_a_recount() {
+    in_system(async {
+        let shop = Shop::in_memory().await;
+        shop.tamper("DELETE FROM orders WHERE request_id = 3; UPDATE skus SET available = 30");
+        let repairs = shop.repair(&shop.audit().await.violations).await;
+        let outcomes = [RepairAction::Recount, RepairAction::LoadBuckets]
+            .map(|action| repairs.iter().find(|one| one.action == action).unwrap().outcome);
+        let expected = [RepairOutcome::Compensated, RepairOutcome::FailedFinal];
+        assert_eq!(outcomes, expected.map(Some), "{repairs:#?}");
+    });
+}
+
+#[test]
 fn an_order_without_a_record_is_loaded() {
     in_system(async {
         let shop = Shop::on_redis().await;
@@ -265,7 +274,7 @@ fn a_lost_request_becomes_an_order_or_a_recorded_failure() {
             for (request, outcome) in
                 [(4, RepairOutcome::Compensated), (5, RepairOutcome::FailedFinal)]
             {
-                let intent = shop.accept(request).await;
+                let intent = accept(&shop.backends, &shop.sku, request).await;
                 if outcome == RepairOutcome::FailedFinal {
                     shop.tamper("UPDATE skus SET available = 0");
                 }
@@ -286,7 +295,7 @@ fn a_lost_request_becomes_an_order_or_a_recorded_failure() {
 fn a_lost_request_whose_refusal_cannot_be_recorded_stays_queued() {
     in_system(async {
         let shop = Shop::in_memory().await;
-        let intent = shop.accept(4).await;
+        let intent = accept(&shop.backends, &shop.sku, 4).await;
         shop.tamper("UPDATE skus SET available = 0");
         let ledger = FaultyLedger::new(shop.backends.ledger.clone());
         ledger.set(Fault::RecordsNothing);
@@ -305,7 +314,7 @@ fn a_lost_request_whose_refusal_cannot_be_recorded_stays_queued() {
 fn a_lost_request_that_another_writer_places_during_its_repair_keeps_its_units() {
     in_system(async {
         let shop = Shop::in_memory().await;
-        let intent = shop.accept(4).await;
+        let intent = accept(&shop.backends, &shop.sku, 4).await;
         shop.backends.ledger.place(vec![intent]).await.unwrap();
         let ledger = FaultyLedger::new(shop.backends.ledger.clone());
         ledger.set(Fault::ExaminesBeforeOthers);
