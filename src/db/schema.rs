@@ -13,7 +13,7 @@ diesel::table! {
         ends_at_ms -> BigInt,
         /// [`crate::domain::Phase`] by number.
         phase -> SmallInt,
-        /// Rises with each opening and change of terms; 0: never opened.
+        /// Rises with each opening, change of terms and earlier end; 0: never opened.
         epoch -> BigInt,
         /// The time of the latest opening; 0: never opened.
         opened_at_ms -> BigInt,

@@ -173,7 +173,7 @@ impl BucketNo {
 }
 
 /// The opening or terms of a sale that a decision belongs to. The ledger increments it at each
-/// opening and change of terms.
+/// opening, change of terms and earlier end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Epoch(pub i64);
 

@@ -7,7 +7,7 @@ use super::sale::Phase;
 /// it is accepted, milliseconds.
 const TOLERANCE_MS: i64 = 5_000;
 
-/// One change of a sale's phase, or of its epoch by other terms.
+/// One change of a sale's phase, or of its epoch by a change of the sale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PhaseChange {
     pub epoch: Epoch,

@@ -43,8 +43,8 @@ named_enum! {
     /// The phase of a sale as set by an operator, with its number in the ledger. The window
     /// additionally limits the selling time.
     ///
-    /// The pair (epoch, phase) only increases: an opening and a change of terms increment the
-    /// epoch, and within one epoch the phases only advance.
+    /// The pair (epoch, phase) only increases: an opening, a change of terms and an earlier end
+    /// increment the epoch, and within one epoch the phases only advance.
     Phase {
         /// Created, never opened.
         Draft = 0 => "draft",
@@ -102,7 +102,7 @@ pub struct Sale {
     /// First instant after the window, epoch milliseconds.
     pub ends_at_ms: i64,
     pub phase: Phase,
-    /// Of the latest opening or change of terms.
+    /// Of the latest opening, change of terms or earlier end.
     pub epoch: Epoch,
     /// Of every price and amount.
     pub currency: Currency,

@@ -1,7 +1,8 @@
 //! Changes of a sale after its creation: its title, its end, and the terms of its SKUs.
 //!
 //! Other terms are another epoch. An intent carries its epoch and the terms of it, and is validated
-//! by the terms of its own epoch, so that the intents on their way stay valid.
+//! by the terms of its own epoch, so that the intents on their way stay valid. An earlier end is
+//! another epoch, too: its buckets refuse the requests of a process that does not know it.
 
 use std::sync::Arc;
 
@@ -13,8 +14,8 @@ use super::operator_verb::ByOperator;
 use super::policy::{Policy, TermsSince};
 use super::sale::{Phase, Sale, Sku, window_and_title_faults};
 
-/// How far ahead an earlier end must lie, so that every process knows it before it comes: a request
-/// that was accepted after the end would be one too many.
+/// How far ahead an earlier end must lie, so that every bucket has its epoch before it comes: a
+/// request that was accepted after the end would be one too many.
 const END_AHEAD_MS: i64 = 2_000;
 
 /// What an operator changes in a sale; `None`: stays.
@@ -63,8 +64,8 @@ pub enum SaleChanged {
 }
 
 impl Sale {
-    /// The sale after a change at `now_ms`. Other terms of a sale that was opened increment the
-    /// epoch.
+    /// The sale after a change at `now_ms`. Other terms, and an earlier end, of a sale that was
+    /// opened increment the epoch.
     pub fn changed(&self, change: &SaleChange, now_ms: i64) -> SaleChanged {
         if self.phase == Phase::Closed {
             return SaleChanged::Closed;
@@ -81,6 +82,11 @@ impl Sale {
             faults.push(fault.to_owned());
         }
         let next = Epoch(self.epoch.0 + 1);
+        // A draft has no epoch, and no order under its terms.
+        let has_epoch = self.epoch > Epoch(0);
+        if has_epoch && sale.ends_at_ms < self.ends_at_ms {
+            sale.epoch = next;
+        }
         for (at, of_sku) in change.skus.iter().enumerate() {
             let id = &of_sku.id;
             if change.skus.iter().skip(at + 1).any(|other| other.id == *id) {
@@ -95,8 +101,7 @@ impl Sale {
             let found = sku.change(of_sku);
             faults.extend(found.into_iter().map(|fault| format!("sku {id}: {fault}")));
             let terms = sku.terms();
-            // A draft has no epoch, and no order under its terms.
-            if terms != before && self.epoch > Epoch(0) {
+            if terms != before && has_epoch {
                 if sku.history.terms.is_empty() {
                     let first = TermsSince { epoch: Epoch(0), since_ms: 0, terms: before };
                     sku.history.terms.push(first);

@@ -51,6 +51,20 @@ fn only_other_terms_of_an_opened_sale_are_another_epoch() {
 }
 
 #[test]
+fn an_earlier_end_of_an_opened_sale_is_another_epoch() {
+    let until = |epoch, ends_at_ms| Sale { ends_at_ms, ..sale(epoch, Phase::Open) };
+    let to = |ends_at_ms| SaleChange { ends_at_ms: Some(ends_at_ms), ..SaleChange::default() };
+    for (epoch, ends_at_ms, expected) in
+        [(1, 9_000, 2), (1, 10_000, 1), (1, 11_000, 1), (0, 9_000, 0)]
+    {
+        let after = changed(&until(epoch, 10_000), &to(ends_at_ms), 5);
+        assert_eq!(after.epoch, Epoch(expected), "{ends_at_ms}");
+    }
+    let both = SaleChange { ends_at_ms: Some(9_000), ..priced(200) };
+    assert_eq!(changed(&until(1, 10_000), &both, 5).epoch, Epoch(2), "with other terms: once");
+}
+
+#[test]
 fn every_fault_of_a_change_is_named() {
     let mut change = priced(-1);
     change.ends_at_ms = Some(10);

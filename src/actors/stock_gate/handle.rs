@@ -205,8 +205,10 @@ impl GateHandle {
                 // The sale has another epoch.
                 Ok(None) => {
                     if let Some((sale, sku)) = self.catalog.of_sku(reservation.sku) {
-                        // The buyer has not seen other terms: the next request has them.
-                        if sku.terms() != reservation.terms {
+                        // The buyer has not seen other terms, or an earlier end: the next request
+                        // has them.
+                        let is_late = reservation.placed_at_ms >= sale.ends_at_ms;
+                        if is_late || sku.terms() != reservation.terms {
                             break;
                         }
                         reservation.epoch = sale.epoch;

@@ -125,7 +125,7 @@ pub struct AdminSaleView {
     sale_id: String,
     title: String,
     phase: Phase,
-    /// Rises with each opening and change of terms; 0: never opened.
+    /// Rises with each opening, change of terms and earlier end; 0: never opened.
     epoch: i64,
     starts_at: String,
     ends_at: String,

@@ -1,9 +1,9 @@
 //! Changes of a sale while it runs: title, end and terms, and the stock of a SKU.
 //!
-//! Other terms are another epoch, which reaches the buckets like a phase. Units enter the ledger
-//! before the buckets and leave the buckets before the ledger. On crash between two steps: the next
-//! sync of any process, or a repeat, writes the change to the buckets; units that left the buckets
-//! and not the ledger return with the next load of the buckets.
+//! Other terms and an earlier end are another epoch, which reaches the buckets like a phase. Units
+//! enter the ledger before the buckets and leave the buckets before the ledger. On crash between
+//! two steps: the next sync of any process, or a repeat, writes the change to the buckets; units
+//! that left the buckets and not the ledger return with the next load of the buckets.
 
 use std::collections::HashMap;
 use std::sync::Arc;

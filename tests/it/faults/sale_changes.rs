@@ -141,6 +141,29 @@ fn a_process_that_finds_an_open_sale_sells_it_at_once() {
     });
 }
 
+/// Another process moves the end.
+#[test]
+fn a_process_that_does_not_know_an_earlier_end_sells_nothing_after_it() {
+    let (fixture, folder) = (GateFixture::new(), tempfile::tempdir().unwrap());
+    in_system(async {
+        let operator = harness(&fixture, &folder).await;
+        let (settings, ledger) = (fixture.settings(&PATIENT), operator.backends.ledger.clone());
+        let other = Harness::start_on_redis(&settings, ledger).await;
+        other.sales.refresh_catalog().await.unwrap();
+        assert!(is_placed(&other.buy(1).await));
+        let ends_at_ms = START_MS + 2_000;
+        let change = SaleChange { ends_at_ms: Some(ends_at_ms), ..SaleChange::default() };
+        operator.sales.change(&"sale".parse().unwrap(), change).await.unwrap();
+        other.clock.set_wall_ms(ends_at_ms);
+        let late = other.ask(2, 2, 1);
+        assert_eq!(other.gates.buy(late).await, BuyAnswer::Busy);
+        // It learns of the end between the comparison with the window and the gate.
+        other.sync().await.unwrap();
+        assert_eq!(other.gates.buy(late).await, BuyAnswer::Busy);
+        other.assert_holds().await;
+    });
+}
+
 /// A sale in tier `memory`, on a ledger file that can be made to fail.
 async fn in_tier_memory(folder: &TempDir) -> (Arc<FaultyLedger>, Harness) {
     let options = OpenOptions::new(folder.path().join("ledger.db"));

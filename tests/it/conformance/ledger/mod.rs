@@ -128,7 +128,8 @@ macro_rules! backends {
                     sales_survive_a_restart;
                 sale_changes:
                     other_terms_are_the_next_epoch
-                    title_and_end_change_without_an_epoch
+                    title_and_later_end_change_without_an_epoch
+                    an_earlier_end_is_the_next_epoch
                     a_change_is_recorded_with_its_operator_and_its_values
                     a_changed_limit_is_that_of_the_intent
                     a_stock_changes_once_per_id

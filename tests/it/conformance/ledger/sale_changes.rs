@@ -74,16 +74,17 @@ pub async fn other_terms_are_the_next_epoch(backend: &dyn Backend) {
     assert_ledger_holds(&*ledger).await;
 }
 
-pub async fn title_and_end_change_without_an_epoch(backend: &dyn Backend) {
+pub async fn title_and_later_end_change_without_an_epoch(backend: &dyn Backend) {
     let ledger = backend.open().await;
     open_offer(&*ledger, "sale", ANY, 10).await;
+    let later_ms = 4_000_000_000_001;
     let to = SaleChange {
         title: Some("Other 标题".to_owned()),
-        ends_at_ms: Some(NOW_MS + 9_999),
+        ends_at_ms: Some(later_ms),
         ..SaleChange::default()
     };
     let sale = change(&*ledger, to).await;
-    assert_eq!((sale.title.as_str(), sale.ends_at_ms), ("Other 标题", NOW_MS + 9_999));
+    assert_eq!((sale.title.as_str(), sale.ends_at_ms), ("Other 标题", later_ms));
     assert_eq!(sale.epoch, Epoch(1));
     assert_eq!(ledger.sales().await.unwrap(), [sale]);
     let unknown = ledger.change_sale("other".parse().unwrap(), SaleChange::default(), NOW_MS);
@@ -94,6 +95,22 @@ pub async fn title_and_end_change_without_an_epoch(backend: &dyn Backend) {
     ledger.set_sale_phase("sale".parse().unwrap(), Epoch(1), Phase::Closed, 1, None).await.unwrap();
     let closed = ledger.change_sale("sale".parse().unwrap(), SaleChange::default(), NOW_MS);
     assert_eq!(closed.await.unwrap(), SaleChanged::Closed);
+}
+
+pub async fn an_earlier_end_is_the_next_epoch(backend: &dyn Backend) {
+    let ledger = backend.open().await;
+    let sku = open_offer(&*ledger, "sale", ANY, 10).await;
+    let to = SaleChange { ends_at_ms: Some(NOW_MS + 9_999), ..SaleChange::default() };
+    for _ in 0..2 {
+        let sale = change(&*ledger, to.clone()).await;
+        assert_eq!((sale.epoch, sale.ends_at_ms), (Epoch(2), NOW_MS + 9_999), "also of a repeat");
+        assert_eq!(ledger.sales().await.unwrap(), [sale]);
+    }
+    for (no, epoch) in [(1, 2), (2, 1)] {
+        let order = OrderIntent { epoch: Epoch(epoch), ..intent(&sku, no, no, 1) };
+        assert!(ledger.place(vec![order]).await.unwrap().is_some(), "of epoch {epoch}");
+    }
+    assert_ledger_holds(&*ledger).await;
 }
 
 pub async fn a_change_is_recorded_with_its_operator_and_its_values(backend: &dyn Backend) {
