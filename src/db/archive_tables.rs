@@ -115,7 +115,7 @@ tables! {
     Quotas Sku by [buyer_id] sums [owned] {
         sku_no Number buyer_id Id owned Number quota Number
     }
-    Bars Sku by [buyer_id] sums [] {
+    Bars Sku by [buyer_id request_id] sums [] {
         sku_no Number buyer_id Id request_id Id at_ms Number exempt_id Id
     }
     Repairs Sku by [repair_no] sums [] {
@@ -180,12 +180,12 @@ mod tests {
 
     #[test]
     fn rows_keep_ids_as_text_and_numbers_as_numbers() {
-        let row = "[\"1\", \"9223372036854775807\", null, \"-3\", \"4\"]";
+        let row = "[\"1\", \"9223372036854775807\", \"4\", \"-3\", null]";
         let object = spec(ArchiveTable::Bars).object(row).unwrap();
-        let expected = "{\"at_ms\":-3,\"buyer_id\":\"9223372036854775807\",\"exempt_id\":\"4\",\
-                        \"request_id\":null,\"sku_no\":1}";
+        let expected = "{\"at_ms\":-3,\"buyer_id\":\"9223372036854775807\",\"exempt_id\":null,\
+                        \"request_id\":\"4\",\"sku_no\":1}";
         assert_eq!(Value::from(object.clone()).to_string(), expected);
-        assert_eq!(spec(ArchiveTable::Bars).key_of(&object).unwrap(), [i64::MAX]);
+        assert_eq!(spec(ArchiveTable::Bars).key_of(&object).unwrap(), [i64::MAX, 4]);
         assert!(spec(ArchiveTable::Repairs).key_of(&object).is_err());
         assert!(spec(ArchiveTable::Bars).object("[\"one\"]").is_err());
     }

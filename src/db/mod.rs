@@ -232,7 +232,7 @@ pub trait Retakes: Send + Sync {
     /// Payments that wait for their purchase, oldest first.
     async fn due_retakes(&self, limit: u32) -> Result<Vec<DueRetake>, Error>;
 
-    /// Exempts the purchase from the bar that the lapse of the order brought, if there is one;
+    /// Exempts the purchase from the buyer's bars, if the lapse of the order brought one of them;
     /// repeat-safe.
     async fn exempt_retake(&self, retake: OrderKey, successor: RequestId) -> Result<(), Error>;
 

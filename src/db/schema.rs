@@ -223,13 +223,13 @@ diesel::table! {
 
 diesel::table! {
     /// Buyers who may not order a SKU any more.
-    bars (sku_no, buyer_id) {
+    bars (sku_no, buyer_id, request_id) {
         sku_no -> Integer,
         buyer_id -> BigInt,
         /// The order that timed out.
         request_id -> BigInt,
         at_ms -> BigInt,
-        /// The one request of the buyer that the bar does not apply to.
+        /// The purchase with late money of that order: no bar of the buyer applies to it.
         exempt_id -> Nullable<BigInt>,
     }
 }

@@ -20,9 +20,9 @@ pub struct Examination {
     pub first_requests: HashMap<(SkuNo, BuyerId), RequestId>,
     /// Units of each buyer of the batch, for SKUs with a quota.
     pub owned: HashMap<(SkuNo, BuyerId), u32>,
-    /// The buyers of the batch who may not order in the SKU's sale any more, each with the one
-    /// request that the bar does not apply to.
-    pub barred: HashMap<(SkuNo, BuyerId), Option<RequestId>>,
+    /// The buyers of the batch who may not order in the SKU's sale any more, each with the requests
+    /// that this does not apply to.
+    pub barred: HashMap<(SkuNo, BuyerId), Vec<RequestId>>,
     /// Units left of each SKU of the batch.
     pub available: HashMap<SkuNo, u32>,
 }
@@ -47,7 +47,7 @@ impl Examination {
             });
         }
         let buyer = (intent.sku, intent.buyer);
-        if self.barred.get(&buyer).is_some_and(|exempt| *exempt != Some(intent.request)) {
+        if self.barred.get(&buyer).is_some_and(|exempt| !exempt.contains(&intent.request)) {
             return Some(PlaceOutcome::Refused(Refusal::Barred));
         }
         if let (0, Some(first)) = (intent.slot, self.first_requests.get(&buyer)) {

@@ -251,17 +251,17 @@ CREATE TABLE IF NOT EXISTS payment_events (
     CONSTRAINT payment_events_outcome_known CHECK (outcome BETWEEN 0 AND 8)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- Buyers who may not order in a sale any more: one row for each SKU of the sale, so that a
--- placement finds it by the key of its order.
+-- Buyers who may not order in a sale any more: for each of their orders that timed out one row for
+-- each SKU of the sale, so that a placement finds them by the key of its order.
 CREATE TABLE IF NOT EXISTS bars (
     sku_no     INTEGER NOT NULL,
     buyer_id   BIGINT NOT NULL,
     -- The order that timed out.
     request_id BIGINT NOT NULL,
     at_ms      BIGINT NOT NULL,
-    -- The one request of the buyer that the bar does not apply to.
+    -- The purchase with late money of that order: no bar of the buyer applies to it.
     exempt_id  BIGINT,
-    PRIMARY KEY (sku_no, buyer_id),
+    PRIMARY KEY (sku_no, buyer_id, request_id),
     -- Each process reads, again and again, the bars that it lacks.
     KEY bars_by_time (sku_no, at_ms)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;

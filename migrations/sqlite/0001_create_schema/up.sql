@@ -255,17 +255,17 @@ CREATE INDEX payment_events_unmatched ON payment_events (outcome, at_ms, event_i
 CREATE INDEX payment_events_by_request ON payment_events (request_id)
     WHERE request_id IS NOT NULL;
 
--- Buyers who may not order in a sale any more: one row for each SKU of the sale, so that a
--- placement finds it by the key of its order.
+-- Buyers who may not order in a sale any more: for each of their orders that timed out one row for
+-- each SKU of the sale, so that a placement finds them by the key of its order.
 CREATE TABLE bars (
     sku_no     INTEGER NOT NULL,
     buyer_id   BIGINT NOT NULL,
     -- The order that timed out.
     request_id BIGINT NOT NULL,
     at_ms      BIGINT NOT NULL,
-    -- The one request of the buyer that the bar does not apply to.
+    -- The purchase with late money of that order: no bar of the buyer applies to it.
     exempt_id  BIGINT,
-    PRIMARY KEY (sku_no, buyer_id)
+    PRIMARY KEY (sku_no, buyer_id, request_id)
 ) WITHOUT ROWID;
 
 -- Each process reads, again and again, the bars that it lacks.

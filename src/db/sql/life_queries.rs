@@ -173,7 +173,7 @@ trait LifeQueries {
         insert_or_ignore_into(bars::table).values(rows).execute(self).map(drop)
     }
 
-    /// SKU and buyer of the bars of these buyers, and the request that each does not apply to.
+    /// SKU and buyer of the bars of these buyers, and the request that each exempts.
     fn barred(&mut self, buyers: &[SkuAndBuyer]) -> QueryResult<Vec<(i32, i64, Option<i64>)>> {
         let rows = bars::table.filter(sql::<Bool>(&of_buyers(buyers)));
         rows.select((bars::sku_no, bars::buyer_id, bars::exempt_id)).load(self)
@@ -185,9 +185,9 @@ trait LifeQueries {
         rows.select(bars::buyer_id).load(self)
     }
 
-    /// Exempts a request from the bar that this order brought, if it brought one.
-    fn exempt(&mut self, id: (i32, i64), order: i64, request: i64) -> QueryResult<()> {
-        let bar = bars::table.find(id).filter(bars::request_id.eq(order));
+    /// Enters the request that the bar of an order exempts, if the order brought one.
+    fn exempt(&mut self, order: (i32, i64, i64), request: i64) -> QueryResult<()> {
+        let bar = bars::table.find(order);
         update(bar).set(bars::exempt_id.eq(request)).execute(self).map(drop)
     }
 }

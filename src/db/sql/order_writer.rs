@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use async_trait::async_trait;
 
-use super::statements::{IN_LIST_MAX, buyer_of, in_lists, sorted};
+use super::statements::{IN_LIST_MAX, SkuAndBuyer, buyer_of, in_lists, sorted};
 use super::{
     Database, SqlLedger, TransactionEnd, WriterFence, in_transaction, inserted, retry_concurrent,
 };
@@ -93,15 +93,29 @@ fn place<D: Database>(
 /// Whether any of these orders is refused. `insert_orders` has found a failure of a request, or a
 /// bar in a SKU: the bar may be of another buyer, or one that does not apply.
 fn any_refused<D: Database>(conn: &mut D, keys: &[OrderKey]) -> Result<bool, Error> {
-    let buyers = sorted(keys.iter().map(buyer_of));
-    for (sku, buyer, exempt) in in_lists(&buyers, |chunk| conn.barred(chunk))? {
-        let mut of_bar = keys.iter().filter(|key| buyer_of(key) == (sku, buyer));
-        if of_bar.any(|key| Some(key.request.to_db()) != exempt) {
-            return Ok(true);
-        }
+    let barred = barred(conn, &sorted(keys.iter().map(buyer_of)))?;
+    let is_barred = |key: &OrderKey| {
+        let exempt = barred.get(&buyer_of(key));
+        exempt.is_some_and(|exempt| !exempt.contains(&key.request.to_db()))
+    };
+    if keys.iter().any(is_barred) {
+        return Ok(true);
     }
     let requests: Vec<i64> = keys.iter().map(|key| key.request.to_db()).collect();
     Ok(conn.any_failed(&requests)?)
+}
+
+/// The barred ones of these sorted buyers, each with the requests that its bars exempt: the
+/// exemption of one bar is one from all of them.
+fn barred<D: Database>(
+    conn: &mut D,
+    buyers: &[SkuAndBuyer],
+) -> Result<BTreeMap<SkuAndBuyer, Vec<i64>>, Error> {
+    let mut barred: BTreeMap<SkuAndBuyer, Vec<i64>> = BTreeMap::new();
+    for (sku, buyer, exempt) in in_lists(buyers, |chunk| conn.barred(chunk))? {
+        barred.entry((sku, buyer)).or_default().extend(exempt);
+    }
+    Ok(barred)
 }
 
 /// One claim for each buyer of a SKU with a quota; `None`: a sum exceeds its column.
@@ -193,10 +207,10 @@ fn examine<D: Database>(conn: &mut D, batch: &[OrderIntent]) -> Result<Examinati
             // `orders_by_request` may omit slot 0.
             examination.orders.insert(order.request, order);
         }
-        for (sku, buyer, exempt) in in_lists(&buyers, |chunk| conn.barred(chunk))? {
+        for ((sku, buyer), exempt) in barred(conn, &buyers)? {
             let name = || format!("bar of sku {sku}");
             let id = readable(BuyerId::from_db(buyer), name, "buyer_id", buyer)?;
-            let exempt = exempt.and_then(RequestId::from_db);
+            let exempt = exempt.into_iter().filter_map(RequestId::from_db).collect();
             examination.barred.insert((SkuNo(sku), id), exempt);
         }
         for (sku, buyer, owned) in in_lists(&quotas, |chunk| conn.owned_units(chunk))? {

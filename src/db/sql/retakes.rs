@@ -24,7 +24,8 @@ impl<D: Database> Retakes for SqlLedger<D> {
 
     async fn exempt_retake(&self, retake: OrderKey, successor: RequestId) -> Result<(), Error> {
         self.write_at("exempting a purchase", move |conn, _| {
-            conn.exempt(buyer_of(&retake), retake.request.to_db(), successor.to_db())?;
+            let (sku, buyer) = buyer_of(&retake);
+            conn.exempt((sku, buyer, retake.request.to_db()), successor.to_db())?;
             Ok(TransactionEnd::Commit(()))
         })
         .await

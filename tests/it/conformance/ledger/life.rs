@@ -97,7 +97,7 @@ impl Shop {
     }
 }
 
-async fn sale(ledger: &dyn Ledger, id: &str, skus: Vec<SkuDraft>) -> Vec<Sku> {
+pub async fn sale(ledger: &dyn Ledger, id: &str, skus: Vec<SkuDraft>) -> Vec<Sku> {
     let sale = ledger.create_sale(sale_draft(id, skus), 1).await.unwrap().unwrap();
     ledger.set_sale_phase(sale.id, sale.epoch, Phase::Open, 1, None).await.unwrap();
     sale.skus.into_iter().map(Arc::unwrap_or_clone).collect()

@@ -196,6 +196,7 @@ macro_rules! backends {
                     charges_of_an_order_are_recorded_after_its_first_payment_has_moved
                     late_money_that_buys_nothing_is_due_back
                     the_bar_of_a_lapse_does_not_apply_to_its_late_money
+                    late_money_buys_again_for_each_order_that_lapsed
                     of_two_reports_during_a_move_none_is_lost;
                 feed:
                     events_come_in_order_each_with_its_order

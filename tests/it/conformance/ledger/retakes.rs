@@ -8,7 +8,7 @@ use floodgate::domain::{
 use floodgate::runtime::clock::Clock;
 
 use super::Backend;
-use super::life::{EXTENSION_MS, Shop, WINDOW_MS, paid, report};
+use super::life::{EXTENSION_MS, Shop, WINDOW_MS, paid, report, sale};
 use super::money::back;
 use crate::support::offers::{ANY, ONE, intent, order_events, request, sku_draft};
 
@@ -181,6 +181,36 @@ pub async fn the_bar_of_a_lapse_does_not_apply_to_its_late_money(backend: &dyn B
     let paid = shop.end(&late, placed(successor)).await;
     assert!(matches!(paid, RetakeOutcome::Applied(_)), "{paid:?}");
     assert_eq!(shop.refusal(4, 1).await, Some(Refusal::Barred));
+    shop.holds().await;
+}
+
+pub async fn late_money_buys_again_for_each_order_that_lapsed(backend: &dyn Backend) {
+    let mut shop = Shop::open(backend, ANY).await;
+    let drafts = ["one", "two"].map(|id| SkuDraft { bar_lapsed: true, ..sku_draft(id, ANY, 10) });
+    let skus = sale(&*shop.ledger, "barring", drafts.to_vec()).await;
+    // One buyer: two orders in one SKU, and one in another.
+    let (mut lapsed, mut keys) = (Vec::new(), Vec::new());
+    for (request_no, sku) in [(1, &skus[0]), (2, &skus[0]), (3, &skus[1])] {
+        shop.sku = sku.clone();
+        let key = shop.place(request_no, 7, 1).await;
+        lapsed.push((10 + request_no, sku, shop.open_payment(key).await.1));
+        keys.push(key);
+    }
+    shop.pass(WINDOW_MS + EXTENSION_MS);
+    assert_eq!(shop.end_due(&keys).await.len(), 3);
+    // The purchases run at once: each is exempt before one is placed.
+    for (successor_no, _, late) in &lapsed {
+        let event = format!("late{successor_no}");
+        assert_eq!(shop.reported(late, &event, paid(late)).await.0, PaymentOutcome::Late);
+        shop.ledger.exempt_retake(late.key.order, request(*successor_no)).await.unwrap();
+    }
+    for (successor_no, sku, late) in lapsed {
+        shop.sku = sku.clone();
+        assert_eq!(shop.refusal(10 + successor_no, 7).await, Some(Refusal::Barred));
+        let successor = shop.place(successor_no, 7, 1).await;
+        let paid = shop.end(&late, placed(successor)).await;
+        assert!(matches!(paid, RetakeOutcome::Applied(_)), "{paid:?}");
+    }
     shop.holds().await;
 }
 

@@ -116,7 +116,7 @@ fn orders_live_as_the_model_says() {
                 let draft = sale_draft(&format!("sale-{number}"), vec![draft]);
                 let sale = ledger.create_sale(draft, 1).await.unwrap().unwrap();
                 let sku = (*sale.skus[0]).clone();
-                let (orders, barred) = (Vec::new(), BTreeMap::new());
+                let (orders, barred) = (Vec::new(), BTreeSet::new());
                 let model = Model { plan: &plan, now: START_MS, orders, barred };
                 let (base, known) = (1_000 * number, BTreeSet::new());
                 let mut play = Play { ledger: &ledger, clock: &clock, sku, model, base, known };

@@ -1,6 +1,6 @@
 //! The life of orders in plain steps, without the tables of the product.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use floodgate::domain::{Money, OrderState, PaymentReport, Policy};
 
@@ -70,8 +70,7 @@ pub struct Model<'a> {
     pub plan: &'a Plan,
     pub now: i64,
     pub orders: Vec<ModelOrder>,
-    /// The barred buyers, each with the order that brought the bar.
-    pub barred: BTreeMap<u64, usize>,
+    pub barred: BTreeSet<u64>,
 }
 
 impl Model<'_> {
@@ -81,16 +80,11 @@ impl Model<'_> {
     }
 
     pub fn sells(&self, buyer: u64, quantity: u32) -> bool {
-        self.has(buyer, quantity) && !self.barred.contains_key(&buyer)
+        self.has(buyer, quantity) && !self.barred.contains(&buyer)
     }
 
-    /// Whether late money of an order buys its units again.
-    pub fn sells_again(&self, at: usize) -> bool {
-        let ModelOrder { buyer, quantity, .. } = self.orders[at];
-        self.has(buyer, quantity) && self.barred.get(&buyer).is_none_or(|order| *order == at)
-    }
-
-    fn has(&self, buyer: u64, quantity: u32) -> bool {
+    /// Whether there are units for a buyer, barred or not: late money buys them again.
+    pub fn has(&self, buyer: u64, quantity: u32) -> bool {
         let counted = self.orders.iter().filter(|order| order.counts && order.buyer == buyer);
         let counted: Vec<u32> = counted.map(|order| order.quantity).collect();
         let is_within = match self.plan.policy {
@@ -120,7 +114,7 @@ impl Model<'_> {
         let before = self.orders.iter().filter(|it| it.buyer == buyer && ended(it.state)).count();
         let bars = state == OrderState::TimedOut && self.plan.bar_lapsed;
         if bars {
-            self.barred.entry(buyer).or_insert(at);
+            self.barred.insert(buyer);
         }
         let returns = self.plan.returns.contains(&state);
         let order = &mut self.orders[at];
