@@ -28,6 +28,9 @@ const WITHOUT_ORDER: [(&str, &str); 4] = [
     ("repairs", "repair_no"),
 ];
 
+/// Numbers are summed in two parts: SQLite fails where the sum exceeds 64 bits.
+const UPPER: i128 = 1_000_000_000;
+
 #[async_trait]
 impl<D: Database> RetentionStore for SqlLedger<D> {
     async fn set_retention(
@@ -201,10 +204,15 @@ fn contents<D: Database>(
     skus: &[i32],
 ) -> Result<TableContents, Error> {
     let TableSpec { scope, sums, .. } = *spec(table);
-    let sums_sql = sums.iter().map(|name| format!("CAST(COALESCE(SUM({name}), 0) AS CHAR)"));
-    let totals = array(std::iter::once("CAST(COUNT(*) AS CHAR)".to_owned()).chain(sums_sql));
+    let parts = sums.iter().flat_map(|name| {
+        let lower = format!("{name} % {UPPER}");
+        // MySQL divides to a decimal.
+        [format!("({name} - {lower}) / {UPPER}"), lower]
+            .map(|part| format!("CAST(CAST(COALESCE(SUM({part}), 0) AS SIGNED) AS CHAR)"))
+    });
+    let totals = array(std::iter::once("CAST(COUNT(*) AS CHAR)".to_owned()).chain(parts));
     let name = table.name();
-    let mut numbers = vec![0_i128; sums.len() + 1];
+    let mut numbers = vec![0_i128; 2 * sums.len() + 1];
     let scopes = if scope == ArchiveScope::Sale { std::slice::from_ref(&sale) } else { skus };
     for no in scopes {
         let of_requests = |from: &str| {
@@ -230,7 +238,9 @@ fn contents<D: Database>(
     }
     let mut numbers = numbers.into_iter();
     let rows = numbers.next().and_then(|rows| u64::try_from(rows).ok()).unwrap_or(0);
-    let sums = sums.iter().zip(numbers).map(|(name, sum)| ((*name).to_owned(), sum.to_string()));
+    let sums = sums.iter().zip(numbers.as_slice().as_chunks::<2>().0);
+    let sums = sums
+        .map(|(name, [upper, lower])| ((*name).to_owned(), (upper * UPPER + lower).to_string()));
     Ok(TableContents { table, rows, sums: sums.collect() })
 }
 

@@ -207,6 +207,7 @@ macro_rules! backends {
                 retention:
                     an_archive_is_complete_and_the_same_at_every_page_size
                     the_sums_of_an_archive_show_a_payment
+                    the_sums_of_an_archive_may_exceed_64_bits
                     open_ends_of_a_sale_are_named
                     a_batch_of_two_sales_is_unread_in_both
                     orders_of_a_sealed_sale_do_not_change

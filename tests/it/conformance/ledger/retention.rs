@@ -5,8 +5,9 @@ use std::sync::Arc;
 use floodgate::db::{Ledger, PurgeStep};
 use floodgate::domain::{
     ArchiveCursor, ArchiveDigest, ArchiveTable, ByOperator, CancelOutcome, Epoch, Failure, OpenEnd,
-    OpenPayment, PaymentOutcome, PaymentRecorded, PaymentTerms, Phase, PlaceOutcome, Refusal,
-    RepairOutcome, RetentionChange, RetentionState, Sale, Sku, SkuDraft, TableContents,
+    OpenPayment, OrderIntent, PaymentOutcome, PaymentRecorded, PaymentTerms, Phase, PlaceOutcome,
+    Refusal, RepairOutcome, RetentionChange, RetentionState, Sale, Sku, SkuDraft,
+    StockChangeRequest, TableContents,
 };
 use serde_json::{Map, Value as Json};
 
@@ -173,6 +174,34 @@ pub async fn the_sums_of_an_archive_show_a_payment(backend: &dyn Backend) {
     let before = orders().await;
     shop.open_payment(key).await;
     assert_ne!(orders().await, before, "no unit and no amount has changed");
+}
+
+pub async fn the_sums_of_an_archive_may_exceed_64_bits(backend: &dyn Backend) {
+    const NUM: u64 = 1_025;
+    const AMOUNT: i64 = (1 << 53) - 1;
+    let shop = Shop::with(backend, sku_draft("sku", ANY, 2_000)).await;
+    let batch = (1..=NUM).map(|no| OrderIntent { amount: AMOUNT, ..intent(&shop.sku, no, no, 1) });
+    for chunk in batch.collect::<Vec<_>>().chunks(500) {
+        assert!(shop.ledger.place(chunk.to_vec()).await.unwrap().is_some());
+    }
+    let taken_out = StockChangeRequest {
+        id: "damaged".to_owned(),
+        sku: shop.sku.no,
+        wanted: -3,
+        withdrawn: 3,
+        load: None,
+        reason: None,
+        operator: None,
+        at_ms: NOW_MS,
+    };
+    shop.ledger.change_stock(taken_out).await.unwrap();
+    let sale = sale(&*shop.ledger, "sale").await;
+    let contents = shop.ledger.contents(&sale).await.unwrap();
+    let sum = |table, column: &str| contents_of(&contents, table).sums[column].clone();
+    let amount = i128::from(AMOUNT) * i128::from(NUM);
+    assert_eq!(sum(ArchiveTable::Orders, "amount"), amount.to_string());
+    assert_eq!(sum(ArchiveTable::StockChanges, "units"), "-3");
+    assert_eq!(sum(ArchiveTable::Payments, "received"), "0");
 }
 
 pub async fn open_ends_of_a_sale_are_named(backend: &dyn Backend) {
