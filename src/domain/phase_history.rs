@@ -3,10 +3,6 @@
 use super::ids::Epoch;
 use super::sale::Phase;
 
-/// How far the clocks of two processes may differ, and how long a request may wait in a gate before
-/// it is accepted, milliseconds.
-const TOLERANCE_MS: i64 = 5_000;
-
 /// One change of a sale's phase, or of its epoch by a change of the sale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PhaseChange {
@@ -14,7 +10,8 @@ pub struct PhaseChange {
     pub phase: Phase,
     /// When the ledger had it, epoch milliseconds.
     pub changed_at_ms: i64,
-    /// When no bucket was in an earlier phase any more; `None`: not known yet.
+    /// When no bucket was in an earlier phase any more, by every trusted clock; `None`: not known
+    /// yet.
     pub applied_at_ms: Option<i64>,
 }
 
@@ -43,7 +40,7 @@ impl PhaseHistory {
         let Some(last_ms) = self.sold_until(epoch) else {
             return Some(format!("accepted under epoch {}, which the sale never had", epoch.0));
         };
-        (placed_at_ms > last_ms.saturating_add(TOLERANCE_MS)).then(|| {
+        (placed_at_ms > last_ms).then(|| {
             format!(
                 "accepted at {placed_at_ms} under epoch {}, which sold until {last_ms}",
                 epoch.0
@@ -71,8 +68,6 @@ impl PhaseHistory {
 mod tests {
     use super::*;
 
-    const OUT: i64 = TOLERANCE_MS + 1;
-
     fn change(epoch: i64, phase: Phase, changed_at_ms: i64, applied: Option<i64>) -> PhaseChange {
         PhaseChange { epoch: Epoch(epoch), phase, changed_at_ms, applied_at_ms: applied }
     }
@@ -94,7 +89,7 @@ mod tests {
         for (epoch, at_ms, is_accepted) in [
             (1, 100_000, true),
             (1, 210_000, true),
-            (1, 210_000 + OUT, false),
+            (1, 210_001, false),
             (1, 300_000, false),
             (2, 300_000, true),
             (2, 150_000, true), // Sent again after the second opening.
@@ -118,11 +113,11 @@ mod tests {
     fn openings_without_a_row_sold_until_the_next_one() {
         let history = history(Some(change(6, Phase::Paused, 600_000, Some(601_000))));
         assert_eq!(history.fault(Epoch(4), 500_000), None, "lost by a restored ledger");
-        assert!(history.fault(Epoch(4), 601_000 + OUT).is_some());
+        assert!(history.fault(Epoch(4), 601_001).is_some());
         assert!(history.fault(Epoch(6), 600_000).is_some(), "raised, never opened");
         let first = PhaseHistory::new(vec![change(3, Phase::Open, 100_000, Some(100_000))]);
         assert_eq!(first.fault(Epoch(2), 5), None, "lost before the first row");
-        assert!(first.fault(Epoch(2), 100_000 + OUT).is_some());
+        assert!(first.fault(Epoch(2), 100_001).is_some());
         assert!(PhaseHistory::default().fault(Epoch(1), 5).is_some(), "never opened");
     }
 }

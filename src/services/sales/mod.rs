@@ -111,6 +111,9 @@ pub struct SalesService {
     gates: Arc<dyn Gates>,
     clock: SharedClock,
     preload_ms: i64,
+    /// The most by which the trusted clocks of two processes differ: one is ahead of the ledger's,
+    /// the other behind it.
+    skew_max_ms: i64,
     /// The readers of the feed whose cursors must have passed the events of a purged sale.
     feed_readers: &'static [&'static str],
     /// The lease of the process that loads buckets.
@@ -148,6 +151,7 @@ impl SalesService {
             Arc::new(TaskLease::new(&backends.lease, name, ttl_ms, &clock))
         };
         let (loader, repairer) = (lease("loader"), lease("repair"));
+        let skew_max_ms = settings.payment.clock_skew_max_ms.saturating_mul(2);
         let has_publisher = settings.events.exchange && backends.pipeline.is_some();
         let feed_readers: &[_] =
             if has_publisher { &[STOCK_READER, BROKER_READER] } else { &[STOCK_READER] };
@@ -157,6 +161,7 @@ impl SalesService {
             gates,
             clock,
             preload_ms: i64::try_from(maintenance.preload_ms).unwrap_or(i64::MAX),
+            skew_max_ms: i64::try_from(skew_max_ms).unwrap_or(i64::MAX),
             feed_readers,
             loader,
             repairer,

@@ -75,14 +75,15 @@ impl SalesService {
         Ok(())
     }
 
-    /// Records when no bucket of a sale sold under an earlier phase any more, once for each phase.
-    /// The caller has written the phase to all buckets that can sell.
+    /// Records when no bucket of a sale sold under an earlier phase any more, by every trusted
+    /// clock, once for each phase. The caller has written the phase to all buckets that can sell.
     async fn record_applied(&self, sale: &Sale) {
         let pair = (sale.epoch, sale.phase);
         if !self.is_synced(sale) || self.applied.lock().get(&sale.no) == Some(&pair) {
             return;
         }
-        match self.backends.ledger.phase_applied(sale, self.clock.wall_ms()).await {
+        let applied_ms = self.clock.wall_ms().saturating_add(self.skew_max_ms);
+        match self.backends.ledger.phase_applied(sale, applied_ms).await {
             Ok(()) => {
                 self.applied.lock().insert(sale.no, pair);
             }
