@@ -34,13 +34,18 @@ export function buyer() {
 
 const session = { token: null };
 
+/** The token of a link that names another buyer than the one who is signed in. */
+export let offered = null;
+
 if (auth === "jwt") {
-  const sent = /[#&]token=([^&]+)/.exec(location.hash);
-  if (sent) {
-    write("fg1:token", sent[1]);
-    history.replaceState(null, "", location.pathname + location.search);
-  }
   session.token = read("fg1:token");
+  const sent = /[#&]token=([^&]+)/.exec(location.hash)?.[1];
+  if (sent) {
+    history.replaceState(null, "", location.pathname + location.search);
+    // Anyone can send such a link: what the buyer buys then would belong to somebody else.
+    if (buyer() && buyer() !== subject(sent)) offered = isBuyer(subject(sent)) ? sent : null;
+    else signIn(sent);
+  }
 } else if (!buyer()) {
   // A shop without logins is for trying out: a newcomer gets a number and may change it.
   write("fg1:buyer", String(10000 + crypto.getRandomValues(new Uint32Array(1))[0] % 90000));
@@ -58,6 +63,12 @@ export function signIn(text) {
   if (!isBuyer(value)) return false;
   write("fg1:buyer", value);
   return true;
+}
+
+/** Forgets the token, as on a machine that others use, too. */
+export function signOut() {
+  write("fg1:token", null);
+  session.token = null;
 }
 
 function credentials() {

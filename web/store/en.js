@@ -12,6 +12,10 @@ export default {
     "This shop is for trying out: a number is enough. Choose another one to be " +
     "somebody else.",
   "buyer.jwt": "Paste the token of your login service.",
+  "buyer.link":
+    "You are signed in, and the link that you followed is another buyer's. Continue only " +
+    "if that is you.",
+  "buyer.leave": "Sign out",
   "buyer.number": "Buyer number",
   "buyer.token": "Token",
   "buyer.invalid": "That is not valid. Look again.",

@@ -23,24 +23,31 @@ const shop = {
   home: snapshot ? "?all" : "?",
   /** Speaks to screen readers. */
   speak: (message) => say(status, message),
-  signIn: askBuyer,
+  signIn: () => askBuyer(),
 };
 
-function askBuyer() {
+/** `offered`: a token to confirm. */
+function askBuyer(offered) {
   if (isAsking) return;
   isAsking = true;
+  const isJwt = api.auth === "jwt";
   const field = h("input", {
     id: "buyer", name: "buyer", required: true, autocomplete: "off", spellcheck: "false",
-    value: api.auth === "jwt" ? "" : api.buyer(), inputmode: api.auth === "jwt" ? null : "numeric",
+    value: isJwt ? (offered ?? "") : api.buyer(), inputmode: isJwt ? null : "numeric",
     "aria-describedby": "buyer-fault",
   });
   const fault = h("p", { class: "fault", id: "buyer-fault", role: "alert" });
   const close = plain(t("close"), () => box.close());
+  const out = plain(t("buyer.leave"), () => {
+    api.signOut();
+    become();
+  });
   const form = h("form", { method: "dialog" },
-    h("p", {}, t(`buyer.${api.auth}`)),
-    h("label", { for: "buyer" }, t(api.auth === "jwt" ? "buyer.token" : "buyer.number")),
+    h("p", {}, offered ? t("buyer.link") : t(`buyer.${api.auth}`)),
+    h("label", { for: "buyer" }, t(isJwt ? "buyer.token" : "buyer.number")),
     field, fault,
-    h("div", { class: "dialog-acts" }, close, h("button", { class: "primary" }, t("save"))));
+    h("div", { class: "dialog-acts" }, isJwt && api.buyer() ? out : "", close,
+      h("button", { class: "primary" }, t("save"))));
   const box = dialog(t("buyer.title"), form);
   form.addEventListener("submit", (event) => {
     event.preventDefault();
@@ -48,10 +55,13 @@ function askBuyer() {
       say(fault, t("buyer.invalid"));
       return field.focus();
     }
+    become();
+  });
+  function become() {
     box.close();
     drawBar();
     route();
-  });
+  }
   box.addEventListener("close", () => (isAsking = false));
   field.select();
 }
@@ -73,7 +83,7 @@ function drawBar() {
     if (String(query) === location.search.replace(/^\?/, "")) location.reload();
   }, { lang: langTag() });
   const name = buyer ? t("buyer", { id: buyer }) : t("buyer.none");
-  const who = plain(name, askBuyer, { class: "plain who" });
+  const who = plain(name, () => askBuyer(), { class: "plain who" });
   document.querySelector(".bar").replaceChildren(mark,
     h("nav", { "aria-label": t("nav") },
       link(shop.home, "nav.sales", !isOrders), link("?orders", "nav.orders", isOrders)),
@@ -114,5 +124,7 @@ let shown = null;
 addEventListener("popstate", () => location.search !== shown && route());
 // Another tab has become somebody else: so has this one, whose calls read the same storage.
 listen("fg1:buyer", route);
+listen("fg1:token", () => location.reload());
 
 route();
+if (api.offered) askBuyer(api.offered);

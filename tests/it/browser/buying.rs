@@ -263,6 +263,23 @@ async fn a_token_of_the_login_service_signs_in() {
     browser.expect(&of("phone", ".buy"), "Ordered").await;
     browser.reload().await;
     browser.expect(&of("phone", ".buy"), "Ordered").await;
+
+    // A link of somebody else changes nothing unless the buyer says so.
+    let other = crate::http::auth::token(SECRET, &json!({"alg": "HS256"}), &json!({"sub": "666"}));
+    for (sent, asks) in [("no.token", false), (other.as_str(), true)] {
+        browser.open(&app.url("/")).await;
+        browser.open(&app.url(&format!("/?sale=spring#token={sent}"))).await;
+        browser.expect(".who", "Buyer 4711").await;
+        browser.becomes("return Boolean(document.querySelector('dialog'))", asks).await;
+    }
+    browser.expect("dialog", "another buyer").await;
+    browser.press("\u{e007}").await;
+    browser.expect(".who", "Buyer 666").await;
+    browser.click(".who").await;
+    browser.click(".dialog-acts button").await;
+    browser.expect(".who", "Sign in").await;
+    browser.reload().await;
+    browser.expect(".who", "Sign in").await;
     assert_quiet(&browser, &[]).await;
 }
 
