@@ -15,7 +15,7 @@ pub(super) fn examine(settings: &Settings, exposed: &[ExposedSecret]) -> Vec<Che
     if settings.role.sells() {
         checks.extend([buyers(settings), payments(settings)]);
     }
-    checks.push(faults(settings));
+    checks.extend([operators(settings), faults(settings)]);
     checks
 }
 
@@ -57,6 +57,16 @@ fn buyers(settings: &Settings) -> Check {
         .warn("a bearer token without exp is valid for ever, also a stolen one")
         .remedy("set auth.jwt_require_exp or auth.jwt_lifetime_max_s")
         .ok("buyers are verified by their tokens")
+}
+
+/// Whether operators are who they say.
+fn operators(settings: &Settings) -> Check {
+    let admin = &settings.admin;
+    check("operators")
+        .when(admin.bearers().is_empty() && admin.tokens.is_empty())
+        .warn("no admin token: whoever reaches internal.bind operates, also through a tunnel")
+        .remedy("set admin.token_file or admin.tokens_file")
+        .ok("operators are verified by their tokens")
 }
 
 /// Whether buyers can pay their orders.
