@@ -9,7 +9,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-pub use super::gate_facts::{GateFacts, GateView};
+pub use super::bucket_facts::{BucketFacts, BucketView};
 use super::ids::{BuyerId, SkuNo};
 use super::order::Order;
 pub use super::order_checks::SkuFacts;
@@ -30,7 +30,7 @@ pub enum InvariantId {
     LimitHeld,
     /// Each accepted request is exactly one of order, recorded failure, dead letter.
     NothingLost,
-    /// Without unsettled requests, the gates' free units, and those that ended orders are about to
+    /// Without unsettled requests, the buckets' free units, and those that ended orders will
     /// give back, equal the ledger's available units.
     StockConserved,
     /// A final status never changes; a success has an order.
@@ -75,11 +75,11 @@ struct SkuTotals {
     facts: SkuFacts,
     live_units: i64,
     ended_units: u64,
-    /// Units of ended orders that their gates have not given back yet.
+    /// Units of ended orders that their buckets have not given back yet.
     returning_units: u64,
-    /// Buyers with orders that count for their limit, as the gates know them.
+    /// Buyers with orders that count for their limit, as the buckets know them.
     num_counted_buyers: u64,
-    num_gate_ordered: u64,
+    num_bucket_ordered: u64,
     buyer: Option<(BuyerId, BuyerTotals)>,
 }
 
@@ -91,7 +91,7 @@ struct BuyerTotals {
     counted_units: u64,
     /// The largest limit among the epochs of these orders: a smaller one later takes none away.
     limit: Option<u32>,
-    /// Whether its gate counts an order of the buyer.
+    /// Whether its bucket counts an order of the buyer.
     is_counted: bool,
 }
 
@@ -121,14 +121,14 @@ impl Checker {
             ended_units: 0,
             returning_units: 0,
             num_counted_buyers: 0,
-            num_gate_ordered: 0,
+            num_bucket_ordered: 0,
             buyer: None,
         });
     }
 
-    /// Checks the next order of the SKU, sorted by buyer and slot, against the status in its gate
-    /// (`None`: the gates were not read).
-    pub fn order(&mut self, order: &Order, gate: Option<GateView>) {
+    /// Checks the next order of the SKU, sorted by buyer and slot, against the status in its bucket
+    /// (`None`: the buckets were not read).
+    pub fn order(&mut self, order: &Order, bucket: Option<BucketView>) {
         let Some(mut sku) = self.sku.take() else { return };
         self.num_orders += 1;
         if sku.buyer.as_ref().is_some_and(|(id, _)| *id != order.buyer) {
@@ -144,7 +144,7 @@ impl Checker {
         }
         buyer.last_slot = Some(order.slot);
         let units = u64::from(order.quantity);
-        let is_live_there = gate == Some(GateView::Ordered { is_live: true });
+        let is_live_there = bucket == Some(BucketView::Ordered { is_live: true });
         let is_returning = !order.state.is_live() && is_live_there;
         buyer.is_counted |= order.counts_for_limit || is_returning;
         if order.counts_for_limit {
@@ -161,7 +161,7 @@ impl Checker {
             sku.returning_units += if is_returning { units } else { 0 };
         }
         self.check_row(&sku.facts, order);
-        self.check_gate(&mut sku, order, gate);
+        self.check_bucket(&mut sku, order, bucket);
         self.sku = Some(sku);
     }
 
@@ -179,18 +179,18 @@ impl Checker {
         }
     }
 
-    fn check_gate(&mut self, sku: &mut SkuTotals, order: &Order, gate: Option<GateView>) {
-        let (invariant, what) = match gate {
-            None | Some(GateView::Queued) => return,
-            Some(GateView::Ordered { .. }) => {
-                sku.num_gate_ordered += 1;
+    fn check_bucket(&mut self, sku: &mut SkuTotals, order: &Order, bucket: Option<BucketView>) {
+        let (invariant, what) = match bucket {
+            None | Some(BucketView::Queued) => return,
+            Some(BucketView::Ordered { .. }) => {
+                sku.num_bucket_ordered += 1;
                 return;
             }
-            Some(GateView::Failed) => {
-                (InvariantId::StatusMonotone, "an order that its gate reports as failed")
+            Some(BucketView::Failed) => {
+                (InvariantId::StatusMonotone, "an order that its bucket reports as failed")
             }
-            Some(GateView::Unknown) => {
-                (InvariantId::StockConserved, "an order without a record in its gate")
+            Some(BucketView::Unknown) => {
+                (InvariantId::StockConserved, "an order without a record in its bucket")
             }
         };
         let detail = format!("request {}: {what}", order.request);
@@ -198,9 +198,9 @@ impl Checker {
         self.report(violation.of_sku(order.sku).of_request(order.request));
     }
 
-    /// Ends the rows of the SKU and compares the sums, also with those of the gates if given.
+    /// Ends the rows of the SKU and compares the sums, also with those of the buckets if given.
     /// `now_ms` is the time of the read, epoch milliseconds.
-    pub fn end(&mut self, gates: Option<GateFacts>, now_ms: i64) {
+    pub fn end(&mut self, buckets: Option<BucketFacts>, now_ms: i64) {
         let Some(mut sku) = self.sku.take() else { return };
         self.end_buyer(&mut sku);
         let name = sku.facts.sku;
@@ -216,8 +216,8 @@ impl Checker {
             let violation = Violation::new(InvariantId::NoOversell, Drift, Recount, detail);
             self.report(violation.of_sku(name).by(available + live));
         }
-        if let Some(gates) = gates {
-            self.check_gates(&sku, gates, now_ms);
+        if let Some(buckets) = buckets {
+            self.check_buckets(&sku, buckets, now_ms);
         }
     }
 
@@ -242,69 +242,69 @@ impl Checker {
         }
     }
 
-    fn check_gates(&mut self, sku: &SkuTotals, gates: GateFacts, now_ms: i64) {
+    fn check_buckets(&mut self, sku: &SkuTotals, buckets: BucketFacts, now_ms: i64) {
         let name = sku.facts.sku;
-        if gates.num_ordered > sku.num_gate_ordered {
+        if buckets.num_ordered > sku.num_bucket_ordered {
             let detail = format!(
-                "sku {name}: gates report {} orders, the ledger has {} of them",
-                gates.num_ordered, sku.num_gate_ordered
+                "sku {name}: buckets report {} orders, the ledger has {} of them",
+                buckets.num_ordered, sku.num_bucket_ordered
             );
-            let missing = gates.num_ordered - sku.num_gate_ordered;
+            let missing = buckets.num_ordered - sku.num_bucket_ordered;
             // Each missing order was accepted and confirmed, but is not stored.
             for invariant in [InvariantId::StatusMonotone, InvariantId::NothingLost] {
                 let violation = Violation::new(invariant, Drift, Record, detail.clone());
                 self.report(violation.of_sku(name).by(missing));
             }
         }
-        if gates.oldest_unsettled_ms.is_some_and(|oldest| now_ms - oldest > DRAIN_LIMIT_MS) {
-            let detail = format!("sku {name}: {} unsettled for over 30 s", gates.num_unsettled);
+        if buckets.oldest_unsettled_ms.is_some_and(|oldest| now_ms - oldest > DRAIN_LIMIT_MS) {
+            let detail = format!("sku {name}: {} unsettled for over 30 s", buckets.num_unsettled);
             self.report(Violation::new(InvariantId::Drains, Leak, None, detail).of_sku(name));
         }
-        if gates.num_unsettled > 0 {
+        if buckets.num_unsettled > 0 {
             return; // The sums below agree only without unsettled requests.
         }
-        let (released, recorded) = (gates.released_units, sku.facts.given_back_units);
+        let (released, recorded) = (buckets.released_units, sku.facts.given_back_units);
         self.compare(InvariantId::CompensatedOnce, name, released, recorded, || {
-            format!("gates gave back {released} units, the ledger's failures say {recorded}")
+            format!("buckets gave back {released} units, the ledger's failures say {recorded}")
         });
         let (returning, ended) = (sku.returning_units, sku.ended_units);
-        let returned = gates.returned_units + returning;
+        let returned = buckets.returned_units + returning;
         self.compare(InvariantId::CompensatedOnce, name, returned, ended, || {
             format!(
-                "of {ended} units of ended orders, gates gave back {} and have to give back \
+                "of {ended} units of ended orders, buckets gave back {} and have to give back \
                  {returning}",
-                gates.returned_units
+                buckets.returned_units
             )
         });
-        if !gates.counts_units {
+        if !buckets.counts_units {
             return;
         }
-        // Units of a change of the stock may be on their way to the gates.
-        if gates.change_no == sku.facts.history.change_no {
-            let left = i64::try_from(gates.left + returning).unwrap_or(i64::MAX);
+        // Units of a change of the stock may be on their way to the buckets.
+        if buckets.change_no == sku.facts.history.change_no {
+            let left = i64::try_from(buckets.left + returning).unwrap_or(i64::MAX);
             let available = sku.facts.available;
             self.compare(InvariantId::StockConserved, name, left, available, || {
-                format!("gates hold {left} units, the ledger {available}")
+                format!("buckets hold {left} units, the ledger {available}")
             });
         }
-        if let Some(stored) = gates.num_buyers {
+        if let Some(stored) = buckets.num_buyers {
             let counted = sku.num_counted_buyers;
             self.compare(InvariantId::StockConserved, name, stored, counted, || {
-                format!("gates have {stored} buyers, the ledger {counted}")
+                format!("buckets have {stored} buyers, the ledger {counted}")
             });
         }
     }
 
-    /// Reports sums of gates and ledger that differ.
+    /// Reports sums of buckets and ledger that differ.
     fn compare(
         &mut self,
         invariant: InvariantId,
         sku: SkuNo,
-        gates: impl Into<i128>,
+        buckets: impl Into<i128>,
         ledger: impl Into<i128>,
         detail: impl Fn() -> String,
     ) {
-        let difference = gates.into() - ledger.into();
+        let difference = buckets.into() - ledger.into();
         if difference != 0 {
             let detail = format!("sku {sku}: {}", detail());
             let violation = Violation::new(invariant, Drift, LoadBuckets, detail);

@@ -5,8 +5,8 @@
 //! compare it with a reference model without starting a server.
 
 pub mod book;
+pub mod bucket_facts;
 pub mod dead_letter;
-pub mod gate_facts;
 pub mod ids;
 pub mod invariants;
 pub mod lifecycle;

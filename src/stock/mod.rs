@@ -13,7 +13,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 
-use crate::domain::invariants::GateFacts;
+use crate::domain::invariants::BucketFacts;
 use crate::domain::{
     BucketKey, BucketNo, BucketSnapshot, BuyerId, Epoch, Failure, LoaderToken, Loan, Order,
     OrderIntent, Phase, Policy, RequestId, RequestRecord, RequestStatus, Reservation, Sku, SkuNo,
@@ -299,7 +299,7 @@ pub trait Stock: Send + Sync {
 
     /// The sums of all buckets of a SKU: at one instant in memory, read bucket by bucket in Redis.
     /// Reads every unsettled request: for audits.
-    async fn facts(&self, sku: SkuNo) -> Result<GateFacts, Error>;
+    async fn facts(&self, sku: SkuNo) -> Result<BucketFacts, Error>;
 }
 
 /// What is stored of each SKU; read without a lock.
@@ -333,8 +333,8 @@ impl<T> SkuIndex<T> {
 }
 
 /// The sums of all buckets.
-fn sum_facts(policy: Policy, counts_units: bool, all: &[BucketSnapshot]) -> GateFacts {
-    let mut facts = GateFacts { counts_units, ..GateFacts::default() };
+fn sum_facts(policy: Policy, counts_units: bool, all: &[BucketSnapshot]) -> BucketFacts {
+    let mut facts = BucketFacts { counts_units, ..BucketFacts::default() };
     if policy.quota().is_some() {
         facts.num_buyers = Some(all.iter().map(|counts| counts.num_buyers as u64).sum());
     }

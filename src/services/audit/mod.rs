@@ -1,21 +1,21 @@
-//! Flow step 11/12: ledger and gates -> verdict.
+//! Flow step 11/12: ledger and buckets -> verdict.
 //!
 //! The audit checks every invariant from the stored data: it streams every order of the ledger to
-//! the [`Checker`], in one read transaction per SKU, looks every order up at its gate, and compares
-//! sums. Memory does not grow with the number of orders.
+//! the [`Checker`], in one read transaction per SKU, looks every order up in its bucket, and
+//! compares sums. Memory does not grow with the number of orders.
 //!
 //! A difference becomes a violation only if a second read of the same stores, some seconds later,
 //! finds it too: during a sale, every order is for a moment in one store and not yet in the other.
 //! [`Repairer`] acts on violations; without it the audit writes nothing.
 //!
-//! During a sale, gates and ledger are read at slightly different instants. Checks that require
-//! quiescence (`StockConserved`, `CompensatedOnce`, lost requests) run only if the gates did not
+//! During a sale, buckets and ledger are read at slightly different instants. Checks that require
+//! quiescence (`StockConserved`, `CompensatedOnce`, lost requests) run only if the buckets did not
 //! change during the reading; otherwise a note names them.
 
 use std::time::Duration;
 
 use crate::db::{self, AuditRow, Ledger};
-use crate::domain::invariants::{Checker, GateFacts, GateView, Violation};
+use crate::domain::invariants::{BucketFacts, BucketView, Checker, Violation};
 use crate::domain::{Order, RequestStatus, RetentionState, Sale, SaleId, Sku, SkuNo};
 use crate::outbox;
 use crate::runtime::clock::rfc3339;
@@ -35,10 +35,10 @@ pub use report::{AuditBasis, AuditReport, EVIDENCE, RepairReport};
 use report::{NEED_GATES, VerdictCounts};
 pub use service::{AuditJob, AuditRequest, AuditService, RepairMode};
 
-/// Orders that are compared with the gates in one call.
+/// Orders that are compared with the buckets in one call.
 const CHUNK: usize = 512;
 
-/// Attempts to read a SKU without a change of its gates.
+/// Attempts to read a SKU without a change of its buckets.
 const READINGS_MAX: u32 = 3;
 
 /// Why an audit failed.
@@ -48,7 +48,7 @@ pub enum Error {
     UnknownSale(SaleId),
     #[error("the ledger could not be read")]
     Ledger(#[from] db::Error),
-    #[error("the gates could not be read")]
+    #[error("the buckets could not be read")]
     Stock(#[from] stock::Error),
     #[error("the outbox could not be read")]
     Outbox(#[from] outbox::Error),
@@ -121,7 +121,7 @@ struct AuditRun<'a> {
     checker: Checker,
     notes: Vec<String>,
     could_tell: bool,
-    /// SKUs of dormant sales, without gates.
+    /// SKUs of dormant sales, without buckets.
     num_dormant: u32,
 }
 
@@ -181,7 +181,7 @@ impl<'a> AuditRun<'a> {
 }
 
 impl AuditRun<'_> {
-    /// Audits one SKU. If its gates cannot be read, only the ledger is checked, and the audit
+    /// Audits one SKU. If its buckets cannot be read, only the ledger is checked, and the audit
     /// continues with the other SKUs.
     async fn audit_sku(&mut self, sale: &Sale, sku: &Sku) -> Result<(), Error> {
         if !sale.has_buckets() {
@@ -197,14 +197,14 @@ impl AuditRun<'_> {
             )) => error,
             checked => return checked,
         };
-        let note = format!("orders of sku {} were not compared with its gates: {error}", sku.no);
+        let note = format!("orders of sku {} were not compared with its buckets: {error}", sku.no);
         match error {
             // Nothing was accepted before the start, and the buckets are loaded shortly before it.
             stock::Error::NotLoaded(_) if self.now_ms < sale.starts_at_ms => {}
             // Dormant sales are loaded again one after another.
             stock::Error::NotLoaded(_) if sale.is_dormant(self.now_ms) => self.num_dormant += 1,
             _ if sale.is_dormant(self.now_ms) => {
-                self.notes.push(format!("{note}; the gates sell nothing any more"));
+                self.notes.push(format!("{note}; the buckets sell nothing any more"));
             }
             _ => self.note_unchecked(note),
         }
@@ -220,18 +220,19 @@ impl AuditRun<'_> {
     /// Compares the ledger with `stock`; without it only the ledger is checked.
     async fn check_sku(&mut self, sku: &Sku, stock: Option<&dyn Stock>) -> Result<(), Error> {
         for reading in 1..=READINGS_MAX {
-            let before = gate_facts(stock, sku.no).await?;
+            let before = bucket_facts(stock, sku.no).await?;
             let mut checker = Checker::default();
             self.check_rows(sku, stock, &mut checker).await?;
-            let after = gate_facts(stock, sku.no).await?;
+            let after = bucket_facts(stock, sku.no).await?;
             let is_last = reading == READINGS_MAX;
             if before != after && !is_last {
                 continue;
             }
             let queued = self.queued_requests(sku, stock, after).await?;
-            let is_stable = before == after && after == gate_facts(stock, sku.no).await?;
-            let gates = after.map(|gates| queued.without_dead_letters(gates));
-            let is_quiescent = is_stable && gates.is_none_or(|gates| gates.num_unsettled == 0);
+            let is_stable = before == after && after == bucket_facts(stock, sku.no).await?;
+            let buckets = after.map(|buckets| queued.without_dead_letters(buckets));
+            let is_quiescent =
+                is_stable && buckets.is_none_or(|buckets| buckets.num_unsettled == 0);
             if !is_quiescent && !is_last {
                 continue;
             }
@@ -240,29 +241,31 @@ impl AuditRun<'_> {
             if is_lost {
                 queued.report_lost(sku, &mut checker);
             } else if !is_quiescent {
-                let why = match gates {
-                    Some(gates) if is_stable => queued.why_not_quiescent(gates.num_unsettled),
-                    _ => "the gates did not stand still: ask again when the sale is paused".into(),
+                let why = match buckets {
+                    Some(buckets) if is_stable => queued.why_not_quiescent(buckets.num_unsettled),
+                    _ => {
+                        "the buckets did not stand still: ask again when the sale is paused".into()
+                    }
                 };
                 self.note_unchecked(format!(
                     "sku {}: StockConserved and CompensatedOnce were not judged, because {why}",
                     sku.no
                 ));
             }
-            // Gates that changed during the reading are checked only for what holds at any instant:
+            // Of buckets that changed during the reading only what holds at any instant is checked:
             // with an unsettled request the checker skips the sums.
             let num_min = u64::from(!is_quiescent);
-            let gates = gates.zip(before).map(|(gates, before)| {
-                let num_unsettled = gates.num_unsettled.max(num_min);
+            let buckets = buckets.zip(before).map(|(buckets, before)| {
+                let num_unsettled = buckets.num_unsettled.max(num_min);
                 // Orders that were settled later may have been committed after the rows were read.
-                let num_ordered = gates.num_ordered.min(before.num_ordered);
-                GateFacts { num_unsettled, num_ordered, ..gates }
+                let num_ordered = buckets.num_ordered.min(before.num_ordered);
+                BucketFacts { num_unsettled, num_ordered, ..buckets }
             });
-            checker.end(gates, self.now_ms);
+            checker.end(buckets, self.now_ms);
             for violation in self.sources.ledger.anomalies(sku.no).await? {
                 checker.report(violation);
             }
-            if let Some((lender, loan)) = gates.and_then(|gates| gates.open_loan) {
+            if let Some((lender, loan)) = buckets.and_then(|buckets| buckets.open_loan) {
                 checker.report(Violation::open_transfer(sku.no, lender, loan));
             }
             self.checker.absorb(checker);
@@ -299,7 +302,7 @@ impl AuditRun<'_> {
         if self.sources.stock.is_none() {
             self.notes.push(
                 "no server was asked: StockConserved, StatusMonotone, CompensatedOnce and Drains \
-                 compare the ledger with running gates and were not judged"
+                 compare the ledger with running buckets and were not judged"
                     .to_owned(),
             );
         }
@@ -334,14 +337,14 @@ impl AuditRun<'_> {
     }
 }
 
-async fn gate_facts(stock: Option<&dyn Stock>, sku: SkuNo) -> Result<Option<GateFacts>, Error> {
+async fn bucket_facts(stock: Option<&dyn Stock>, sku: SkuNo) -> Result<Option<BucketFacts>, Error> {
     Ok(match stock {
         Some(stock) => Some(stock.facts(sku).await?),
         None => None,
     })
 }
 
-/// Checks orders of a SKU, each against the status in its gate.
+/// Checks orders of a SKU, each against the status in its bucket.
 async fn check_orders(
     sku: SkuNo,
     stock: Option<&dyn Stock>,
@@ -359,11 +362,11 @@ async fn check_orders(
     for (order, status) in orders.iter().zip(statuses) {
         let view = match status {
             Some(RequestStatus::Ordered { state, .. }) => {
-                GateView::Ordered { is_live: state.is_live() }
+                BucketView::Ordered { is_live: state.is_live() }
             }
-            Some(RequestStatus::Queued) => GateView::Queued,
-            Some(RequestStatus::Failed(_)) => GateView::Failed,
-            None => GateView::Unknown,
+            Some(RequestStatus::Queued) => BucketView::Queued,
+            Some(RequestStatus::Failed(_)) => BucketView::Failed,
+            None => BucketView::Unknown,
         };
         checker.order(order, Some(view));
     }

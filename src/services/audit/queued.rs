@@ -1,13 +1,13 @@
-//! Finds lost requests among those that gates have as queued.
+//! Finds lost requests among those that buckets have as queued.
 //!
 //! A request ends as an order, a recorded failure or a dead letter. Until then it is in the outbox,
 //! in a queue, or in flight in a process. Requests in flight cannot be read, but they are
-//! short-lived: an overdue request, while outbox and queues are empty and the gates do not change,
-//! is lost.
+//! short-lived: an overdue request, while outbox and queues are empty and no bucket changes, is
+//! lost.
 
 use super::{AuditRun, CHUNK, Error};
 use crate::broker::QueueDepth;
-use crate::domain::invariants::{Checker, DETAILS_MAX, DRAIN_LIMIT_MS, GateFacts, Violation};
+use crate::domain::invariants::{BucketFacts, Checker, DETAILS_MAX, DRAIN_LIMIT_MS, Violation};
 use crate::domain::{
     AuditVerdict, BucketKey, InvariantId, OrderIntent, RepairAction, RequestId, Sku,
 };
@@ -26,19 +26,19 @@ pub(super) struct QueuedRequests {
 }
 
 impl QueuedRequests {
-    /// The facts of the gates without dead letters: these have ended, and hold units that the
+    /// The facts of the buckets without dead letters: these have ended, and hold units that the
     /// ledger counts as left.
-    pub(super) fn without_dead_letters(&self, gates: GateFacts) -> GateFacts {
+    pub(super) fn without_dead_letters(&self, buckets: BucketFacts) -> BucketFacts {
         if self.num_dead == 0 {
-            return gates;
+            return buckets;
         }
-        GateFacts {
-            left: gates.left.saturating_add(self.dead_units),
-            num_unsettled: gates.num_unsettled.saturating_sub(self.num_dead),
+        BucketFacts {
+            left: buckets.left.saturating_add(self.dead_units),
+            num_unsettled: buckets.num_unsettled.saturating_sub(self.num_dead),
             oldest_unsettled_ms: self.oldest_ms,
             // Not computable: a buyer may have an order beside the dead letter, or only that.
             num_buyers: None,
-            ..gates
+            ..buckets
         }
     }
 
@@ -47,12 +47,12 @@ impl QueuedRequests {
         self.num_overdue > 0
     }
 
-    /// Why stable gates with `num_unsettled` requests are not quiescent.
+    /// Why stable buckets with `num_unsettled` requests are not quiescent.
     pub(super) fn why_not_quiescent(&self, num_unsettled: u64) -> String {
         match self.num_overdue {
             0 => format!(
-                "the gates have {num_unsettled} queued, and none that the ledger lacks for longer \
-                 than {} s: ask again in a moment",
+                "the buckets have {num_unsettled} queued, and none that the ledger lacks for \
+                 longer than {} s: ask again in a moment",
                 DRAIN_LIMIT_MS / 1000
             ),
             num_overdue => format!(
@@ -93,7 +93,7 @@ impl QueuedRequests {
     }
 
     /// Adds a request without a dead letter. `has_ended`: it is an order or a recorded failure that
-    /// its gate does not have yet.
+    /// its bucket does not have yet.
     fn add(&mut self, intent: &OrderIntent, has_ended: bool, now_ms: i64) {
         let placed_at_ms = intent.placed_at_ms;
         self.oldest_ms =
@@ -108,16 +108,16 @@ impl QueuedRequests {
 }
 
 impl AuditRun<'_> {
-    /// Reads the queued requests of a SKU, if the gates have any, and looks each of them up in the
+    /// Reads the queued requests of a SKU, if the buckets have any, and looks each up in the
     /// ledger.
     pub(super) async fn queued_requests(
         &self,
         sku: &Sku,
         stock: Option<&dyn Stock>,
-        gates: Option<GateFacts>,
+        buckets: Option<BucketFacts>,
     ) -> Result<QueuedRequests, Error> {
         let mut queued = QueuedRequests::default();
-        let has_queued = gates.is_some_and(|gates| gates.num_unsettled > 0);
+        let has_queued = buckets.is_some_and(|buckets| buckets.num_unsettled > 0);
         let Some(stock) = stock.filter(|_| has_queued) else { return Ok(queued) };
         for key in BucketKey::all_of(sku) {
             for chunk in stock.unsettled(key).await?.chunks(CHUNK) {
@@ -177,17 +177,17 @@ mod tests {
         queued.add_dead(&OrderIntent { quantity: 3, ..intent(1) });
         queued.add(&OrderIntent { placed_at_ms: NOW - 5, ..intent(2) }, false, NOW);
         queued.add(&OrderIntent { placed_at_ms: NOW - 9, ..intent(3) }, true, NOW);
-        let gates = GateFacts {
+        let buckets = BucketFacts {
             left: 10,
             num_unsettled: 3,
             oldest_unsettled_ms: Some(intent(1).placed_at_ms),
             num_buyers: Some(3),
-            ..GateFacts::default()
+            ..BucketFacts::default()
         };
-        let others = queued.without_dead_letters(gates);
+        let others = queued.without_dead_letters(buckets);
         assert_eq!((others.left, others.num_unsettled), (13, 2));
         assert_eq!((others.oldest_unsettled_ms, others.num_buyers), (Some(NOW - 9), None));
-        assert_eq!(QueuedRequests::default().without_dead_letters(gates), gates);
+        assert_eq!(QueuedRequests::default().without_dead_letters(buckets), buckets);
         assert!(!queued.has_overdue(), "a young request may be in flight");
     }
 

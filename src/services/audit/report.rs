@@ -102,20 +102,20 @@ pub const EVIDENCE: [(InvariantId, &str); 11] = [
     ),
     (
         InvariantId::NothingLost,
-        "every success of the gates against the ledger; request ids both ordered and failed; in \
+        "every success of the buckets against the ledger; request ids both ordered and failed; in \
          tier pipeline every overdue request against outbox, queues and dead letters",
     ),
     (
         InvariantId::StockConserved,
-        "units and buyers of the gates against the ledger; every order looked up at its gate",
+        "units and buyers of the buckets against the ledger; every order looked up at its bucket",
     ),
     (
         InvariantId::StatusMonotone,
-        "every success that the gates report against the ledger's orders",
+        "every success that the buckets report against the ledger's orders",
     ),
     (
         InvariantId::CompensatedOnce,
-        "units that the gates gave back against the ledger's recorded failures and ended orders",
+        "units that the buckets gave back against the ledger's recorded failures and ended orders",
     ),
     (InvariantId::Drains, "age of the oldest unsettled request that is no dead letter"),
     (
@@ -129,7 +129,7 @@ pub const EVIDENCE: [(InvariantId, &str); 11] = [
     (InvariantId::MoneyAccounted, "state of every order against its payments, and the reverse"),
 ];
 
-/// Invariants that cannot be checked without the gates.
+/// Invariants that cannot be checked without the buckets.
 pub(super) const NEED_GATES: [InvariantId; 4] = [
     InvariantId::StockConserved,
     InvariantId::StatusMonotone,

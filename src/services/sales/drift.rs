@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 use super::loading::acquired;
 use super::{SalesError, SalesService};
 use crate::domain::Sku;
-use crate::domain::invariants::GateFacts;
+use crate::domain::invariants::BucketFacts;
 
 /// Interval of the comparisons: the same difference must last this long. A committed order usually
 /// reaches its bucket within milliseconds, and a change of it within a second.
 const COMPARE_EVERY: Duration = Duration::from_secs(10);
 
 /// A comparison of a SKU: its time, and the buckets and the ledger's free units if they differed.
-pub(super) type Comparison = (Instant, Option<(GateFacts, u32)>);
+pub(super) type Comparison = (Instant, Option<(BucketFacts, u32)>);
 
 impl SalesService {
     /// Compares the units of a SKU, at most every [`COMPARE_EVERY`]. Holds its buckets, so that the
@@ -42,7 +42,7 @@ impl SalesService {
             difference = differs.then_some((facts, units));
         }
         *compared = Some((now, difference));
-        let is_same = |found: &(GateFacts, u32)| last.and_then(|(_, last)| last) == Some(*found);
+        let is_same = |found: &(BucketFacts, u32)| last.and_then(|(_, last)| last) == Some(*found);
         let Some((facts, ledger)) = difference.filter(is_same) else { return Ok(()) };
         if acquired(&self.loader).await {
             let buckets = facts.left;

@@ -19,7 +19,7 @@ use async_trait::async_trait;
 use loading::MemoryLoader;
 
 use super::{BucketHealth, Error, Loading, QueuedPage, SkuIndex, Stock, sum_facts};
-use crate::domain::invariants::GateFacts;
+use crate::domain::invariants::BucketFacts;
 use crate::domain::{
     Book, BucketKey, BucketNo, BucketSnapshot, BuyerId, Counting, Epoch, Failure, LoaderToken,
     Loan, Order, OrderIntent, Phase, RequestId, RequestRecord, RequestStatus, Reservation, Sku,
@@ -341,7 +341,7 @@ impl Stock for MemoryStock {
         }
     }
 
-    async fn facts(&self, sku: SkuNo) -> Result<GateFacts, Error> {
+    async fn facts(&self, sku: SkuNo) -> Result<BucketFacts, Error> {
         let sku_books = self.index.get(sku)?;
         // All locks at once, in bucket order: one instant for the whole SKU.
         let books = (0..sku_books.sku.buckets)

@@ -16,7 +16,7 @@ use futures_util::future::{join_all, try_join_all};
 
 use self::sku_buckets::SkuBuckets;
 use super::{BucketHealth, Error, Loading, QueuedPage, SkuIndex, Stock, sum_facts};
-use crate::domain::invariants::GateFacts;
+use crate::domain::invariants::BucketFacts;
 use crate::domain::{
     BucketKey, BucketNo, BucketSnapshot, BuyerId, Epoch, Failure, LoaderToken, Loan, Order,
     OrderIntent, Phase, RequestId, RequestRecord, RequestStatus, Reservation, Sku, SkuNo,
@@ -371,7 +371,7 @@ impl Stock for RedisStock {
         poll::num_unsettled_in_any_state(&*self.skus.get(sku)?).await
     }
 
-    async fn facts(&self, sku: SkuNo) -> Result<GateFacts, Error> {
+    async fn facts(&self, sku: SkuNo) -> Result<BucketFacts, Error> {
         let buckets = self.skus.get(sku)?;
         let numbers = (0..buckets.sku.buckets).map(BucketNo);
         let all = try_join_all(numbers.map(|bucket| poll::snapshot(&buckets, bucket))).await?;

@@ -393,7 +393,7 @@ fn orders_that_are_settled_after_the_rows_were_read_are_not_missing() {
         let sources = AuditSources { stock: Some(&stock), ..shop.sources(Duration::ZERO) };
         let report = audit_all(sources, None, START_MS).await.unwrap();
         assert!(report.holds && !report.could_tell, "{report:#?}");
-        let moved = |note: &String| note.contains("the gates did not stand still");
+        let moved = |note: &String| note.contains("the buckets did not stand still");
         assert!(report.notes.iter().any(moved), "{report:#?}");
     });
 }

@@ -67,7 +67,7 @@ fn buckets_that_redis_lost_are_unknown_until_they_are_loaded() {
         assert_eq!(unsettled().await, None);
         let report = harness.audit(0).await;
         assert!(report.holds && !report.could_tell, "{report:#?}");
-        assert!(report.notes[0].contains("not compared with its gates"), "{report:#?}");
+        assert!(report.notes[0].contains("not compared with its buckets"), "{report:#?}");
         harness.sync().await.unwrap();
         assert_eq!(unsettled().await, Some(0));
         // Lost since the last poll: a sync notices it when it compares their units, and the next

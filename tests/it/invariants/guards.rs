@@ -7,7 +7,7 @@ use floodgate::broker::{Route, Subscriber};
 use floodgate::config::Tier;
 use floodgate::db::{DeadLetterStore, SaleStore};
 use floodgate::domain::invariants::{
-    Checker, DETAILS_MAX, GateFacts, GateView, SkuFacts, Violation,
+    BucketFacts, BucketView, Checker, DETAILS_MAX, SkuFacts, Violation,
 };
 use floodgate::domain::{
     AuditVerdict, BucketKey, BucketNo, InvariantId, Order, OrderState, Phase, PhaseChange,
@@ -215,7 +215,7 @@ fn a_request_in_flight_is_not_lost() {
     }
     let young = found_of_a_dead_lettered_request(defect, 30_000, PipelineState::Empty);
     assert!(young.holds && !young.could_tell, "the request may be in flight: {young:#?}");
-    assert!(young.notes[0].contains("the gates have 1 queued, and none that"), "{young:#?}");
+    assert!(young.notes[0].contains("the buckets have 1 queued, and none that"), "{young:#?}");
 }
 
 /// If the buckets of a SKU cannot be read, the audit still checks the ledger. It leaves a sale
@@ -315,13 +315,13 @@ fn units_of_an_ended_order_that_come_back_twice_or_never_break_compensated_once(
             }]),
             given_back_units: 0,
         });
-        checker.order(&ended, Some(GateView::Ordered { is_live }));
-        let gates = GateFacts {
+        checker.order(&ended, Some(BucketView::Ordered { is_live }));
+        let gates = BucketFacts {
             counts_units: true,
             left,
             num_ordered: 1,
             returned_units,
-            ..GateFacts::default()
+            ..BucketFacts::default()
         };
         checker.end(Some(gates), START_MS);
         let mut found: Vec<_> = checker.finish().iter().map(|v| v.invariant).collect();

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use async_trait::async_trait;
 use floodgate::domain::book::BucketSnapshot;
-use floodgate::domain::invariants::GateFacts;
+use floodgate::domain::invariants::BucketFacts;
 use floodgate::domain::{
     BucketKey, BucketNo, BuyerId, Epoch, Failure, LoaderToken, Loan, Order, OrderIntent, Phase,
     RequestId, RequestRecord, RequestStatus, Reservation, Sku, SkuNo, StockChange, Verdict,
@@ -338,7 +338,7 @@ impl Stock for FaultyStock {
         self.inner.num_unsettled_in_any_state(sku).await
     }
 
-    async fn facts(&self, sku: SkuNo) -> Result<GateFacts, Error> {
+    async fn facts(&self, sku: SkuNo) -> Result<BucketFacts, Error> {
         if self.is(StockFault::Fenced) {
             return Err(Error::Fenced { sku, reason: "fenced on purpose".to_owned() });
         }

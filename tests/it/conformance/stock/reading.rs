@@ -192,7 +192,7 @@ pub async fn the_facts_are_the_sum_of_the_buckets(backend: &dyn Backend) {
     shop.stock.lend(shop.key(0), floodgate::domain::BucketNo(1), 1).await.unwrap();
 
     let facts = shop.stock.facts(shop.sku.no).await.unwrap();
-    let mut sum = floodgate::domain::invariants::GateFacts::default();
+    let mut sum = floodgate::domain::invariants::BucketFacts::default();
     let mut failed = 0;
     for bucket in 0..4 {
         let counts = shop.counts(bucket).await;
