@@ -1,6 +1,7 @@
 //! A server behind nginx with `deploy/nginx.conf`: buyers buy and follow their requests, bodies and
 //! claimed addresses are kept out.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
@@ -47,13 +48,13 @@ fn certificate(folder: &Path) {
 }
 
 impl Nginx {
-    /// Forwards to the public listener of `app`.
-    async fn before(app: &TestApp) -> Self {
+    /// Forwards to a public listener; `more` is added to the file.
+    fn before(public: SocketAddr, more: &str) -> Self {
         let (folder, port) = (TempDir::new().unwrap(), Port::claim().unwrap());
         let at = folder.path();
         certificate(at);
         let site = read("nginx.conf")
-            .replace("127.0.0.1:8080", &app.public.to_string())
+            .replace("127.0.0.1:8080", &public.to_string())
             .replace("listen 443 ", &format!("listen 127.0.0.1:{} ", port.number()))
             .replace("listen [::]:443 ", "# ")
             .replace("/etc/ssl/certs/shop.example.pem", &at.join("cert").display().to_string())
@@ -71,7 +72,7 @@ impl Nginx {
         let is_kept = |line: &&str| !line.trim_start().starts_with("ssl_");
         let lines: Vec<_> = site.lines().filter(is_kept).collect();
         let plain = lines.join("\n").replace(" ssl http2;", ";");
-        std::fs::write(at.join("site.conf"), plain).unwrap();
+        std::fs::write(at.join("site.conf"), format!("{plain}\n{more}\n")).unwrap();
         let process = Process::spawn(nginx(&[]), at).unwrap();
         Self { _process: process, client: Client::new(), port, _folder: folder }
     }
@@ -89,7 +90,7 @@ async fn buyers_buy_through_the_proxy() {
     settings.http.trusted_proxies = vec!["127.0.0.1".parse().unwrap()];
     let app = TestApp::start(settings);
     app.open_sale("sale", json!({"kind": "one_per_buyer"}), 5, 1).await;
-    let nginx = Nginx::before(&app).await;
+    let nginx = Nginx::before(app.public, "");
     let page = until("nginx", async || nginx.client.get(nginx.url("/")).send().await.ok()).await;
     assert_eq!(page.status(), 200);
 
@@ -116,5 +117,33 @@ async fn buyers_buy_through_the_proxy() {
     for internal in ["/livez", "/metrics", "/admin/v1/stats", "/ops/"] {
         let answer = nginx.client.get(nginx.url(internal)).send().await.unwrap();
         assert_eq!(answer.status(), 404, "{internal}");
+    }
+}
+
+/// A customer of IPv6 has as many addresses as it likes, of one network.
+#[tokio::test]
+async fn connections_are_counted_by_ipv4_address_or_ipv6_network() {
+    let (unused, port) = (Port::claim().unwrap(), Port::claim().unwrap());
+    // Answers what it counts by, for the address that the caller claims.
+    let more = format!(
+        "server {{ listen {}; set_real_ip_from 127.0.0.1; real_ip_header X-Client; \
+         location / {{ return 200 $client_network; }} }}",
+        port.addr()
+    );
+    let nginx = Nginx::before(unused.addr(), &more);
+    let url = format!("http://{}/", port.addr());
+    for (client, counted_by) in [
+        ("203.0.113.9", &[203_u8, 0, 113, 9][..]),
+        // As text this byte would end a line.
+        ("203.0.10.10", &[203, 0, 10, 10]),
+        ("2001:db8::1", &[0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0]),
+        ("2001:db8:0:0:5:6:7:8", &[0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0]),
+        ("2001:db8:0:a::1", &[0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 10]),
+    ] {
+        let answer = until("nginx", async || {
+            nginx.client.get(&url).header("x-client", client).send().await.ok()
+        });
+        let bytes = answer.await.bytes().await.unwrap();
+        assert_eq!(bytes[..], *counted_by, "{client}");
     }
 }
