@@ -349,7 +349,7 @@ CREATE TABLE IF NOT EXISTS dead_requests (
 -- The verbs of operators that changed something, each written in the transaction of its change.
 CREATE TABLE IF NOT EXISTS operator_verbs (
     verb_no  INTEGER NOT NULL AUTO_INCREMENT PRIMARY KEY,
-    -- What was changed: sale:<sale_id>, payment:<id>, letter:<number>.
+    -- What was changed: sale:<sale_id>, payment:<id>, dead_letter:<number>.
     subject  VARCHAR(320) NOT NULL,
     verb     VARCHAR(32) NOT NULL,
     -- The name of the token.

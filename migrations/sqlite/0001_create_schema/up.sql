@@ -359,7 +359,7 @@ CREATE INDEX dead_requests_by_letter ON dead_requests (letter_no, sku_no);
 -- The verbs of operators that changed something, each written in the transaction of its change.
 CREATE TABLE operator_verbs (
     verb_no  INTEGER PRIMARY KEY AUTOINCREMENT,
-    -- What was changed: sale:<sale_id>, payment:<id>, letter:<number>.
+    -- What was changed: sale:<sale_id>, payment:<id>, dead_letter:<number>.
     subject  VARCHAR(320) NOT NULL,
     verb     VARCHAR(32) NOT NULL,
     -- The name of the token.
