@@ -76,7 +76,9 @@ tables! {
         ];
         GET "/v1/sales", Open => sales::list, [InvalidRequest];
         GET "/v1/sales/{sale_id}", Open => sales::show, [UnknownSku Busy];
-        GET "/v1/sales/{sale_id}/mine", Buyer => mine::mine, [UnknownSku Busy];
+        GET "/v1/sales/{sale_id}/mine", Buyer => mine::mine, [
+            UnknownSku RateLimited Busy
+        ];
         POST "/v1/sales/{sale_id}/request-ids", Buyer => requests::create, [
             InvalidRequest UnknownSku Ended RateLimited Busy
         ];

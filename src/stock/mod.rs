@@ -16,8 +16,8 @@ use async_trait::async_trait;
 use crate::domain::invariants::BucketFacts;
 use crate::domain::{
     BucketKey, BucketNo, BucketSnapshot, BuyerId, Epoch, Failure, LoaderToken, Loan, Order,
-    OrderIntent, Phase, Policy, RequestId, RequestRecord, RequestStatus, Reservation, Sku, SkuNo,
-    StockChange, Verdict, Withdrawal,
+    OrderIntent, Phase, Policy, RequestId, RequestRecord, Reservation, Sku, SkuNo, StockChange,
+    Verdict, Withdrawal,
 };
 use crate::redis::executor::CallError;
 use crate::redis::scripts::Error as ScriptError;
@@ -250,12 +250,13 @@ pub trait Stock: Send + Sync {
     /// without a quota.
     async fn owned(&self, bucket: BucketKey, buyer: BuyerId) -> Result<u32, Error>;
 
-    /// The statuses of many requests of one SKU; for audits.
-    async fn statuses(
+    /// The records of many requests of one SKU, in order; those of a bucket are read at once.
+    /// `None` for a request that was not accepted, or belongs to another buyer.
+    async fn records(
         &self,
         sku: SkuNo,
         requests: Vec<(RequestId, BuyerId)>,
-    ) -> Result<Vec<Option<RequestStatus>>, Error>;
+    ) -> Result<Vec<Option<RequestRecord>>, Error>;
 
     /// Whether this bucket may have accepted the request, by the state of this process alone. False
     /// positives are possible, false negatives are not.

@@ -59,9 +59,9 @@ impl StatusWatcher {
         bucket: BucketKey,
         requests: Vec<(RequestId, BuyerId)>,
     ) -> Result<(), stock::Error> {
-        let statuses = self.stock.statuses(bucket.sku, requests.clone()).await?;
-        for ((request, _), status) in requests.into_iter().zip(statuses) {
-            match status {
+        let records = self.stock.records(bucket.sku, requests.clone()).await?;
+        for ((request, _), record) in requests.into_iter().zip(records) {
+            match record.map(|record| record.status()) {
                 Some(RequestStatus::Queued) => {}
                 Some(ended) => self.registry.end(request, ended),
                 // The bucket has no record any more.

@@ -236,6 +236,23 @@ impl GateHandle {
         self.read(sku, self.stock.record(key, request, Some(buyer))).await
     }
 
+    /// The records of several requests of `buyer`, in order, read at once.
+    ///
+    /// # Errors
+    /// As [`Self::record`].
+    pub async fn records(
+        &self,
+        sku: &Arc<Sku>,
+        requests: &[RequestId],
+        buyer: BuyerId,
+    ) -> Result<Vec<Option<RequestRecord>>, stock::Error> {
+        let of_buyer = requests.iter().map(|request| (*request, buyer)).collect();
+        let mut records = self.read(sku, self.stock.records(sku.no, of_buyer)).await?;
+        // Nothing is read of a purged sale, or of one that is not loaded yet.
+        records.resize(requests.len(), None);
+        Ok(records)
+    }
+
     /// The units of the buyer's accepted requests and live orders, under a quota.
     ///
     /// # Errors

@@ -40,6 +40,7 @@ pub enum LimitedCall {
     RequestId,
     Challenge,
     Ticket,
+    Mine,
     Orders,
     OrderChange,
 }
@@ -52,6 +53,7 @@ impl LimitedCall {
             Self::RequestId => "request-id",
             Self::Challenge => "challenge",
             Self::Ticket => "ticket",
+            Self::Mine => "mine",
             Self::Orders => "orders",
             Self::OrderChange => "order-change",
         }

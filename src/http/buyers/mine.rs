@@ -1,10 +1,11 @@
 //! What the authenticated buyer has of a sale: for the first paint of its page. Read from the
 //! stock, never from the ledger.
 
+use std::iter::successors;
 use std::sync::Arc;
 
 use actix_web::{HttpRequest, web};
-use futures_util::future::try_join_all;
+use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -12,6 +13,7 @@ use super::views::{QuotaView, RequestView, no_store_json, request_state, request
 use crate::domain::{
     BucketNo, BuyerId, OrderState, Refusal, RequestId, RequestRecord, RequestStatus, Sale, Sku,
 };
+use crate::http::admission::LimitedCall;
 use crate::http::middleware::problem::Handled;
 use crate::http::state::{HttpDeps, State};
 use crate::stock;
@@ -19,6 +21,13 @@ use crate::stock;
 /// Failed requests that one read follows to the request that bought again. A buyer may cancel any
 /// number of them; after these the last one read is shown, which names the next.
 const FAILED_MAX: u32 = 32;
+
+/// Each further read of a buyer's requests has so many times as many as the last: most buyers have
+/// one request or none, and those of a buyer who has many take few calls.
+const READ_GROWTH: usize = 8;
+
+/// SKUs of one answer that are read at once.
+const SKUS_AT_ONCE: usize = 16;
 
 /// A SKU of a sale, and the buyer who asks for it.
 pub struct BuyerSku {
@@ -60,13 +69,15 @@ pub struct MineView {
 )]
 pub async fn mine(request: HttpRequest, sale_id: web::Path<String>, state: State) -> Handled {
     let deps = &state.deps;
-    let buyer = state.buyer(&request)?;
+    let buyer = state.admit(&request, LimitedCall::Mine)?;
+    state.admission.check_shared(&request, buyer, LimitedCall::Mine).await?;
     let now_ms = deps.clock.wall_ms();
     let sale = state.sale(|catalog| catalog.public(&sale_id, now_ms)).await?;
     let of_sku = |sku: &Arc<Sku>| {
         BuyerSku { sale: Arc::clone(&sale), sku: Arc::clone(sku), buyer }.into_view(deps)
     };
-    let skus = try_join_all(sale.skus.iter().map(of_sku)).await?;
+    let views = stream::iter(&sale.skus).map(of_sku).buffered(SKUS_AT_ONCE);
+    let skus: Vec<MySkuView> = views.try_collect().await?;
     Ok(no_store_json(MineView { sale_id: sale.id.to_string(), skus }))
 }
 
@@ -129,25 +140,30 @@ impl BuyerSku {
         deps: &HttpDeps,
     ) -> Result<(RequestId, Option<RequestRecord>), stock::Error> {
         let Self { sale, sku, buyer } = self;
-        let mut number = deps.request_ids.derive(&sale.id, sku.no, *buyer);
-        let (mut num_ended, mut num_failed) = (0, 0);
+        let first = deps.request_ids.derive(&sale.id, sku.no, *buyer);
+        let mut chain = successors(Some(first), |ended| Some(self.next(deps, *ended)));
+        let (mut num_ended, mut num_failed, mut num_read) = (0, 0, 1);
         loop {
-            let Some(record) = self.record(deps, number).await? else {
-                return Ok((number, None));
-            };
-            let followed = match record.status() {
-                RequestStatus::Ordered { state, .. } if may_buy_again(sku, state, num_ended) => {
-                    &mut num_ended
-                }
-                RequestStatus::Failed(reason)
-                    if reason.is_undecided() && num_failed < FAILED_MAX =>
-                {
-                    &mut num_failed
-                }
-                _ => return Ok((number, Some(record))),
-            };
-            *followed += 1;
-            number = self.next(deps, number);
+            let numbers: Vec<RequestId> = chain.by_ref().take(num_read).collect();
+            let records = deps.gates.records(sku, &numbers, *buyer).await?;
+            for (number, record) in numbers.into_iter().zip(records) {
+                let Some(record) = record else { return Ok((number, None)) };
+                let followed = match record.status() {
+                    RequestStatus::Ordered { state, .. }
+                        if may_buy_again(sku, state, num_ended) =>
+                    {
+                        &mut num_ended
+                    }
+                    RequestStatus::Failed(reason)
+                        if reason.is_undecided() && num_failed < FAILED_MAX =>
+                    {
+                        &mut num_failed
+                    }
+                    _ => return Ok((number, Some(record))),
+                };
+                *followed += 1;
+            }
+            num_read *= READ_GROWTH;
         }
     }
 

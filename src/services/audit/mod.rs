@@ -358,9 +358,9 @@ async fn check_orders(
         return Ok(());
     };
     let requests = orders.iter().map(|order| (order.request, order.buyer)).collect();
-    let statuses = stock.statuses(sku, requests).await?;
-    for (order, status) in orders.iter().zip(statuses) {
-        let view = match status {
+    let records = stock.records(sku, requests).await?;
+    for (order, record) in orders.iter().zip(records) {
+        let view = match record.map(|record| record.status()) {
             Some(RequestStatus::Ordered { state, .. }) => {
                 BucketView::Ordered { is_live: state.is_live() }
             }

@@ -22,8 +22,8 @@ use super::{BucketHealth, Error, Loading, QueuedPage, SkuIndex, Stock, sum_facts
 use crate::domain::invariants::BucketFacts;
 use crate::domain::{
     Book, BucketKey, BucketNo, BucketSnapshot, BuyerId, Counting, Epoch, Failure, LoaderToken,
-    Loan, Order, OrderIntent, Phase, RequestId, RequestRecord, RequestStatus, Reservation, Sku,
-    SkuNo, StockChange, Verdict, Withdrawal, withdrawn_from,
+    Loan, Order, OrderIntent, Phase, RequestId, RequestRecord, Reservation, Sku, SkuNo,
+    StockChange, Verdict, Withdrawal, withdrawn_from,
 };
 
 #[derive(Debug)]
@@ -287,15 +287,15 @@ impl Stock for MemoryStock {
         Ok(self.index.get(bucket.sku)?.lock(bucket.bucket)?.owned(buyer))
     }
 
-    async fn statuses(
+    async fn records(
         &self,
         sku: SkuNo,
         requests: Vec<(RequestId, BuyerId)>,
-    ) -> Result<Vec<Option<RequestStatus>>, Error> {
+    ) -> Result<Vec<Option<RequestRecord>>, Error> {
         let sku_books = self.index.get(sku)?;
         let find = |(request, buyer): (RequestId, BuyerId)| {
             let book = sku_books.lock(BucketNo::home_of(buyer, sku_books.sku.buckets))?;
-            Ok(book.record(request, Some(buyer)).map(|record| record.status()))
+            Ok(book.record(request, Some(buyer)))
         };
         requests.into_iter().map(find).collect()
     }

@@ -19,8 +19,8 @@ use super::{BucketHealth, Error, Loading, QueuedPage, SkuIndex, Stock, sum_facts
 use crate::domain::invariants::BucketFacts;
 use crate::domain::{
     BucketKey, BucketNo, BucketSnapshot, BuyerId, Epoch, Failure, LoaderToken, Loan, Order,
-    OrderIntent, Phase, RequestId, RequestRecord, RequestStatus, Reservation, Sku, SkuNo,
-    StockChange, Verdict, Withdrawal,
+    OrderIntent, Phase, RequestId, RequestRecord, Reservation, Sku, SkuNo, StockChange, Verdict,
+    Withdrawal,
 };
 use crate::redis::executor::ScriptExecutor;
 use crate::redis::scripts::intent::IntentKey;
@@ -317,12 +317,12 @@ impl Stock for RedisStock {
         buckets.run(call, "reading a buyer's units").await
     }
 
-    async fn statuses(
+    async fn records(
         &self,
         sku: SkuNo,
         requests: Vec<(RequestId, BuyerId)>,
-    ) -> Result<Vec<Option<RequestStatus>>, Error> {
-        records::statuses(&*self.skus.get(sku)?, &requests).await
+    ) -> Result<Vec<Option<RequestRecord>>, Error> {
+        records::of_buyers(&*self.skus.get(sku)?, &requests).await
     }
 
     fn may_have_accepted(&self, bucket: BucketKey, request: RequestId) -> bool {

@@ -2,14 +2,14 @@
 
 use super::super::Error;
 use super::sku_buckets::SkuBuckets;
-use crate::domain::{BucketNo, BuyerId, RequestId, RequestRecord, RequestStatus};
+use crate::domain::{BucketNo, BuyerId, RequestId, RequestRecord};
 use crate::redis::scripts::{codes, lookup};
 
-/// The statuses of requests of any buckets, in order; `None` if a request belongs to another buyer.
-pub(super) async fn statuses(
+/// The records of requests of any buckets, in order; `None` if a request belongs to another buyer.
+pub(super) async fn of_buyers(
     buckets: &SkuBuckets,
     requests: &[(RequestId, BuyerId)],
-) -> Result<Vec<Option<RequestStatus>>, Error> {
+) -> Result<Vec<Option<RequestRecord>>, Error> {
     let mut by_bucket = vec![Vec::new(); buckets.keys.len()];
     for (at, (request, buyer)) in requests.iter().enumerate() {
         let home = BucketNo::home_of(*buyer, buckets.sku.buckets);
@@ -17,18 +17,17 @@ pub(super) async fn statuses(
             group.push((at, *request, *buyer));
         }
     }
-    let mut statuses = vec![None; requests.len()];
+    let mut records = vec![None; requests.len()];
     for (bucket, group) in (0..).map(BucketNo).zip(by_bucket) {
         let requests: Vec<RequestId> = group.iter().map(|(_, request, _)| *request).collect();
         let found = find(buckets, bucket, &requests).await?;
         for ((at, _, buyer), record) in group.into_iter().zip(found) {
-            let own = record.filter(|record| record.buyer == buyer);
-            if let (Some(status), Some(record)) = (statuses.get_mut(at), own) {
-                *status = Some(record.status());
+            if let Some(own) = records.get_mut(at) {
+                *own = record.filter(|record| record.buyer == buyer);
             }
         }
     }
-    Ok(statuses)
+    Ok(records)
 }
 
 /// The records of requests of one bucket, in order.

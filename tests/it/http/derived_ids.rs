@@ -8,12 +8,14 @@ use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::db::{Ledger, OrderWriter};
 use floodgate::domain::{Failure, Refusal, RequestId, SaleId, Sku};
 use floodgate::http::buyers::request_ids::RequestIds;
-use floodgate::runtime::clock::wall_ms;
+use floodgate::runtime::clock::{now_monotonic, wall_ms};
 use serde_json::{Value as Json, json};
 
 use crate::support::TestApp;
 use crate::support::app::{Stores, fresh_settings};
 use crate::support::offers::{ONE, buyer, open_offer};
+use crate::support::servers::redis::Redis;
+use crate::support::wait::until;
 
 /// Failed requests that one read follows.
 const FOLLOWED_MAX: usize = 32;
@@ -29,7 +31,10 @@ struct Offered {
 
 impl Offered {
     async fn new() -> Self {
-        let stores = fresh_settings(Tier::Memory);
+        Self::on(fresh_settings(Tier::Memory)).await
+    }
+
+    async fn on(stores: (Settings, Stores)) -> Self {
         let file = stores.0.ledger.url.strip_prefix("sqlite://").unwrap();
         let ledger = SqliteLedger::open(&OpenOptions::new(file)).unwrap();
         let sku = open_offer(&ledger, "sale", ONE, 5).await;
@@ -84,6 +89,38 @@ async fn a_read_follows_a_limited_number_of_cancelled_requests() {
         let sku = &mine["skus"][0];
         assert_eq!((&sku["request_id"], &sku["state"]), (&json!(id), &state), "{mine}");
     }
+}
+
+/// Scripts that Redis has run.
+fn num_scripts(redis: &Redis) -> u64 {
+    let stats = redis.text(&["INFO", "commandstats"]);
+    let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+    calls.unwrap().split_once(',').unwrap().0.parse().unwrap()
+}
+
+#[tokio::test]
+async fn many_cancelled_requests_are_read_by_few_scripts() {
+    const READS: u64 = 100;
+    let mut stores = fresh_settings(Tier::Memory);
+    stores.0.tier = Tier::Gate;
+    stores.0.redis.url = stores.1.redis.insert(Redis::start()).url();
+    let offered = Offered::on(stores).await;
+    offered.cancelled(1, FOLLOWED_MAX).await;
+    let id = offered.id(1, FOLLOWED_MAX);
+    let app = offered.start().await;
+    let read = || async {
+        let (status, mine) = app.get("/v1/sales/sale/mine", 1).await;
+        (status == 200).then(|| mine["skus"][0]["request_id"].clone())
+    };
+    assert_eq!(until("the loaded buckets", read).await, json!(id));
+    let (before, begun) = (num_scripts(app.redis()), now_monotonic());
+    for _ in 0..READS {
+        assert_eq!(read().await, Some(json!(id)));
+    }
+    let scripts = num_scripts(app.redis()) - before;
+    // Some thirty a second are periodic.
+    let most = 5 * READS + 40 * (begun.elapsed().as_secs() + 1);
+    assert!(scripts < most, "{scripts} scripts for {READS} reads");
 }
 
 #[tokio::test]

@@ -104,10 +104,11 @@ async fn every_kind_of_call_has_the_limits() {
 }
 
 #[tokio::test]
-async fn calls_that_ask_the_ledger_have_the_limits() {
+async fn calls_that_ask_a_store_have_the_limits() {
     let (app, _stores) = limited([0, 2, 0]).await;
-    let calls: [(Method, &str, u16); 4] = [
+    let calls: [(Method, &str, u16); 5] = [
         (Method::GET, "/v1/orders", 200),
+        (Method::GET, "/v1/sales/none/mine", 404),
         (Method::POST, "/v1/orders/none/payment", 404),
         (Method::DELETE, "/v1/orders/none", 404),
         (Method::DELETE, "/v1/requests/none", 404),
@@ -157,7 +158,7 @@ async fn zero_is_no_limit() {
 pub const CASES: &[Case] = &cases![
     a_buyer_who_is_too_fast_is_refused_alone_and_by_kind_of_call,
     every_kind_of_call_has_the_limits,
-    calls_that_ask_the_ledger_have_the_limits,
+    calls_that_ask_a_store_have_the_limits,
     addresses_are_counted_before_credentials_and_behind_a_proxy,
     zero_is_no_limit,
 ];

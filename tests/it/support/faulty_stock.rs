@@ -8,8 +8,7 @@ use floodgate::domain::book::BucketSnapshot;
 use floodgate::domain::invariants::BucketFacts;
 use floodgate::domain::{
     BucketKey, BucketNo, BuyerId, Epoch, Failure, LoaderToken, Loan, Order, OrderIntent, Phase,
-    RequestId, RequestRecord, RequestStatus, Reservation, Sku, SkuNo, StockChange, Verdict,
-    Withdrawal,
+    RequestId, RequestRecord, Reservation, Sku, SkuNo, StockChange, Verdict, Withdrawal,
 };
 use floodgate::stock::{BucketHealth, Error, Loading, QueuedPage, Stock};
 use futures_util::future::BoxFuture;
@@ -43,7 +42,7 @@ pub enum StockFault {
     Damaged(RequestId),
     /// `facts` fails as fenced.
     Fenced,
-    /// `statuses` fails.
+    /// `records` fails.
     LookupFails,
     /// `record` fails.
     RecordFails,
@@ -86,7 +85,7 @@ impl FaultyStock {
         Arc::strong_count(&self.waiting) - 1
     }
 
-    /// Calls of `statuses` so far.
+    /// Calls of `records` so far.
     pub fn num_lookups(&self) -> usize {
         self.num_lookups.load(Ordering::SeqCst)
     }
@@ -289,14 +288,14 @@ impl Stock for FaultyStock {
         self.inner.owned(bucket, buyer).await
     }
 
-    async fn statuses(
+    async fn records(
         &self,
         sku: SkuNo,
         requests: Vec<(RequestId, BuyerId)>,
-    ) -> Result<Vec<Option<RequestStatus>>, Error> {
+    ) -> Result<Vec<Option<RequestRecord>>, Error> {
         self.num_lookups.fetch_add(1, Ordering::SeqCst);
         self.check_read()?;
-        self.inner.statuses(sku, requests).await
+        self.inner.records(sku, requests).await
     }
 
     fn may_have_accepted(&self, bucket: BucketKey, request: RequestId) -> bool {

@@ -43,7 +43,9 @@ pub async fn many_statuses_come_in_the_order_of_the_requests(backend: &dyn Backe
     requests.push((request(1), buyer(2)));
     requests.push((request(9_999), buyer(1)));
     requests.push(requests[0]);
-    let statuses = shop.stock.statuses(shop.sku.no, requests).await.unwrap();
+    let records = shop.stock.records(shop.sku.no, requests).await.unwrap();
+    let status = |record: Option<RequestRecord>| record.map(|record| record.status());
+    let statuses: Vec<_> = records.into_iter().map(status).collect();
     assert_eq!(statuses.len(), 1_503);
     assert!(
         reservations[..500]
