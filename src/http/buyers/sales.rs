@@ -2,13 +2,18 @@
 //! instead of once per request.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
+use std::iter::once;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use actix_web::body::{BoxBody, SizedStream};
 use actix_web::http::header::{CONTENT_TYPE, HeaderValue};
+use actix_web::web::Bytes;
 use actix_web::{HttpRequest, HttpResponse, web};
 use arc_swap::ArcSwap;
+use futures_util::stream;
 use serde::Deserialize;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -36,8 +41,9 @@ struct CachedPage {
     /// Readers of this rendering, who ask again after `poll_after_ms`.
     num_reads: AtomicU32,
     poll_after_ms: u32,
-    /// The members of the object, without its braces.
-    members: String,
+    /// The members of the object, without its braces. Slow readers hold them: a page that did not
+    /// change has those of the last rendering.
+    members: Bytes,
     /// Hash of the members only: `server_time` does not change the `ETag`.
     hash: u64,
 }
@@ -66,7 +72,7 @@ impl SalePages {
             page.num_reads.fetch_add(1, Ordering::Relaxed);
             return Arc::clone(page);
         }
-        let load = last.map_or(PollLoad::default(), |last| PollLoad {
+        let load = last.as_ref().map_or(PollLoad::default(), |last| PollLoad {
             num_reads: last.num_reads.load(Ordering::Relaxed),
             within: now.duration_since(last.rendered_at),
             poll_after_ms: last.poll_after_ms,
@@ -76,8 +82,12 @@ impl SalePages {
         let view = SaleView::new(sale, state, interval);
         let poll_after_ms = view.poll_after_ms;
         let view = serde_json::to_string(&view).unwrap_or_default();
-        let members = view.get(1..view.len().saturating_sub(1)).unwrap_or_default().to_owned();
-        let hash = xxh3_64(members.as_bytes());
+        let members = view.get(1..view.len().saturating_sub(1)).unwrap_or_default();
+        let members = match last {
+            Some(last) if last.members == members => last.members.clone(),
+            _ => Bytes::copy_from_slice(members.as_bytes()),
+        };
+        let hash = xxh3_64(&members);
         let page = Arc::new(CachedPage {
             sale: Arc::clone(sale),
             rendered_at: now,
@@ -141,9 +151,14 @@ pub async fn list(request: HttpRequest, query: web::Query<SalesQuery>, state: St
     let hashes = pages.iter().flat_map(|page| page.hash.to_le_bytes());
     let hashes: Vec<u8> = hashes.chain(next.bytes()).collect();
     Ok(respond(&request, xxh3_64(&hashes), || {
-        let sales: Vec<_> = pages.iter().map(|page| format!("{{{}}}", page.members)).collect();
         let time = rfc3339(deps.clock.wall_ms());
-        format!("{{\"server_time\":\"{time}\",\"sales\":[{}]{next}}}", sales.join(","))
+        let head = Bytes::from(format!("{{\"server_time\":\"{time}\",\"sales\":["));
+        let sales = pages.into_iter().enumerate().flat_map(|(at, page)| {
+            let begin = if at == 0 { "{" } else { ",{" };
+            [Bytes::from(begin), page.members.clone(), Bytes::from("}")]
+        });
+        let end = Bytes::from(format!("]{next}}}"));
+        joined(once(head).chain(sales).chain(once(end)))
     }))
 }
 
@@ -160,13 +175,20 @@ pub async fn show(request: HttpRequest, sale_id: web::Path<String>, state: State
     let page = state.sale_pages.page(&sale, &state, deps.clock.now());
     Ok(respond(&request, page.hash, || {
         let time = rfc3339(deps.clock.wall_ms());
-        format!("{{\"server_time\":\"{time}\",{}}}", page.members)
+        let head = Bytes::from(format!("{{\"server_time\":\"{time}\","));
+        joined([head, page.members.clone(), Bytes::from("}")].into_iter())
     }))
+}
+
+/// A body of these parts. A slow reader holds the pages, which all readers share, and no copy.
+fn joined(parts: impl Iterator<Item = Bytes> + Clone + 'static) -> BoxBody {
+    let size = parts.clone().map(|part| part.len() as u64).sum();
+    BoxBody::new(SizedStream::new(size, stream::iter(parts.map(Ok::<_, Infallible>))))
 }
 
 /// The page, or 304 if `If-None-Match` has its tag. The tag is weak: `server_time` always differs.
 /// A cache asks each time: the page may have the greatest age of `stock_left` already.
-fn respond(request: &HttpRequest, hash: u64, body: impl FnOnce() -> String) -> HttpResponse {
+fn respond(request: &HttpRequest, hash: u64, body: impl FnOnce() -> BoxBody) -> HttpResponse {
     let (mut answer, is_known) = tagged(request, hash, REVALIDATE);
     if is_known {
         return answer.finish();
@@ -189,7 +211,7 @@ mod tests {
             rendered_at,
             num_reads: AtomicU32::new(1),
             poll_after_ms: 1_000,
-            members: String::new(),
+            members: Bytes::new(),
             hash: 0,
         };
         let kept = || {

@@ -16,7 +16,8 @@
 //!   when the answer begins, and its handler did not read it, actix-http closes the connection. Of
 //!   a chunked body that was dropped it would await the end, without a limit.
 //! * An answer is handed to actix-http in slices of [`SLICE`]: it copies each into its buffer, and
-//!   sends that beyond 32 KiB. So a slow reader of a large text keeps a slice of it in memory.
+//!   sends that beyond 32 KiB. Beside these copies a slow reader keeps the rest of its body in
+//!   memory: the parts of long bodies are shared by all readers.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};

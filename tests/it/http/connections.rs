@@ -5,12 +5,15 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use floodgate::runtime::clock::now_monotonic;
+use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{sleep, timeout};
 
 use super::{one_per_buyer, selling, settings};
 use crate::support::TestApp;
+use crate::support::admin::call;
+use crate::support::app::sale_body;
 use crate::support::process::Server;
 use crate::support::wait::{DEADLINE, until};
 
@@ -338,16 +341,14 @@ async fn requests_sent_in_advance_do_not_hold_up_another_connection() {
     assert!(num_beside > 100, "{num_beside} answers between {PIPELINED} of the other connection");
 }
 
-#[tokio::test]
-async fn readers_that_take_nothing_of_a_large_text_take_little_memory() {
+/// Memory that the server takes for each reader that asks for a text many times and takes nothing.
+async fn memory_of_readers(server: &Server, path: &str) -> usize {
     const READERS: usize = 200;
-    let folder = tempfile::tempdir().unwrap();
-    let server = Server::start(folder.path(), &[]);
     let resident = || {
         let statm = std::fs::read_to_string(format!("/proc/{}/statm", server.id())).unwrap();
         statm.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 4096
     };
-    let request = "GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: a\r\n\r\n".repeat(20);
+    let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").repeat(20);
     let mut readers = Vec::new();
     let before = resident();
     for _ in 0..READERS {
@@ -355,10 +356,41 @@ async fn readers_that_take_nothing_of_a_large_text_take_little_memory() {
         reader.write_all(request.as_bytes()).await.unwrap();
         readers.push(reader);
     }
-    // The server has begun every answer: a text of a mebibyte and a half.
+    // The server has begun every answer: a text of about a mebibyte and a half.
     for reader in &mut readers {
         take(reader, 1).await;
     }
-    let grown = resident().saturating_sub(before);
-    assert!(grown < READERS * 256 * 1024, "{} KiB each", grown / READERS / 1024);
+    resident().saturating_sub(before) / READERS
+}
+
+#[tokio::test]
+async fn readers_that_take_nothing_of_a_large_text_take_little_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &[]);
+    let each = memory_of_readers(&server, "/docs/swagger-ui-bundle.js").await;
+    assert!(each < 256 * 1024, "{} KiB each", each / 1024);
+}
+
+#[tokio::test]
+async fn readers_that_take_nothing_of_many_large_sales_take_little_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &[]);
+    for sale in 0..8 {
+        let mut body = sale_body(&format!("sale{sale}"), one_per_buyer(), 1, 1);
+        let sku = |no: u32| {
+            let mut sku = body["skus"][0].clone();
+            (sku["sku_id"], sku["title"]) = (json!(format!("sku{no}")), json!("🍵".repeat(200)));
+            sku
+        };
+        body["skus"] = (0..200).map(sku).collect();
+        call(server.internal, "/sales", body).await;
+        call(server.internal, &format!("/sales/sale{sale}/open"), json!({})).await;
+    }
+    let list = reqwest::get(format!("http://{}/v1/sales", server.public)).await.unwrap();
+    let length = list.headers()["content-length"].to_str().unwrap().to_owned();
+    let list = list.text().await.unwrap();
+    assert_eq!(list.len().to_string(), length);
+    assert!(list.len() > 1_400_000, "{length} bytes");
+    let each = memory_of_readers(&server, "/v1/sales").await;
+    assert!(each < 256 * 1024, "{} KiB each", each / 1024);
 }
