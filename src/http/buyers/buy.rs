@@ -192,8 +192,10 @@ async fn use_ticket(
         let known = own.record(deps, request).await?;
         return known.map(drop).ok_or_else(|| ProblemCode::TicketInvalid.into());
     }
-    // The policy allows this buyer one request in the whole sale: there is no other to bind.
-    if own.sku.policy.derives_request_id() && own.sale.skus.len() == 1 {
+    // The buyer has one first request in the whole sale: there is no other to bind. Later ones buy
+    // again, after each cancellation.
+    let has_one_first = own.sku.policy.derives_request_id() && own.sale.skus.len() == 1;
+    if has_one_first && request == own.first(deps) {
         return Ok(());
     }
     let expires_at_ms = i64::from(ticket.expires_s) * 1000;
@@ -232,7 +234,7 @@ async fn identify(
     let (ids, derives) = (&deps.request_ids, sku.policy.derives_request_id());
     let Some(sent_id) = sent_id else {
         if derives {
-            return Ok(ids.derive(&sale.id, sku.no, *buyer));
+            return Ok(own.first(deps));
         }
         let path = "POST /v1/sales/{sale_id}/request-ids";
         return Err(Problem::invalid(format!("request_id is missing; get one from {path}")));

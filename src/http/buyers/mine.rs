@@ -92,6 +92,11 @@ impl BuyerSku {
         deps.request_ids.sign(number, &self.sale.id, self.sku.no, self.buyer)
     }
 
+    /// The number of the buyer's first request, where ids are derived.
+    pub fn first(&self, deps: &HttpDeps) -> RequestId {
+        deps.request_ids.derive(&self.sale.id, self.sku.no, self.buyer)
+    }
+
     /// The number with which the buyer buys again after this request.
     pub fn next(&self, deps: &HttpDeps, ended: RequestId) -> RequestId {
         deps.request_ids.next(ended, &self.sale.id, self.sku.no, self.buyer)
@@ -139,9 +144,9 @@ impl BuyerSku {
         &self,
         deps: &HttpDeps,
     ) -> Result<(RequestId, Option<RequestRecord>), stock::Error> {
-        let Self { sale, sku, buyer } = self;
-        let first = deps.request_ids.derive(&sale.id, sku.no, *buyer);
-        let mut chain = successors(Some(first), |ended| Some(self.next(deps, *ended)));
+        let Self { sku, buyer, .. } = self;
+        let first = Some(self.first(deps));
+        let mut chain = successors(first, |ended| Some(self.next(deps, *ended)));
         let (mut num_ended, mut num_failed, mut num_read) = (0, 0, 1);
         loop {
             let numbers: Vec<RequestId> = chain.by_ref().take(num_read).collect();

@@ -1,11 +1,11 @@
-//! Tickets after their end, and how long they stay bound in Redis.
+//! Tickets after their end, and which ones stay bound in Redis, for how long.
 
 use floodgate::config::Tier;
 use floodgate::runtime::clock::wall_ms;
 use serde_json::Value as Json;
 
-use super::tickets::{purchase, ticket, ticketed_on};
-use super::{problem, settings, unlimited};
+use super::tickets::{bought_and_cancelled, purchase, ticket, ticketed_on};
+use super::{one_per_buyer, problem, settings, unlimited};
 use crate::support::app::fresh_settings;
 use crate::support::wait::until;
 
@@ -41,4 +41,19 @@ async fn in_redis_a_ticket_stays_bound_until_it_expires() {
     let ends_ms = wall_ms() + redis.text(&["PTTL", &key]).parse::<i64>().unwrap();
     // The time of a ticket is in whole seconds.
     assert!(ends_ms >= began_ms + i64::from(life_s) * 1000 - 1000, "{ends_ms}, {began_ms}");
+}
+
+/// The crowd at the start of a sale needs no call for its tickets.
+#[tokio::test]
+async fn in_redis_the_first_purchase_of_a_buyer_binds_no_ticket() {
+    let (mut settings, stores) = fresh_settings(Tier::Gate);
+    settings.tickets.work_bits = 8;
+    let app = ticketed_on(settings, one_per_buyer(), 1).await;
+    let redis = stores.redis.as_ref().unwrap();
+    let num_bound = || redis.text(&["EVAL", "return #redis.call('KEYS', '*:ticket:*')", "0"]);
+    let own = ticket(&app, 1).await;
+    let again = bought_and_cancelled(&app, &own, None).await;
+    assert_eq!(num_bound(), "0");
+    bought_and_cancelled(&app, &own, Some(&again)).await;
+    assert_eq!(num_bound(), "1");
 }

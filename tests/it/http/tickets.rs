@@ -1,9 +1,11 @@
 //! Tickets: what a sale that requires them lets through, in every tier.
 
 use floodgate::config::Settings;
+use reqwest::Method;
 use serde_json::{Value as Json, json};
 use sha2::{Digest, Sha256};
 
+use super::payments::call;
 use super::{Case, cases, one_per_buyer, problem, settings, unlimited};
 use crate::support::TestApp;
 use crate::support::app::{Stores, sale_body};
@@ -115,6 +117,29 @@ async fn a_ticket_does_not_buy_a_second_sku() {
     app.bought(&other, 1, purchase("sku1", None)).await;
 }
 
+/// Buys one unit, and cancels the order. Returns the id that buys again.
+pub(super) async fn bought_and_cancelled(
+    app: &TestApp,
+    path_id: &str,
+    request_id: Option<&str>,
+) -> String {
+    let order = app.bought(path_id, 1, purchase("sku", request_id)).await;
+    let path = format!("/v1/orders/{}", order["request_id"].as_str().unwrap());
+    let cancelled: Json = call(app, Method::DELETE, &path, 1).await.json().await.unwrap();
+    cancelled["again"].as_str().unwrap_or_else(|| panic!("{cancelled}")).to_owned()
+}
+
+#[tokio::test]
+async fn a_ticket_does_not_buy_again_after_each_cancellation() {
+    let (app, _stores) = ticketed(one_per_buyer(), 1).await;
+    let own = ticket(&app, 1).await;
+    let second = bought_and_cancelled(&app, &own, None).await;
+    let third = bought_and_cancelled(&app, &own, Some(&second)).await;
+    problem(app.buy(&own, 1, purchase("sku", Some(&third))).await, 403, "ticket-invalid").await;
+    let other = ticket(&app, 1).await;
+    app.bought(&other, 1, purchase("sku", Some(&third))).await;
+}
+
 #[tokio::test]
 async fn a_challenge_yields_its_one_ticket_to_its_buyer_for_three_answers() {
     let (app, _stores) = ticketed(one_per_buyer(), 1).await;
@@ -166,6 +191,7 @@ pub const CASES: &[Case] = &cases![
     a_sale_with_tickets_sells_by_ticket_only,
     a_ticket_stands_for_one_request_and_its_repeats,
     a_ticket_does_not_buy_a_second_sku,
+    a_ticket_does_not_buy_again_after_each_cancellation,
     a_challenge_yields_its_one_ticket_to_its_buyer_for_three_answers,
     a_ticket_is_taken_where_none_is_required,
 ];
