@@ -128,9 +128,9 @@ impl Admin {
         violations(&verdict)
     }
 
-    pub async fn metrics(&self) -> Result<Metrics> {
+    pub async fn metrics(&self) -> Result<MetricsText> {
         let text = self.0.text("/metrics", CALL_TIMEOUT).await;
-        text.map(Metrics).context("the server does not serve its metrics")
+        text.map(MetricsText).context("the server does not serve its metrics")
     }
 }
 
@@ -145,13 +145,13 @@ fn violations(verdict: &Json) -> Result<Vec<String>> {
 }
 
 /// All metrics of a server at one moment, in the text format.
-pub struct Metrics(String);
+pub struct MetricsText(String);
 
 /// The components that batch, and the histograms of their batch sizes.
 const BATCHES: [(&str, &str); 2] =
     [("gate", "floodgate_gate_batch_size"), ("ledger", "floodgate_writer_batch_size")];
 
-impl Metrics {
+impl MetricsText {
     /// A counter without labels; 0 if it is missing.
     pub fn count(&self, name: &str) -> u64 {
         whole(self.number(name))
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn batches_are_those_of_the_round() {
         let read = |requests: u32, batches: u32| {
-            Metrics(format!(
+            MetricsText(format!(
                 "# TYPE floodgate_gate_batch_size histogram\n\
                  floodgate_gate_batch_size_sum {requests}.0\n\
                  floodgate_gate_batch_size_count {batches}\n\

@@ -21,7 +21,7 @@ measured nothing), 2 = could not run. A goal below its floor changes nothing her
 /// Flags of the bench.
 #[derive(Debug, Clone, clap::Args)]
 #[command(before_help = EXAMPLES)]
-pub struct BenchArgs {
+pub struct BenchFlags {
     /// Public listener of a running server with auth.mode = "header"; without it an own server is
     /// started and stopped.
     #[arg(long, value_name = "URL", requires = "internal_url", conflicts_with = "table")]
@@ -71,7 +71,7 @@ pub struct BenchArgs {
     pub json: bool,
 }
 
-impl BenchArgs {
+impl BenchFlags {
     pub fn round(&self) -> Duration {
         Duration::from_secs(self.seconds)
     }
@@ -101,7 +101,7 @@ mod tests {
     #[derive(Parser)]
     struct Command {
         #[command(flatten)]
-        bench: BenchArgs,
+        bench: BenchFlags,
     }
 
     #[test]

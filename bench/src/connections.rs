@@ -12,6 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use floodgate::cli::exit::Exit;
+use floodgate::cli::output::Output;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use loadgen::{BuyRequest, call, json_string_member};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -235,6 +236,6 @@ pub async fn hold(args: HoldArgs) -> Result<Exit> {
     let again = held.into_iter().map(|connection| answered(connection, &request));
     let again = stream::iter(again).buffer_unordered(OPENING);
     let num_answered = again.filter(|one| std::future::ready(one.is_ok())).count().await;
-    println!("{num_answered}");
+    Output::new(false).data(&(), || num_answered.to_string())?;
     Ok(Exit::Done)
 }

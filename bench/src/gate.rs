@@ -5,11 +5,11 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
-use testkit::{Server, find_program};
+use testkit::{PrivateServer, find_program};
 
 use crate::harness::Harness;
 use crate::servers::{clear, connect, redis, redis_url, used_memory};
-use crate::stats::{Sample, for_seconds};
+use crate::stats::{RoundSample, for_seconds};
 use crate::stores::{CALIBRATION_ORDERS, Offer, PER_BUCKET_MAX, Stores, stock_for};
 
 /// The usual script, called once per purchase: checks request and buyer, decrements the stock and
@@ -43,7 +43,7 @@ const NO_HISTOGRAMS: &[&str] = &["latency-tracking no"];
 /// The stores of tier `gate` without a server, on a private Redis and ledger file.
 struct GateFixture {
     stores: Stores,
-    redis: Server,
+    redis: PrivateServer,
     _scratch: TempDir,
 }
 
@@ -68,14 +68,14 @@ impl GateFixture {
         harness: &mut Harness,
         concurrency: usize,
         wanted: u64,
-    ) -> Result<Sample> {
+    ) -> Result<RoundSample> {
         clear(&self.redis)?;
         let offer = Offer::open(&self.stores, stock_for(wanted)?, 1).await?;
         let selling = offer.sell(concurrency, wanted);
         let (sold, metered) = harness.meter(&[("redis", self.redis.id())], selling).await?;
         offer.check(harness, sold.accepted, wanted).await?;
         let sample = metered.sample(metered.rate(wanted), wanted);
-        Ok(Sample { batches: vec![("gate", sold.mean_batch)], ..sample })
+        Ok(RoundSample { batches: vec![("gate", sold.mean_batch)], ..sample })
     }
 
     /// One round of one call for each purchase.
@@ -85,7 +85,7 @@ impl GateFixture {
         clients: usize,
         pipeline: usize,
         wanted: u64,
-    ) -> Result<Sample> {
+    ) -> Result<RoundSample> {
         clear(&self.redis)?;
         let mut connection = connect(&self.redis)?;
         let sha: String = redis::cmd("SCRIPT").arg("LOAD").arg(USUAL).query(&mut connection)?;
@@ -137,7 +137,8 @@ async fn decisions(harness: &mut Harness, id: &'static str, pipeline: usize) -> 
     let fixture = GateFixture::start(harness, &[]).await?;
     let (clients, concurrency) = (harness.args.connections, harness.args.connections * pipeline);
     let seconds = harness.args.seconds;
-    let per_round = |sample: Sample| for_seconds(sample.value, seconds, (1_000, PER_BUCKET_MAX));
+    let per_round =
+        |sample: RoundSample| for_seconds(sample.value, seconds, (1_000, PER_BUCKET_MAX));
     let product_calls = per_round(fixture.product(harness, concurrency, CALIBRATION_ORDERS).await?);
     let baseline_calls =
         per_round(fixture.baseline(harness, clients, pipeline, CALIBRATION_ORDERS).await?);
@@ -169,7 +170,7 @@ pub async fn memory(harness: &mut Harness) -> Result<()> {
 }
 
 /// Reserves, commits, settles and audits a whole sale.
-async fn memory_of_sale(harness: &mut Harness) -> Result<Sample> {
+async fn memory_of_sale(harness: &mut Harness) -> Result<RoundSample> {
     let GateFixture { stores, redis, .. } = &GateFixture::start(harness, NO_HISTOGRAMS).await?;
     let offer = Offer::open(stores, BUYERS, 1).await?;
     let before = used_memory(redis)?;
@@ -177,7 +178,7 @@ async fn memory_of_sale(harness: &mut Harness) -> Result<Sample> {
     offer.check(harness, sold.accepted, BUYERS.into()).await?;
     let bytes = (used_memory(redis)? - before) / f64::from(BUYERS);
     stores.ledger.close().await;
-    Ok(Sample { batches: vec![("gate", sold.mean_batch)], ..bytes.into() })
+    Ok(RoundSample { batches: vec![("gate", sold.mean_batch)], ..bytes.into() })
 }
 
 fn usual_memory(harness: &Harness) -> Result<f64> {

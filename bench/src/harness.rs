@@ -14,10 +14,10 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::admin::{Admin, DAY_S, SKU};
-use crate::args::BenchArgs;
+use crate::args::BenchFlags;
 use crate::meter::{Metered, Named, metered};
 use crate::process::ServerChild;
-use crate::stats::{Results, Round, Sample, amount, grouped};
+use crate::stats::{Results, Round, RoundSample, amount, grouped};
 
 /// Stock that no round can sell out.
 pub const ENDLESS: u32 = 1_000_000_000;
@@ -32,7 +32,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The state that all goals of one table share: the baseline server, numbers that are used once,
 /// and the reasons why the table is void.
 pub struct Harness {
-    pub args: BenchArgs,
+    pub args: BenchFlags,
     // Dropped first: the process ends before its directory is removed.
     pub baseline: ServerChild,
     pub scratch: TempDir,
@@ -72,7 +72,7 @@ pub struct Measured {
 }
 
 impl Harness {
-    pub async fn new(args: BenchArgs) -> Result<Self> {
+    pub async fn new(args: BenchFlags) -> Result<Self> {
         let scratch = testkit::folder(&args.parent())?;
         Ok(Self {
             args,
@@ -222,14 +222,14 @@ impl Harness {
     pub fn pair(
         &mut self,
         id: &'static str,
-        product: impl Into<Sample>,
-        baseline: impl Into<Sample>,
+        product: impl Into<RoundSample>,
+        baseline: impl Into<RoundSample>,
     ) {
         self.add(id, Round { product: product.into(), baseline: Some(baseline.into()) });
     }
 
     /// Adds a round to a row that is a number of its own.
-    pub fn number(&mut self, id: &'static str, product: impl Into<Sample>) {
+    pub fn number(&mut self, id: &'static str, product: impl Into<RoundSample>) {
         self.add(id, Round { product: product.into(), baseline: None });
     }
 
@@ -323,8 +323,8 @@ impl Measured {
     }
 
     /// The sample of a round, with `value` as the compared value.
-    pub fn sample(&self, value: f64) -> Sample {
-        Sample {
+    pub fn sample(&self, value: f64) -> RoundSample {
+        RoundSample {
             incomplete: self.report.unsent + self.report.transport_errors,
             ..self.metered.sample(value, self.report.answered)
         }

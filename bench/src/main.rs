@@ -17,7 +17,7 @@ use floodgate::cli;
 use floodgate::cli::exit::{self, CommandFailure, Exit};
 use floodgate::cli::output::Output;
 
-use crate::args::BenchArgs;
+use crate::args::BenchFlags;
 
 mod admin;
 mod args;
@@ -49,7 +49,7 @@ struct Bench {
     #[command(subcommand)]
     child: Option<ChildProcess>,
     #[command(flatten)]
-    args: BenchArgs,
+    args: BenchFlags,
 }
 
 /// The child processes of the bench.
@@ -90,7 +90,7 @@ fn block_on(future: impl Future<Output = Result<Exit>>) -> Result<Exit> {
     builder.enable_all().build().context("cannot start the event loop")?.block_on(future)
 }
 
-async fn run(args: BenchArgs) -> Result<Exit> {
+async fn run(args: BenchFlags) -> Result<Exit> {
     let outcome = if args.table { table::run(args).await } else { single::run(&args).await };
     let is_valid = outcome.context(CommandFailure::new(
         Exit::Unclear,

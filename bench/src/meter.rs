@@ -11,7 +11,7 @@ use floodgate::cli::doctor::sqlite;
 use floodgate::runtime::clock::now_monotonic;
 use serde::Serialize;
 
-use crate::stats::{Figures, Sample, per_second};
+use crate::stats::{Figures, RoundSample, per_second};
 
 /// Clock ticks per second of `/proc` times (`USER_HZ`). The kernel has reported times in this unit
 /// on every architecture for decades.
@@ -105,8 +105,8 @@ impl Metered {
     }
 
     /// A sample with `value` as the compared value, and costs per operation.
-    pub fn sample(&self, value: f64, operations: u64) -> Sample {
-        Sample {
+    pub fn sample(&self, value: f64, operations: u64) -> RoundSample {
+        RoundSample {
             value,
             costs: self.each(operations),
             own_us: self.own_us(operations),

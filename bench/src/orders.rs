@@ -9,17 +9,17 @@ use diesel_async::{AsyncConnection, AsyncMysqlConnection, SimpleAsyncConnection}
 use floodgate::domain::{OrderIntent, OrderState, SkuNo};
 use floodgate::runtime::clock::now_monotonic;
 use futures_util::future::try_join_all;
-use testkit::{Server, mariadb};
+use testkit::{PrivateServer, mariadb};
 
 use crate::harness::{ENDLESS, Harness};
 use crate::servers::maria;
-use crate::stats::Sample;
+use crate::stats::RoundSample;
 use crate::stores::{BATCH_MAX, Offer, Stores, settings};
 
 /// The fixture of both goals.
 struct LedgerFixture {
     stores: Stores,
-    maria: Server,
+    maria: PrivateServer,
     raw: AsyncMysqlConnection,
 }
 
@@ -55,7 +55,7 @@ impl LedgerFixture {
         harness: &mut Harness,
         concurrency: usize,
         batch: usize,
-    ) -> Result<Sample> {
+    ) -> Result<RoundSample> {
         let offer = Offer::open(&self.stores, ENDLESS, 1).await?;
         let (end, placed) = (now_monotonic() + harness.args.round(), AtomicU64::new(0));
         let placing = try_join_all((0..concurrency).map(|_| async {
@@ -74,12 +74,12 @@ impl LedgerFixture {
         });
         offer.audit(harness, false).await?;
         let sample = metered.sample(metered.rate(placed), placed);
-        Ok(Sample { batches: vec![("ledger", batch as f64)], ..sample })
+        Ok(RoundSample { batches: vec![("ledger", batch as f64)], ..sample })
     }
 
     /// Inserts rows for one round: batches of the same size, one transaction each, without stock,
     /// limits or conflict resolution.
-    async fn load_raw(&mut self, harness: &mut Harness) -> Result<Sample> {
+    async fn load_raw(&mut self, harness: &mut Harness) -> Result<RoundSample> {
         // An audit requires the sale of each order.
         let offer = Offer::open(&self.stores, 1, 1).await?;
         let end = now_monotonic() + harness.args.round();

@@ -13,7 +13,7 @@ use crate::harness::{ENDLESS, Harness, Measured, Product, newly_accepted};
 use crate::process::poll;
 use crate::raw::{self, MALFORMED_EVERY};
 use crate::servers::Servers;
-use crate::stats::{Sample, for_seconds, grouped, shown};
+use crate::stats::{RoundSample, for_seconds, grouped, shown};
 use crate::stores::CALIBRATION_ORDERS;
 
 /// Every batch and window is 1; twenty relay workers compensate.
@@ -83,7 +83,7 @@ impl Flow {
         self.measured.metered.rate(self.committed)
     }
 
-    fn sample(&self) -> Sample {
+    fn sample(&self) -> RoundSample {
         self.measured.metered.sample(self.rate(), self.committed)
     }
 

@@ -15,7 +15,7 @@ use lapin::types::{AMQPValue, FieldTable};
 use lapin::{
     BasicProperties, Channel, Confirmation, Connection, ConnectionProperties, PublisherConfirm,
 };
-use testkit::{Server, rabbitmq};
+use testkit::{PrivateServer, rabbitmq};
 use tokio::sync::oneshot;
 
 use crate::relay::WINDOW;
@@ -27,7 +27,7 @@ const PERSISTENT: u8 = 2;
 
 /// Publishes messages of the size of an order to a quorum queue through the default exchange, with
 /// a full window of unconfirmed messages. Returns the time without connecting.
-pub async fn publish(server: &Server, messages: u64) -> Result<Duration> {
+pub async fn publish(server: &PrivateServer, messages: u64) -> Result<Duration> {
     let (connection, channel) = connect(server).await?;
     let mut arguments = FieldTable::default();
     arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
@@ -85,7 +85,7 @@ pub const MALFORMED_EVERY: Duration = Duration::from_millis(100);
 
 /// Publishes distinct malformed messages until `stopped`; returns their number.
 pub async fn publish_malformed(
-    server: &Server,
+    server: &PrivateServer,
     address: &PublishAddress,
     first: u64,
     mut stopped: oneshot::Receiver<()>,
@@ -107,14 +107,14 @@ pub async fn publish_malformed(
 }
 
 /// Purges a queue; returns the number of its messages.
-pub async fn purge(server: &Server, queue: &str) -> Result<u64> {
+pub async fn purge(server: &PrivateServer, queue: &str) -> Result<u64> {
     let (connection, channel) = connect(server).await?;
     let purged = channel.queue_purge(queue.into(), QueuePurgeOptions::default()).await?;
     connection.close(200, "done".into()).await?;
     Ok(purged.into())
 }
 
-async fn connect(server: &Server) -> Result<(Connection, Channel)> {
+async fn connect(server: &PrivateServer) -> Result<(Connection, Channel)> {
     let connection =
         Connection::connect(&rabbitmq::url(server.addr()), ConnectionProperties::default()).await?;
     let channel = connection.create_channel().await?;

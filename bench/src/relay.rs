@@ -14,7 +14,7 @@ use crate::harness::Harness;
 use crate::process::{ServerChild, poll};
 use crate::raw;
 use crate::servers::{Servers, clear};
-use crate::stats::{Sample, for_seconds, per_second, shown};
+use crate::stats::{RoundSample, for_seconds, per_second, shown};
 use crate::stores::{CALIBRATION_ORDERS, Offer, PER_BUCKET_MAX, Stores, stock_for};
 
 /// With the defaults of 64 entries per bucket and 4 workers, at most 512 messages are unconfirmed,
@@ -94,7 +94,7 @@ impl<'a> Backlog<'a> {
 
     /// Waits until a relay process has drained the outbox. Measures orders, from the first observed
     /// publish until all messages are confirmed.
-    pub async fn drain(&self, harness: &mut Harness, relay: &ServerChild) -> Result<Sample> {
+    pub async fn drain(&self, harness: &mut Harness, relay: &ServerChild) -> Result<RoundSample> {
         let (admin, all) = (relay.admin()?, self.num_entries);
         let begun = published(&admin, 1).await?;
         let (redis, rabbit) = (self.servers.redis.id(), self.servers.rabbit()?.id());
@@ -138,7 +138,7 @@ impl<'a> Backlog<'a> {
 }
 
 /// Drains a new backlog with one relay process in default configuration, and verifies it.
-pub async fn steady(harness: &mut Harness, servers: &Servers, plan: Plan) -> Result<Sample> {
+pub async fn steady(harness: &mut Harness, servers: &Servers, plan: Plan) -> Result<RoundSample> {
     let backlog = Backlog::filled(harness, servers, plan).await?;
     let relay = backlog.serve("relay").await?;
     let drained = backlog.drain(harness, &relay).await?;
@@ -190,11 +190,11 @@ pub async fn relay(harness: &mut Harness) -> Result<()> {
 }
 
 /// A round of the baseline.
-async fn raw_loop(servers: &Servers, harness: &mut Harness, messages: u64) -> Result<Sample> {
+async fn raw_loop(servers: &Servers, harness: &mut Harness, messages: u64) -> Result<RoundSample> {
     let rabbit = servers.rabbit()?;
     let publishing = raw::publish(rabbit, messages);
     let (elapsed, metered) = harness.meter(&[("rabbitmq", rabbit.id())], publishing).await?;
     // The loop runs in this process; its costs are compared with the relay's.
     let costs = [vec![("loop", metered.own_us(messages))], metered.each(messages)].concat();
-    Ok(Sample { costs, ..per_second(messages, elapsed).into() })
+    Ok(RoundSample { costs, ..per_second(messages, elapsed).into() })
 }

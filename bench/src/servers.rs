@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use diesel_async::{AsyncConnection, AsyncMysqlConnection, SimpleAsyncConnection};
 use redis::InfoDict;
 use testkit::redis::Role;
-use testkit::{Server, mariadb, rabbitmq};
+use testkit::{PrivateServer, mariadb, rabbitmq};
 
 use crate::harness::{Harness, Product};
 
@@ -18,38 +18,38 @@ const MARIA: [&str; 3] = [
 const APPEND_ONLY: &[&str] = &["appendonly yes"];
 
 /// Starts an empty Redis without snapshots, with further lines of its configuration.
-pub fn redis(harness: &Harness, lines: &[&str]) -> Result<Server> {
+pub fn redis(harness: &Harness, lines: &[&str]) -> Result<PrivateServer> {
     testkit::redis::start(Role::Server, &harness.args.parent(), lines)
 }
 
-pub fn redis_url(redis: &Server) -> String {
+pub fn redis_url(redis: &PrivateServer) -> String {
     format!("redis://{}", redis.addr())
 }
 
-pub fn connect(redis: &Server) -> Result<redis::Connection> {
+pub fn connect(redis: &PrivateServer) -> Result<redis::Connection> {
     Ok(redis::Client::open(redis_url(redis))?.get_connection()?)
 }
 
-pub fn clear(redis: &Server) -> Result<()> {
+pub fn clear(redis: &PrivateServer) -> Result<()> {
     Ok(redis::cmd("FLUSHALL").arg("SYNC").exec(&mut connect(redis)?)?)
 }
 
-pub fn used_memory(redis: &Server) -> Result<f64> {
+pub fn used_memory(redis: &PrivateServer) -> Result<f64> {
     let info = redis::cmd("INFO").arg("memory").query::<InfoDict>(&mut connect(redis)?)?;
     info.get("used_memory").context("INFO has no used_memory")
 }
 
-pub fn maria(harness: &Harness) -> Result<Server> {
+pub fn maria(harness: &Harness) -> Result<PrivateServer> {
     mariadb::start(&harness.args.parent(), harness.scratch.path(), &MARIA)
 }
 
 /// A RabbitMQ with default settings.
-pub fn rabbit(harness: &Harness) -> Result<Server> {
+pub fn rabbit(harness: &Harness) -> Result<PrivateServer> {
     rabbitmq::start(&harness.args.parent(), harness.scratch.path(), "", &[])
 }
 
 /// Creates another empty database and returns the setting that makes it the ledger.
-pub async fn new_ledger(maria: &Server) -> Result<String> {
+pub async fn new_ledger(maria: &PrivateServer) -> Result<String> {
     let (name, statements) = mariadb::new_database();
     let root = mariadb::url("root", maria.addr(), "floodgate");
     AsyncMysqlConnection::establish(&root).await?.batch_execute(&statements).await?;
@@ -59,9 +59,9 @@ pub async fn new_ledger(maria: &Server) -> Result<String> {
 /// Empty servers of tier `pipeline`, or without a broker of tier `gate`; several installations can
 /// share them.
 pub struct Servers {
-    pub redis: Server,
-    pub maria: Server,
-    rabbit: Option<Server>,
+    pub redis: PrivateServer,
+    pub maria: PrivateServer,
+    rabbit: Option<PrivateServer>,
 }
 
 impl Servers {
@@ -74,7 +74,7 @@ impl Servers {
         Ok(Self { rabbit: Some(rabbit(harness)?), ..gate })
     }
 
-    pub fn rabbit(&self) -> Result<&Server> {
+    pub fn rabbit(&self) -> Result<&PrivateServer> {
         self.rabbit.as_ref().context("tier `gate` has no broker")
     }
 

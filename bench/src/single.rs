@@ -9,7 +9,7 @@ use loadgen::{BuyRequest, Load, Pace, Until, run as run_load};
 use serde_json::{Value as Json, json};
 
 use crate::admin::{Admin, DAY_S, SKU};
-use crate::args::{BenchArgs, resolve};
+use crate::args::{BenchFlags, resolve};
 use crate::harness::{COMMIT_TIMEOUT, faults, newly_accepted};
 use crate::meter::metered;
 use crate::process::ServerChild;
@@ -20,7 +20,7 @@ const LATE_LIMIT: Duration = Duration::from_secs(2);
 const DEFAULT_SECONDS: u64 = 10;
 
 /// Runs one load; returns false if the run is void.
-pub async fn run(args: &BenchArgs) -> Result<bool> {
+pub async fn run(args: &BenchFlags) -> Result<bool> {
     // Declared before the server: the directory is removed after the process has ended.
     let folder = testkit::folder(&args.parent())?;
     let (server, target, admin) =

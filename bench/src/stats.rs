@@ -83,7 +83,7 @@ pub type Figures = Vec<(&'static str, f64)>;
 
 /// The result of one side of one round.
 #[derive(Debug, Clone, Default)]
-pub struct Sample {
+pub struct RoundSample {
     /// The compared value; infinite if it is the latency of requests without an answer.
     pub value: f64,
     /// Core-microseconds per operation, by process; the first process is the server under test.
@@ -99,13 +99,13 @@ pub struct Sample {
 }
 
 /// A value without costs.
-impl From<f64> for Sample {
+impl From<f64> for RoundSample {
     fn from(value: f64) -> Self {
         Self { value, ..Self::default() }
     }
 }
 
-impl Sample {
+impl RoundSample {
     /// Of the server under test.
     pub fn server_us(&self) -> f64 {
         self.costs.first().map_or(0.0, |(_, us)| *us)
@@ -115,8 +115,8 @@ impl Sample {
 /// One round: product and baseline, one after the other. Without a baseline the goal is a number.
 #[derive(Debug, Clone)]
 pub struct Round {
-    pub product: Sample,
-    pub baseline: Option<Sample>,
+    pub product: RoundSample,
+    pub baseline: Option<RoundSample>,
 }
 
 impl Round {
@@ -130,7 +130,7 @@ impl Round {
 
     /// Its values, and costs and batches of the product.
     pub fn summary(&self) -> String {
-        let Sample { value, costs, batches, .. } = &self.product;
+        let RoundSample { value, costs, batches, .. } = &self.product;
         let baseline = self.baseline.as_ref();
         let baseline = baseline.map(|side| format!(" against {}", amount(side.value, "")));
         let details = shown(&[costs.as_slice(), batches].concat());

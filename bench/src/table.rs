@@ -6,11 +6,11 @@ use super::{
     connections, gate, hostile, http, large_ledger, order_life, orders, pipeline, relay,
     relay_faults,
 };
-use crate::args::BenchArgs;
+use crate::args::BenchFlags;
 use crate::harness::{Findings, Harness};
 use crate::meter::Machine;
 use crate::stats::{
-    Figures, Goal, GoalKind, Results, Round, Sample, Spread, amount, medians, shown,
+    Figures, Goal, GoalKind, Results, Round, RoundSample, Spread, amount, medians, shown,
 };
 
 macro_rules! goals {
@@ -221,7 +221,7 @@ fn goal_of(id: &'static str) -> &'static str {
 }
 
 /// Measures the selected goals and prints the table; returns false if the table is void.
-pub async fn run(args: BenchArgs) -> Result<bool> {
+pub async fn run(args: BenchFlags) -> Result<bool> {
     let mut harness = Harness::new(args).await?;
     let machine = Machine::inspect(harness.scratch.path())?;
     measure_goals(&mut harness).await;
@@ -283,10 +283,10 @@ impl Row {
     /// Condenses the rounds of a row; `None` without rounds.
     fn of(id: &str, Results { rounds, remark }: &Results) -> Option<Self> {
         let (id, what, goal, unit) = *ROWS.iter().find(|(of, ..)| *of == id)?;
-        let product = |value: fn(&Sample) -> f64| {
+        let product = |value: fn(&RoundSample) -> f64| {
             Spread::of(rounds.iter().map(|round| value(&round.product)))
         };
-        let baseline = |value: fn(&Sample) -> f64| {
+        let baseline = |value: fn(&RoundSample) -> f64| {
             Spread::of(rounds.iter().filter_map(|round| round.baseline.as_ref().map(value)))
         };
         let yardstick = baseline(|side| side.value);
@@ -303,8 +303,8 @@ impl Row {
             goal,
             verdict: compared.map_or("void", |all| goal.verdict(all.median)),
             batches: medians(rounds.iter().map(|round| round.product.batches.clone())),
-            product_us: median(product(Sample::server_us)),
-            yardstick_us: baseline(Sample::server_us).map(|spread| spread.median),
+            product_us: median(product(RoundSample::server_us)),
+            yardstick_us: baseline(RoundSample::server_us).map(|spread| spread.median),
             generator_cores: median(product(|side| side.own_cores)),
             generator_us: median(product(|side| side.own_us)),
             incomplete: (

@@ -1,12 +1,12 @@
 use super::*;
 
-fn side(value: f64, batch: f64) -> Sample {
-    Sample {
+fn side(value: f64, batch: f64) -> RoundSample {
+    RoundSample {
         value,
         costs: vec![("floodgate", value / 1_000.0)],
         incomplete: 1,
         batches: vec![("gate", batch), ("ledger", 60.0)],
-        ..Sample::default()
+        ..RoundSample::default()
     }
 }
 
@@ -29,7 +29,7 @@ fn a_row_has_medians_ratios_of_pairs_and_the_columns_of_the_header() {
 fn row(id: &str, rounds: &[(f64, Option<f64>)]) -> Option<Row> {
     let round = |&(product, baseline): &(f64, Option<f64>)| Round {
         product: product.into(),
-        baseline: baseline.map(Sample::from),
+        baseline: baseline.map(RoundSample::from),
     };
     Row::of(id, &Results { rounds: rounds.iter().map(round).collect(), remark: None })
 }

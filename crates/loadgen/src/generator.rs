@@ -39,14 +39,14 @@ pub(super) struct Due {
 pub(super) struct Generator {
     pub(super) load: Load,
     stop: Arc<AtomicBool>,
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<RunState>,
     planned: Notify,
     /// On a terminal, if one is wanted.
     progress: Option<ProgressBar>,
 }
 
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct RunState {
     report: Report,
     /// Set by the first request.
     began: Option<Instant>,
@@ -106,7 +106,7 @@ fn run_here(load: Load, stop: Arc<AtomicBool>) -> Result<Report, LoadError> {
             Pace::Closed => Ok(()),
         }
     })?;
-    let State { report, began, .. } = std::mem::take(&mut *generator.state.lock());
+    let RunState { report, began, .. } = std::mem::take(&mut *generator.state.lock());
     let since = |began| clock::now_monotonic().saturating_duration_since(began);
     Ok(Report { elapsed: began.map_or(Duration::ZERO, since), ..report })
 }

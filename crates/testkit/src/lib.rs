@@ -13,4 +13,4 @@ pub use data::folder;
 pub use port::Port;
 pub use process::{Process, command};
 pub use rustix::process::Signal;
-pub use server::{MissingProgram, Server, find_program};
+pub use server::{MissingProgram, PrivateServer, find_program};

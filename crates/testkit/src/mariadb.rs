@@ -10,7 +10,7 @@ use anyhow::Result;
 use crate::data::{cached, copy, folder, run};
 use crate::port::Port;
 use crate::process::temporary;
-use crate::server::{Launch, Server, find_program};
+use crate::server::{Launch, PrivateServer, find_program};
 
 /// The server listens on loopback for minutes and holds test data only.
 pub const PASSWORD: &str = "quite-secret";
@@ -18,7 +18,7 @@ pub const PASSWORD: &str = "quite-secret";
 /// Starts a server with further settings; the last value of a name applies. It has an empty
 /// database `floodgate` and a user of that name with all privileges on it. Its folder is created in
 /// `parent`; empty data is kept in `cache`.
-pub fn start(parent: &Path, cache: &Path, settings: &[&str]) -> Result<Server> {
+pub fn start(parent: &Path, cache: &Path, settings: &[&str]) -> Result<PrivateServer> {
     let (program, version) = find_program("mariadbd", "mariadb-server")?;
     let (folder, port) = (folder(parent)?, Port::claim()?);
     let temporary = temporary(folder.path())?;
@@ -47,7 +47,7 @@ pub fn start(parent: &Path, cache: &Path, settings: &[&str]) -> Result<Server> {
         log: "error.log".into(),
         ready: "ready for connections",
     };
-    Server::start(folder, launch, port, (Vec::new(), None))
+    PrivateServer::start(folder, launch, port, (Vec::new(), None))
 }
 
 /// The URL of a database for the user `floodgate` or `root`.

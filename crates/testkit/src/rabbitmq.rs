@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use crate::data::{cached, copy, folder, run};
 use crate::port::Port;
 use crate::process::{Process, command, wait};
-use crate::server::{Launch, MissingProgram, Server};
+use crate::server::{Launch, MissingProgram, PrivateServer};
 
 /// Where the package may have its programs; the wrappers on the `PATH` change the user.
 const FOLDERS: [&str; 3] =
@@ -32,7 +32,12 @@ const SETTINGS: &str = "{loopback_users, []}, {vm_memory_high_watermark, 0.6}, \
 /// Starts an empty broker; `runtime` are further arguments of the Erlang runtime, `settings` are
 /// further settings of `rabbit`, each an Erlang term. Its folder is created in `parent`; its home
 /// and empty data are kept in `cache`.
-pub fn start(parent: &Path, cache: &Path, runtime: &str, settings: &[&str]) -> Result<Server> {
+pub fn start(
+    parent: &Path,
+    cache: &Path,
+    runtime: &str,
+    settings: &[&str],
+) -> Result<PrivateServer> {
     let (program, version) = program_of_home(cache)?;
     let start_in = |folder: TempDir| {
         let (mapper, epmd) = start_epmd(folder.path())?;
@@ -56,7 +61,7 @@ pub fn start_cluster(
     cache: &Path,
     count: usize,
     runtime: &str,
-) -> Result<Vec<Server>> {
+) -> Result<Vec<PrivateServer>> {
     let (program, _) = program_of_home(cache)?;
     let folders: Vec<TempDir> = (0..count).map(|_| folder(parent)).collect::<Result<_>>()?;
     let (mapper, epmd) = start_epmd(folders.first().context("no node")?.path())?;
@@ -134,7 +139,7 @@ impl Nodes<'_> {
         folder: TempDir,
         settings: &[&str],
         shared: (Vec<Port>, Option<Process>),
-    ) -> Result<Server> {
+    ) -> Result<PrivateServer> {
         let file = |name: &str| folder.path().join(name);
         fs::create_dir(file("home"))?;
         let cookie = file("home/.erlang.cookie");
@@ -174,7 +179,7 @@ impl Nodes<'_> {
         };
         let (mut ports, epmd) = shared;
         ports.push(distribution);
-        Server::start(folder, launch, port, (ports, epmd))
+        PrivateServer::start(folder, launch, port, (ports, epmd))
     }
 }
 
@@ -184,7 +189,7 @@ pub fn url(address: SocketAddr) -> String {
 }
 
 /// The output of `rabbitmqctl` with these arguments.
-pub fn ctl(server: &Server, arguments: &[&str]) -> Result<String> {
+pub fn ctl(server: &PrivateServer, arguments: &[&str]) -> Result<String> {
     // The node's name is in the environment.
     let arguments: Vec<String> =
         ["-q"].iter().chain(arguments).map(|&argument| argument.to_owned()).collect();

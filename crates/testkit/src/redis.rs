@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use crate::data::folder;
 use crate::port::Port;
-use crate::server::{Launch, Server, find_program};
+use crate::server::{Launch, PrivateServer, find_program};
 
 /// Either of the two programs, which are the same file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub enum Role {
 
 /// Starts an empty server without persistence, with further lines of its configuration; the last
 /// line of a directive applies. Its folder is created in `parent`.
-pub fn start(role: Role, parent: &Path, lines: &[&str]) -> Result<Server> {
+pub fn start(role: Role, parent: &Path, lines: &[&str]) -> Result<PrivateServer> {
     let (program, package, ready, first) = match role {
         Role::Server => {
             ("redis-server", "redis-server", "Ready to accept connections", "save \"\"")
@@ -43,5 +43,5 @@ pub fn start(role: Role, parent: &Path, lines: &[&str]) -> Result<Server> {
         log: "log".into(),
         ready,
     };
-    Server::start(folder, launch, port, (Vec::new(), None))
+    PrivateServer::start(folder, launch, port, (Vec::new(), None))
 }

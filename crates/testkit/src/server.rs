@@ -47,7 +47,7 @@ pub(crate) struct Launch {
 
 /// A server on 127.0.0.1. Ports and folder outlive its process.
 #[derive(Debug)]
-pub struct Server {
+pub struct PrivateServer {
     // Dropped first: the processes end before their folder is removed.
     process: Mutex<Option<Process>>,
     /// A process that the server needs, such as `epmd`.
@@ -58,7 +58,7 @@ pub struct Server {
     folder: TempDir,
 }
 
-impl Server {
+impl PrivateServer {
     /// Starts a server and waits until it is ready. The first port is the one that clients use.
     pub(crate) fn start(
         folder: TempDir,

@@ -83,7 +83,7 @@ fn declares(folder: &[&str], declaration: &str) -> bool {
 
 #[test]
 fn only_the_tier_names_backends() {
-    keep(Rule::Backends, named_backends(&tree::sources()));
+    keep(Rule::Backends, named_backends(&tree::server()));
 }
 
 const LIST: &str = "

@@ -109,7 +109,10 @@ pub fn is_word(c: char) -> bool {
 }
 
 fn is_test_file(path: &str) -> bool {
-    !path.starts_with("src/") || path.ends_with("/tests.rs") || path.ends_with("_tests.rs")
+    let of_crate = || Some(path.strip_prefix("crates/")?.split_once('/')?.1);
+    let in_package = path.strip_prefix("bench/").or_else(of_crate).unwrap_or(path);
+    ["tests/", "benches/"].iter().any(|folder| in_package.starts_with(folder))
+        || ["/tests.rs", "_tests.rs"].iter().any(|end| path.ends_with(end))
 }
 
 /// The offset of the brace that opens the body of the item at `start`, or of the item's semicolon.
@@ -276,8 +279,12 @@ fn d() {}
     assert_eq!(names(&production("src/x.rs", text)), "abd");
     assert!(!production("src/x.rs", text).contains("u8"));
     assert_eq!(names(&code(text)), "abcd");
-    assert_eq!(production("src/x_tests.rs", text), "");
-    assert_eq!(production("tests/it/x.rs", text), "");
+    for path in ["src/x_tests.rs", "tests/it/x.rs", "bench/tests/x.rs", "crates/y/tests/x.rs"] {
+        assert_eq!(production(path, text), "", "{path}");
+    }
+    for path in ["bench/src/x.rs", "crates/y/src/x.rs"] {
+        assert_eq!(names(&production(path, text)), "abd", "{path}");
+    }
 }
 
 #[test]

@@ -21,10 +21,10 @@ fn cache() -> &'static Path {
 
 /// A server of the test kit, whose failures fail the test.
 #[derive(Debug)]
-pub struct Server(Box<testkit::Server>);
+pub struct Server(Box<testkit::PrivateServer>);
 
 impl Server {
-    fn of(started: anyhow::Result<testkit::Server>) -> Self {
+    fn of(started: anyhow::Result<testkit::PrivateServer>) -> Self {
         Self(Box::new(started.unwrap()))
     }
 
@@ -50,7 +50,7 @@ impl Server {
 }
 
 impl Deref for Server {
-    type Target = testkit::Server;
+    type Target = testkit::PrivateServer;
 
     fn deref(&self) -> &Self::Target {
         &self.0
