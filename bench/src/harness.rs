@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use floodgate::cli::output::Output;
-use loadgen::{BuyRequest, Load, Pace, Report, Until, call, run};
+use loadgen::{Answer, BuyRequest, Load, Pace, Report, Until, call, run};
 use serde::Serialize;
 use tempfile::TempDir;
 use testkit::MissingProgram;
@@ -141,7 +141,8 @@ impl Harness {
         }
     }
 
-    /// Sends one purchase. Returns status and body size of the answer, `None` without an answer.
+    /// Sends one purchase. Returns status and body size of the answer, `None` without an answer
+    /// and if the outcome is unknown.
     pub async fn try_one(&self, server: &ServerChild, path_id: &str) -> Option<(u16, usize)> {
         let mut request = Vec::new();
         let buy = BuyRequest::new(server.public, path_id, SKU, 1);
@@ -151,7 +152,8 @@ impl Harness {
             call(&mut connection, &request).await.ok()
         };
         let (status, body) = timeout(ANSWER_TIMEOUT, answer).await.ok()??;
-        Some((status, body.len()))
+        let is_unknown = Answer { status, replayed: false, body: &body }.is_unknown();
+        (!is_unknown).then_some((status, body.len()))
     }
 
     /// Runs `load` against the product, or against the baseline.
@@ -290,7 +292,7 @@ impl Measured {
         self.report.per_second(self.report.answered)
     }
 
-    /// Successful answers per second.
+    /// Accepted purchases per second.
     pub fn goodput(&self) -> f64 {
         self.report.per_second(self.report.succeeded())
     }
@@ -312,20 +314,21 @@ impl Measured {
     }
 
     pub fn summary(&self) -> String {
-        let Report { unsent, transport_errors, .. } = self.report;
+        let Report { unsent, transport_errors, unknown, .. } = self.report;
         format!(
-            "{:>9}/s, p50 {}, p99 {}, {:.1} core-µs, {unsent} unsent, {transport_errors} unknown",
+            "{:>9}/s, p50 {}, p99 {}, {:.1} core-µs, {unsent} unsent, {} unknown",
             grouped(self.rate()),
             amount(self.report.p50_us(), " µs"),
             amount(self.report.p99_us(), " µs"),
             self.server_us(),
+            transport_errors + unknown,
         )
     }
 
     /// The sample of a round, with `value` as the compared value.
     pub fn sample(&self, value: f64) -> RoundSample {
         RoundSample {
-            incomplete: self.report.unsent + self.report.transport_errors,
+            incomplete: self.report.unsent + self.report.transport_errors + self.report.unknown,
             ..self.metered.sample(value, self.report.answered)
         }
     }

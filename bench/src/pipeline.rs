@@ -94,7 +94,7 @@ impl Flow {
             "{}/s accepted and {}/s rejected in {:.1} s, {}/s committed in {:.1} s; core-µs for \
              each order: {}",
             per_second(self.measured.accepted()),
-            per_second(report.answered - report.succeeded()),
+            per_second(report.refused()),
             report.elapsed.as_secs_f64(),
             grouped(self.rate()),
             metered.elapsed.as_secs_f64(),

@@ -57,7 +57,7 @@ pub async fn run(args: &BenchFlags) -> Result<bool> {
         "sale_id": sale_id,
         "accepted": accepted,
         "accepted_per_second": report.per_second(accepted),
-        "rejected_per_second": report.per_second(report.answered - report.succeeded()),
+        "rejected_per_second": report.per_second(report.refused()),
         "landed": committed,
         "landed_per_second": per_second(committed, until_committed),
         "server_us_per_answer": server.as_ref().map(|_| metered.server_us(report.answered)),

@@ -92,7 +92,7 @@ pub struct RoundSample {
     pub own_us: f64,
     /// CPU cores that the bench process used.
     pub own_cores: f64,
-    /// Operations without an answer.
+    /// Operations without an answer, or of an unknown outcome.
     pub incomplete: u64,
     /// Mean batch sizes, by component.
     pub batches: Figures,

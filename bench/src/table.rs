@@ -193,7 +193,7 @@ struct Row {
     /// CPU of the load generator during the product's rounds.
     generator_cores: f64,
     generator_us: f64,
-    /// Requests without an answer: product, yardstick.
+    /// Requests without an answer, or of an unknown outcome: product, yardstick.
     incomplete: (u64, u64),
     remark: Option<String>,
 }
@@ -349,7 +349,7 @@ impl Row {
         if self.incomplete != (0, 0) {
             let (product, yardstick) = self.incomplete;
             remarks.push(format!(
-                "requests without an answer: {product} product, {yardstick} yardstick"
+                "requests of an unknown outcome: {product} product, {yardstick} yardstick"
             ));
         }
         remarks.extend(self.remark.clone());

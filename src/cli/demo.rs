@@ -204,7 +204,7 @@ fn compare(args: &DemoArgs, run: &CrowdRun, funnel: Json, audit: Json) -> DemoVe
         sold,
         sold_out_answers,
         repeats_answered: report.replayed,
-        other_answers: report.answered - report.succeeded() - sold_out_answers,
+        other_answers: report.refused() - sold_out_answers,
         unknown: run.unknown,
         seconds: report.elapsed.as_secs_f64(),
         clicks_per_second: report.per_second(report.answered),

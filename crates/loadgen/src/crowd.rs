@@ -70,10 +70,10 @@ impl CrowdRun {
     fn count(&mut self, buyer: u64, outcome: &Outcome<'_>) {
         match outcome {
             Outcome::Answered(answer) => {
-                let member = |name| json_string_member(answer.body, name);
-                if member(b"state") == Some("unknown") {
+                let id = json_string_member(answer.body, b"request_id");
+                if answer.is_unknown() {
                     self.unknown += 1;
-                } else if let (200 | 202, Some(id)) = (answer.status, member(b"request_id")) {
+                } else if let (200 | 202, Some(id)) = (answer.status, id) {
                     self.accepted.insert(id.to_owned(), buyer);
                 }
             }

@@ -2,6 +2,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::request::json_string_member;
+
 /// Writes the complete request `seq` (counted from 0) into an empty buffer.
 ///
 /// Called once per request, in no particular order.
@@ -20,6 +22,13 @@ pub struct Answer<'a> {
     pub replayed: bool,
     /// The complete body, chunks joined.
     pub body: &'a [u8],
+}
+
+impl Answer<'_> {
+    /// Whether the server itself does not know yet if it accepts the purchase.
+    pub fn is_unknown(&self) -> bool {
+        self.status == 202 && json_string_member(self.body, b"state") == Some("unknown")
+    }
 }
 
 /// How one request ended.

@@ -24,6 +24,8 @@ pub struct Report {
     pub answered: u64,
     /// Answers by HTTP status.
     pub by_status: BTreeMap<u16, u64>,
+    /// Answers of status 202 whose purchase may have been accepted or not.
+    pub unknown: u64,
     /// Answers with a status of 400 or more, by the problem's `code`.
     pub by_code: BTreeMap<String, u64>,
     /// Requests without a complete answer: their outcome is unknown.
@@ -40,9 +42,15 @@ pub struct Report {
 }
 
 impl Report {
-    /// Answers with a 2xx status.
+    /// Answers with a 2xx status and a known outcome.
     pub fn succeeded(&self) -> u64 {
-        self.by_status.range(200..300).map(|(_, count)| count).sum()
+        let answers: u64 = self.by_status.range(200..300).map(|(_, count)| count).sum();
+        answers - self.unknown
+    }
+
+    /// Answers with another status.
+    pub fn refused(&self) -> u64 {
+        self.answered - self.unknown - self.succeeded()
     }
 
     pub fn with_status(&self, status: u16) -> u64 {
@@ -74,6 +82,7 @@ impl Report {
     fn count_answer(&mut self, answer: &Answer<'_>, latency: Duration) {
         self.answered += 1;
         self.replayed += u64::from(answer.replayed);
+        self.unknown += u64::from(answer.is_unknown());
         if self.latencies.is_none() {
             // The bounds are valid.
             self.latencies = Histogram::new_with_bounds(1, LATENCY_MAX_US, LATENCY_DIGITS).ok();
@@ -134,6 +143,7 @@ impl Serialize for Report {
             "attempted": self.attempted,
             "answered": self.answered,
             "by_status": self.by_status,
+            "unknown": self.unknown,
             "by_code": self.by_code,
             "transport_errors": self.transport_errors,
             "unsent": self.unsent,
@@ -196,6 +206,21 @@ mod tests {
         report = Report::default();
         report.count(&Outcome::Unsent, Duration::ZERO);
         assert!(report.p50_us().is_infinite());
+    }
+
+    #[test]
+    fn an_answer_of_an_unknown_outcome_is_no_success() {
+        let mut report = answered(2);
+        for (status, body) in [
+            (202, r#"{"request_id":"5","state":"queued"}"#),
+            (202, r#"{"request_id":"6","state":"unknown"}"#),
+            (409, r#"{"code":"sold-out"}"#),
+        ] {
+            let answer = Answer { status, replayed: false, body: body.as_bytes() };
+            report.count(&Outcome::Answered(answer), Duration::ZERO);
+        }
+        assert_eq!((report.answered, report.succeeded()), (5, 3));
+        assert_eq!((report.unknown, report.refused()), (1, 1));
     }
 
     #[test]
