@@ -138,8 +138,9 @@ impl ServerChild {
     }
 }
 
+/// A command of this executable, whose process the kernel kills when this process ends.
 pub fn own_command() -> Result<Command> {
-    Ok(Command::new(std::env::current_exe().context("cannot find this program's own file")?))
+    Ok(testkit::command(std::env::current_exe().context("cannot find this program's own file")?))
 }
 
 /// Parses `listening public=HOST:PORT internal=HOST:PORT`. Log lines with addresses begin
