@@ -4,8 +4,7 @@
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
-use tempfile::TempDir;
-use testkit::{PrivateServer, find_program};
+use testkit::{Folder, PrivateServer, find_program};
 
 use crate::harness::Harness;
 use crate::servers::{clear, connect, redis, redis_url, used_memory};
@@ -44,7 +43,7 @@ const NO_HISTOGRAMS: &[&str] = &["latency-tracking no"];
 struct GateFixture {
     stores: Stores,
     redis: PrivateServer,
-    _scratch: TempDir,
+    _scratch: Folder,
 }
 
 impl GateFixture {

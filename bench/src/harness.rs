@@ -8,8 +8,7 @@ use anyhow::Result;
 use floodgate::cli::output::Output;
 use loadgen::{Answer, BuyRequest, Load, Pace, Report, Until, call, run};
 use serde::Serialize;
-use tempfile::TempDir;
-use testkit::MissingProgram;
+use testkit::{Folder, MissingProgram};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -35,7 +34,7 @@ pub struct Harness {
     pub args: BenchFlags,
     // Dropped first: the process ends before its directory is removed.
     pub baseline: ServerChild,
-    pub scratch: TempDir,
+    pub scratch: Folder,
     next: Cell<u64>,
     /// What was measured, by the id of its row.
     pub results: BTreeMap<&'static str, Results>,
@@ -62,7 +61,7 @@ pub struct Product {
     pub admin: Admin,
     /// Redis, RabbitMQ and MariaDB processes of the server.
     pub backends: Vec<Named>,
-    _scratch: TempDir,
+    _scratch: Folder,
 }
 
 /// One load run and its costs.

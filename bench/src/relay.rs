@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use floodgate::broker::{Route, Topology};
 use floodgate::outbox::OutboxStatus;
-use tempfile::TempDir;
+use testkit::Folder;
 
 use crate::admin::Admin;
 use crate::harness::Harness;
@@ -47,7 +47,7 @@ pub struct Backlog<'a> {
     set: Vec<String>,
     pub offer: Offer,
     num_entries: u64,
-    scratch: TempDir,
+    scratch: Folder,
 }
 
 impl<'a> Backlog<'a> {

@@ -7,10 +7,50 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
-/// A new temporary folder for a server, in `parent`.
-pub fn folder(parent: &Path) -> Result<TempDir> {
-    let folder = tempfile::Builder::new().prefix("floodgate-server-").tempdir_in(parent);
-    folder.with_context(|| format!("cannot create a folder in {}", parent.display()))
+const PREFIX: &str = "floodgate-private-";
+
+/// A temporary folder, removed on drop. Its lock ends with this process, however that ends.
+#[derive(Debug)]
+pub struct Folder {
+    // Dropped first: the folder is removed while it is locked.
+    folder: TempDir,
+    _lock: File,
+}
+
+impl Folder {
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+}
+
+/// A new temporary folder for a server, in `parent`. First removes those that killed processes have
+/// left there.
+pub fn folder(parent: &Path) -> Result<Folder> {
+    let create = || {
+        // Locked, so that no folder is removed between its creation and its own lock.
+        let siblings = File::open(parent)?;
+        siblings.lock()?;
+        remove_abandoned(parent)?;
+        let folder = tempfile::Builder::new().prefix(PREFIX).tempdir_in(parent)?;
+        let lock = File::open(folder.path())?;
+        lock.lock()?;
+        std::io::Result::Ok(Folder { folder, _lock: lock })
+    };
+    create().with_context(|| format!("cannot create a folder in {}", parent.display()))
+}
+
+/// Removes the folders that no process has locked.
+fn remove_abandoned(parent: &Path) -> std::io::Result<()> {
+    for entry in fs::read_dir(parent)? {
+        let entry = entry?;
+        let is_private = entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes());
+        let is_free = || File::open(entry.path()).is_ok_and(|folder| folder.try_lock().is_ok());
+        if is_private && is_free() {
+            // Another user's folder stays.
+            drop(fs::remove_dir_all(entry.path()));
+        }
+    }
+    Ok(())
 }
 
 /// The path of what servers of one version share, below `cache`. `create` makes it at that path for
@@ -47,4 +87,23 @@ pub(crate) fn run(command: &mut Command) -> Result<String> {
         [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     ensure!(output.status.success(), "{command:?}: {out}{err}");
     Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_folders_of_ended_processes_are_removed() {
+        let parent = tempfile::tempdir().unwrap();
+        let [other, abandoned] =
+            ["other".to_owned(), format!("{PREFIX}abandoned")].map(|name| parent.path().join(name));
+        fs::create_dir(&other).unwrap();
+        fs::create_dir(&abandoned).unwrap();
+        let folders = [(); 2].map(|()| folder(parent.path()).unwrap());
+        assert!(!abandoned.exists());
+        assert!(other.exists() && folders.iter().all(|folder| folder.path().exists()));
+        drop(folders);
+        assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 1);
+    }
 }

@@ -9,7 +9,7 @@ pub mod rabbitmq;
 pub mod redis;
 mod server;
 
-pub use data::folder;
+pub use data::{Folder, folder};
 pub use port::Port;
 pub use process::{Process, command};
 pub use rustix::process::Signal;

@@ -9,9 +9,8 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use tempfile::TempDir;
 
-use crate::data::{cached, copy, folder, run};
+use crate::data::{Folder, cached, copy, folder, run};
 use crate::port::Port;
 use crate::process::{Process, command, wait};
 use crate::server::{Launch, MissingProgram, PrivateServer};
@@ -39,7 +38,7 @@ pub fn start(
     settings: &[&str],
 ) -> Result<PrivateServer> {
     let (program, version) = program_of_home(cache)?;
-    let start_in = |folder: TempDir| {
+    let start_in = |folder: Folder| {
         let (mapper, epmd) = start_epmd(folder.path())?;
         let nodes = Nodes { program: &program, cookie: cookie(), mapper: mapper.number(), runtime };
         nodes.start(NODE, folder, settings, (vec![mapper], Some(epmd)))
@@ -63,7 +62,7 @@ pub fn start_cluster(
     runtime: &str,
 ) -> Result<Vec<PrivateServer>> {
     let (program, _) = program_of_home(cache)?;
-    let folders: Vec<TempDir> = (0..count).map(|_| folder(parent)).collect::<Result<_>>()?;
+    let folders: Vec<Folder> = (0..count).map(|_| folder(parent)).collect::<Result<_>>()?;
     let (mapper, epmd) = start_epmd(folders.first().context("no node")?.path())?;
     let nodes = Nodes { program: &program, cookie: cookie(), mapper: mapper.number(), runtime };
     let (mut shared, mut servers) = ((vec![mapper], Some(epmd)), Vec::new());
@@ -136,7 +135,7 @@ impl Nodes<'_> {
     fn start(
         &self,
         name: &str,
-        folder: TempDir,
+        folder: Folder,
         settings: &[&str],
         shared: (Vec<Port>, Option<Process>),
     ) -> Result<PrivateServer> {

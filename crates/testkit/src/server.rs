@@ -8,8 +8,8 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use parking_lot::Mutex;
 use rustix::process::Signal;
-use tempfile::TempDir;
 
+use crate::data::Folder;
 use crate::port::Port;
 use crate::process::{Process, command, wait};
 
@@ -55,13 +55,13 @@ pub struct PrivateServer {
     port: Port,
     _further_ports: Vec<Port>,
     launch: Launch,
-    folder: TempDir,
+    folder: Folder,
 }
 
 impl PrivateServer {
     /// Starts a server and waits until it is ready. The first port is the one that clients use.
     pub(crate) fn start(
-        folder: TempDir,
+        folder: Folder,
         launch: Launch,
         port: Port,
         further: (Vec<Port>, Option<Process>),
