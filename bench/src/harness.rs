@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use floodgate::cli::output::Output;
 use loadgen::{Answer, BuyRequest, Load, Pace, Report, Until, call, run};
 use serde::Serialize;
@@ -126,10 +126,17 @@ impl Harness {
         }
     }
 
-    /// Sends this number of purchases, as fast as the connections go, each of a new buyer.
+    /// Sends this number of purchases, as fast as the connections go, each of a new buyer. Fails
+    /// unless 99 % of them are accepted.
     pub async fn fill(&self, server: &ServerChild, sale: &str, orders: u64) -> Result<Report> {
         let (until, progress) = (Until::Requests(orders), Some("filling"));
-        Ok(run(Load { until, progress, ..self.load(server, sale) }).await?)
+        let report = run(Load { until, progress, ..self.load(server, sale) }).await?;
+        let accepted = newly_accepted(&report);
+        ensure!(
+            accepted >= orders - orders / 100,
+            "{sale}: {accepted} of {orders} purchases were accepted"
+        );
+        Ok(report)
     }
 
     pub fn open(load: Load, per_second: f64) -> Load {
