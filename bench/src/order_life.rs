@@ -124,7 +124,9 @@ async fn returned(harness: &mut Harness, product: &Product, orders: u64) -> Resu
     harness.void_unless(ended >= accepted, || {
         format!("{due}: {accepted} accepted, only {ended} ended")
     });
-    harness.audit(&product.admin, Some(&due)).await?;
+    for sale in [&due, &sales.sale] {
+        harness.audit(&product.admin, Some(sale)).await?;
+    }
     product.admin.close_sale(&due).await?;
     let remark = format!(
         "{} orders due within {:.1} s, back {after_s:.1} s after the last deadline; {}/s sold \
