@@ -358,4 +358,5 @@ async fn visit_on_thread(visit_rows: impl FnOnce() -> bool + Send + 'static) {
     while !visiting.is_finished() {
         tokio::task::yield_now().await;
     }
+    visiting.join().unwrap();
 }
