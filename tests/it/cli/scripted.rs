@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value as Json, json};
 
 use super::{code, floodgate, run};
+use crate::support::servers::Port;
 
 /// A server with the test's answers, and what it was asked.
 pub struct ScriptedApi {
@@ -121,8 +122,8 @@ fn a_server_without_an_answer_differs_from_no_server() {
     let output = ScriptedApi::start(|_| None).run(&["sale", "list"]);
     assert_eq!(code(&output), 2);
     assert!(stderr(&output).contains("the outcome is not known"), "{output:?}");
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let unusable = ["localhost:9090", "https://x", "://", &format!("http://{closed}")];
+    let closed = Port::claim().unwrap();
+    let unusable = ["localhost:9090", "https://x", "://", &format!("http://{}", closed.addr())];
     for url in unusable {
         // With its own server named, the audit does not read the local ledger instead.
         for words in [["sale", "list"].as_slice(), &["audit"]] {
@@ -348,11 +349,11 @@ fn an_audit_without_server_and_ledger_is_undecided() {
     assert_eq!(code(&run(directory.path(), &["audit"])), 2, "no ledger");
     assert_eq!(code(&run(directory.path(), &["migrate"])), 0);
     assert_eq!(code(&run(directory.path(), &["audit"])), 2, "the gates are not judged");
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let own = format!("internal.bind={closed}");
+    let closed = Port::claim().unwrap();
+    let own = format!("internal.bind={}", closed.addr());
     let own = run(directory.path(), &["audit", "--set", &own]);
     assert!(stderr(&own).contains("reading the ledger itself"), "{own:?}");
-    let named = format!("http://{closed}");
+    let named = format!("http://{}", closed.addr());
     let named = run(directory.path(), &["audit", "--internal-url", &named]);
     assert_eq!(code(&named), 2);
     assert!(named.stdout.is_empty(), "the ledger may be another server's: {named:?}");
