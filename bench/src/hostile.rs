@@ -14,7 +14,7 @@ use futures_util::stream::FuturesUnordered;
 use loadgen::{BuyRequest, Load, Pace};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use crate::admin::SKU;
 use crate::harness::{ENDLESS, Harness, Measured, Product};
@@ -37,12 +37,11 @@ const STARTED_TIMEOUT: Duration = Duration::from_secs(60);
 /// Pause of a slow client between two bytes.
 const BYTE_PAUSE: Duration = Duration::from_secs(1);
 /// Mean pause of a flood between two bursts: together they send about 13,000 requests a second.
-const BURST_PAUSE: Duration = Duration::from_secs(8);
+const BURST_PAUSE: Duration = Duration::from_secs(10);
 /// Requests of a burst, sent without waiting for answers.
 const BURST: usize = 64;
 /// Pause of a client between two attacks.
 const ATTACK_PAUSE: Duration = Duration::from_secs(1);
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
 const PROBE_PERIOD: Duration = Duration::from_millis(250);
 /// A probe that takes longer counts as missed.
@@ -68,8 +67,7 @@ pub async fn hostile(harness: &mut Harness) -> Result<()> {
         crowd.stop()?;
         let crowd = HostileCrowd::start(product.server.public, &sale).await?;
         let (beside, probes) = probed(harness, &product, &sale).await?;
-        let (attacks, believed) = crowd.stop()?;
-        harness.void_unless(believed == 0, || format!("{sale}: {believed} forged calls succeeded"));
+        let attacks = crowd.stop()?;
         let accepted = alone.accepted() + elsewhere.accepted() + beside.accepted();
         harness.check(&product.admin, &sale, accepted).await?;
         let p99 = [&beside, &alone, &elsewhere].map(|side| side.report.p99_us());
@@ -150,8 +148,6 @@ struct AttackCounts {
     started: AtomicU64,
     /// Connections that ended.
     attacks: AtomicU64,
-    /// Forged calls that succeeded.
-    believed: AtomicU64,
 }
 
 /// The hostile clients, on a thread of their own.
@@ -187,11 +183,10 @@ impl HostileCrowd {
         Ok(crowd)
     }
 
-    /// Ends all connections. Returns the number of attacks, and of forged calls that succeeded.
-    fn stop(self) -> Result<(u64, u64)> {
+    /// Ends all connections. Returns the number of attacks.
+    fn stop(self) -> Result<u64> {
         self.thread.stop()?;
-        let AttackCounts { attacks, believed, .. } = &*self.counts;
-        Ok((attacks.load(Ordering::Relaxed), believed.load(Ordering::Relaxed)))
+        Ok(self.counts.attacks.load(Ordering::Relaxed))
     }
 }
 
@@ -223,14 +218,13 @@ impl HostileClient {
     async fn attack_for_ever(&self) {
         sleep(START_MAX.mul_f64(fastrand::f64())).await;
         loop {
-            let ended: Attack = match self.number % 6 {
+            let ended: Attack = match self.number % 5 {
                 0 => self.send_slowly(ANSWERED, &self.slow_head()).await,
                 1 => self.send_slowly(&self.slow_body(), &" ".repeat(4_000)).await,
                 // Reads none of the large answers.
                 2 => self.send_slowly(&LARGE.repeat(20), &"\r\n".repeat(2_000)).await,
-                3 => self.flood(&self.purchase(&self.sale, None)).await,
-                4 => self.flood(ANSWERED.as_bytes()).await,
-                _ => self.forge().await,
+                3 => self.flood(&self.purchase()).await,
+                _ => self.flood(ANSWERED.as_bytes()).await,
             };
             drop(ended);
             self.counts.attacks.fetch_add(1, Ordering::Relaxed);
@@ -292,58 +286,15 @@ impl HostileClient {
         tokio::select! { ended = reading => ended, ended = writing => ended }
     }
 
-    /// Sends what is forged, each on a connection of its own.
-    async fn forge(&self) -> Attack {
-        for call in self.forged() {
-            let mut connection = self.connect().await?;
-            connection.write_all(&call).await?;
-            let mut answer = Vec::new();
-            if let Ok(read) = timeout(ANSWER_TIMEOUT, connection.read_buf(&mut answer)).await {
-                read?;
-            }
-            if answer.starts_with(b"HTTP/1.1 2") {
-                self.counts.believed.fetch_add(1, Ordering::Relaxed);
-            }
-            drop(connection);
-            sleep(ATTACK_PAUSE).await;
-        }
-        Ok(())
-    }
-
-    /// Credentials, request ids, tickets, paths and framing.
-    fn forged(&self) -> Vec<Vec<u8>> {
-        let (buyer, number) = (self.buyer(), fastrand::i64(1..));
-        let id = format!("{number}-1-AAAAAAAAAAAAAAAA");
-        let get = |path: &str, headers: &str| {
-            format!("GET {path} HTTP/1.1\r\nHost: a\r\n{headers}\r\n\r\n").into_bytes()
-        };
-        let conflicting_lengths = format!(
-            "POST /v1/buy/{} HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\
-             Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-            self.sale
-        );
-        vec![
-            get("/v1/orders", "Authorization: Bearer x.y.z"),
-            get("/v1/orders", "X-Buyer-Id: 0"),
-            get(&format!("/v1/requests/{id}"), &format!("X-Buyer-Id: {buyer}")),
-            get(&format!("/v1/requests/{id}/events"), &format!("X-Buyer-Id: {buyer}")),
-            get(&format!("/{}", "%2e%2e/".repeat(500)), "X-Forwarded-For: 127.0.0.1"),
-            self.purchase(&self.sale, Some(&id)),
-            self.purchase(&format!("~{}", "A".repeat(38)), None),
-            conflicting_lengths.into_bytes(),
-            b"\0\x01\x02".repeat(200),
-        ]
-    }
-
     /// Not an honest buyer's id.
     fn buyer(&self) -> u64 {
         (1 << 60) + self.number
     }
 
-    fn purchase(&self, path_id: &str, request_id: Option<&str>) -> Vec<u8> {
+    fn purchase(&self) -> Vec<u8> {
         let mut request = Vec::new();
-        let buy = BuyRequest::new(self.server, path_id, SKU, 1);
-        buy.write(self.buyer(), request_id, &mut request);
+        let buy = BuyRequest::new(self.server, &self.sale, SKU, 1);
+        buy.write(self.buyer(), None, &mut request);
         request
     }
 }
