@@ -1,5 +1,5 @@
-//! Honest buyers alone, then beside hostile clients of a server that does nothing, then beside
-//! hostile clients of their own server: their success, their p99, and the probes.
+//! Honest buyers alone, then beside hostile clients of their server: their success, their p99, and
+//! the probes.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
@@ -20,7 +20,6 @@ use crate::admin::SKU;
 use crate::harness::{ENDLESS, Harness, Measured, Product};
 use crate::http::warm_up;
 use crate::process::{Background, poll};
-use crate::yardsticks::Sink;
 
 const HOSTILE: u64 = 5_000;
 /// What the settings advise where buyers may be hostile; honest purchases are of one buyer each.
@@ -61,16 +60,11 @@ pub async fn hostile(harness: &mut Harness) -> Result<()> {
         warm_up(harness.load(&product.server, &another)).await?;
         let sale = harness.sale(&product, ENDLESS).await?;
         let alone = honest(harness, &product, &sale).await?;
-        let sink = Sink::start()?;
-        let crowd = HostileCrowd::start(sink.address, &sale).await?;
-        let elsewhere = honest(harness, &product, &sale).await?;
-        crowd.stop()?;
         let crowd = HostileCrowd::start(product.server.public, &sale).await?;
         let (beside, probes) = probed(harness, &product, &sale).await?;
         let attacks = crowd.stop()?;
-        let accepted = alone.accepted() + elsewhere.accepted() + beside.accepted();
-        harness.check(&product.admin, &sale, accepted).await?;
-        let p99 = [&beside, &alone, &elsewhere].map(|side| side.report.p99_us());
+        harness.check(&product.admin, &sale, alone.accepted() + beside.accepted()).await?;
+        let p99 = [&beside, &alone].map(|side| side.report.p99_us());
         let shares = [&beside, &alone].map(share);
         harness.note(&format!(
             "round {number}: {attacks} attacks; {} probes, {} missed, most {} ms",
@@ -81,7 +75,6 @@ pub async fn hostile(harness: &mut Harness) -> Result<()> {
         num_attacks += attacks;
         harness.pair("hostile", beside.sample(shares[0]), alone.sample(shares[1]));
         harness.pair("hostile p99", beside.sample(p99[0]), alone.sample(p99[1]));
-        harness.pair("hostile server", beside.sample(p99[0]), elsewhere.sample(p99[2]));
         harness.number("hostile probes", probes.missed as f64);
     }
     let remark = format!(

@@ -94,8 +94,6 @@ goals! {
         "hostile" AtLeast 0.80 1.0 " %"
             "honest purchases that succeed beside 5,000 hostile clients, against alone";
         "hostile p99" AtMost 1.2 1.0 " µs" "p99 of these, against alone";
-        "hostile server" AtMost 1.2 1.0 " µs"
-            "p99 of these, against hostile clients of a server that does nothing";
         "hostile probes" Count 0.0 0.0 "" "probes without an answer within a second beside these";
     }
     relay_faults::takeover, "crash of a relay", {

@@ -1,24 +1,16 @@
-//! Servers that show what clients and a machine can do: a minimal handler, and one that does
-//! nothing.
+//! A server that shows what clients and a machine can do: a minimal handler.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 
 use actix_web::{App, HttpResponse, HttpServer, web};
 use anyhow::{Context, Result};
 use floodgate::cli::exit::Exit;
 use floodgate::cli::output::Output;
 use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
-
-use crate::process::Background;
 
 /// Longest body that the minimal handler can answer, in bytes.
 const BODY_MAX: usize = 8 * 1024;
 const FILLER: [u8; BODY_MAX] = [b'x'; BODY_MAX];
-/// The sink does not answer shorter pieces of requests.
-const REQUEST_MIN: usize = 128;
 
 /// The body of a purchase.
 #[derive(Deserialize)]
@@ -56,45 +48,6 @@ async fn answer(bytes: web::Path<usize>, buy: web::Json<Buy>) -> HttpResponse {
     // The filler is ASCII, so the fallback is never used.
     let detail = std::str::from_utf8(filler).unwrap_or_default();
     HttpResponse::Ok().json(Bought { detail, ..bought })
-}
-
-/// What clients cost the machine that they share with the server under test: reads all that it is
-/// sent, and answers each read with as many bytes, until drop.
-pub struct Sink {
-    pub address: SocketAddr,
-    _thread: Background,
-}
-
-impl Sink {
-    pub fn start() -> Result<Self> {
-        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        listener.set_nonblocking(true)?;
-        let address = listener.local_addr()?;
-        Ok(Self { address, _thread: Background::start("sink", move || serve(listener))? })
-    }
-}
-
-async fn serve(listener: std::net::TcpListener) -> std::io::Result<()> {
-    let listener = TcpListener::from_std(listener)?;
-    let mut connections = JoinSet::new();
-    loop {
-        if let Ok((connection, _)) = listener.accept().await {
-            connections.spawn(swallow(connection));
-        }
-        while connections.try_join_next().is_some() {}
-    }
-}
-
-async fn swallow(mut connection: TcpStream) {
-    let mut bytes = vec![0; 8 * 1024];
-    while let Ok(read) = connection.read(&mut bytes).await
-        && read > 0
-    {
-        let answer = bytes.get(..read).unwrap_or_default();
-        if read >= REQUEST_MIN && connection.write_all(answer).await.is_err() {
-            return;
-        }
-    }
 }
 
 #[cfg(test)]
