@@ -12,7 +12,7 @@ use floodgate::runtime::clock::now_monotonic;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use loadgen::{BuyRequest, Load, Pace};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::sleep;
 
@@ -22,6 +22,9 @@ use crate::http::warm_up;
 use crate::process::{Background, poll};
 
 const HOSTILE: u64 = 5_000;
+/// With fewer writes in a round the hostile clients had no core, and the round measures nothing:
+/// most clients write once a second.
+const WRITES_MIN: u64 = HOSTILE / 5;
 /// What the settings advise where buyers may be hostile; honest purchases are of one buyer each.
 const LIMITS: [&str; 2] = ["limits.buyer_per_second=1", "limits.buyer_per_minute=20"];
 /// Honest buyers, each with a connection and a purchase a second.
@@ -61,13 +64,16 @@ pub async fn hostile(harness: &mut Harness) -> Result<()> {
         let sale = harness.sale(&product, ENDLESS).await?;
         let alone = honest(harness, &product, &sale).await?;
         let crowd = HostileCrowd::start(product.server.public, &sale).await?;
+        let before = crowd.num_writes();
         let (beside, probes) = probed(harness, &product, &sale).await?;
+        let writes = crowd.num_writes() - before;
+        harness.void_unless(writes >= WRITES_MIN, || format!("{sale}: {writes} hostile writes"));
         let attacks = crowd.stop()?;
         harness.check(&product.admin, &sale, alone.accepted() + beside.accepted()).await?;
         let p99 = [&beside, &alone].map(|side| side.report.p99_us());
         let shares = [&beside, &alone].map(share);
         harness.note(&format!(
-            "round {number}: {attacks} attacks; {} probes, {} missed, most {} ms",
+            "round {number}: {attacks} attacks, {writes} writes; {} probes, {} missed, most {} ms",
             probes.num,
             probes.missed,
             probes.longest.as_millis()
@@ -139,6 +145,8 @@ async fn probed(
 struct AttackCounts {
     /// Clients that have made a connection.
     started: AtomicU64,
+    /// Pieces of requests, and bursts, that the kernel took.
+    writes: AtomicU64,
     /// Connections that ended.
     attacks: AtomicU64,
 }
@@ -174,6 +182,10 @@ impl HostileCrowd {
         let (started, all) = poll(STARTED_TIMEOUT, connected).await?;
         ensure!(all, "{started} of {HOSTILE} hostile clients could connect");
         Ok(crowd)
+    }
+
+    fn num_writes(&self) -> u64 {
+        self.counts.writes.load(Ordering::Relaxed)
     }
 
     /// Ends all connections. Returns the number of attacks.
@@ -236,12 +248,18 @@ impl HostileClient {
         Ok(connection)
     }
 
+    async fn write(&self, to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Attack {
+        to.write_all(bytes).await?;
+        self.counts.writes.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
     /// Sends what comes first, then a byte at a time.
     async fn send_slowly(&self, first: &str, slowly: &str) -> Attack {
         let mut connection = self.connect().await?;
-        connection.write_all(first.as_bytes()).await?;
+        self.write(&mut connection, first.as_bytes()).await?;
         for byte in slowly.bytes() {
-            connection.write_all(&[byte]).await?;
+            self.write(&mut connection, &[byte]).await?;
             sleep(BYTE_PAUSE).await;
         }
         Ok(())
@@ -272,7 +290,7 @@ impl HostileClient {
         };
         let writing = async {
             loop {
-                writer.write_all(&burst).await?;
+                self.write(&mut writer, &burst).await?;
                 sleep(BURST_PAUSE.mul_f64(0.5 + fastrand::f64())).await;
             }
         };
