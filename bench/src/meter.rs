@@ -23,10 +23,9 @@ const SYNCS: usize = 100;
 /// CPU time and memory of one process at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Usage {
-    /// User and system time of all threads, ended ones included.
+    /// User and system time of all threads, and of children that have ended: such a child may be a
+    /// generator, or rewrite Redis's append-only file.
     cpu: Duration,
-    /// The same of terminated children that were waited for.
-    children: Duration,
     /// Resident memory in bytes.
     resident: u64,
 }
@@ -57,8 +56,7 @@ fn usages(servers: &[Named]) -> Result<Vec<Usage>> {
     all.map(usage).collect()
 }
 
-/// Does `work` and measures it; the first process is the server under test. Terminated children of
-/// this process, such as a generator, count as part of the bench.
+/// Does `work` and measures it; the first process is the server under test.
 pub async fn metered<T>(
     servers: &[Named],
     work: impl Future<Output = Result<T>>,
@@ -68,9 +66,7 @@ pub async fn metered<T>(
     let (elapsed, after) = (now_monotonic().duration_since(begun), usages(servers)?);
     let both = || before.iter().zip(&after);
     let cpu: Vec<_> = both().map(|(old, new)| new.cpu.saturating_sub(old.cpu)).collect();
-    let children = both().next_back().map(|(old, new)| new.children.saturating_sub(old.children));
-    let ours = cpu.iter().sum::<Duration>() + children.unwrap_or_default();
-    let (stolen, others) = MachineTime::now().taken_since(&machine, ours);
+    let (stolen, others) = MachineTime::now().taken_since(&machine, cpu.iter().sum());
     let metered = Metered {
         elapsed,
         own_cpu: cpu.last().copied().unwrap_or_default(),
@@ -159,10 +155,9 @@ fn usage(pid: u32) -> Result<Usage> {
 fn parse_usage(stat: &str) -> Option<Usage> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_ascii_whitespace().skip(11).map(str::parse::<u64>);
-    let mut both = || Some(ticks(fields.next()?.ok()? + fields.next()?.ok()?));
-    let (cpu, children) = (both()?, both()?);
+    let used = fields.by_ref().take(4).sum::<Result<u64, _>>().ok()?;
     let pages = fields.nth(6)?.ok()?;
-    Some(Usage { cpu, children, resident: pages * rustix::param::page_size() as u64 })
+    Some(Usage { cpu: ticks(used), resident: pages * rustix::param::page_size() as u64 })
 }
 
 /// The machine on which a table was measured.
@@ -252,8 +247,7 @@ mod tests {
     fn usage_is_found_behind_an_odd_name() {
         let stat = "7 (a) b (c) S 1 7 7 0 -1 4194560 9 0 0 0 123 45 6 7 20 0 3 0 99 4096 2 8";
         let expected = Usage {
-            cpu: Duration::from_millis(1_680),
-            children: Duration::from_millis(130),
+            cpu: Duration::from_millis(1_810),
             resident: 2 * rustix::param::page_size() as u64,
         };
         assert_eq!(parse_usage(stat), Some(expected));
