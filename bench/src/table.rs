@@ -144,6 +144,8 @@ goals! {
 
 /// A wider range of ratios than this share of the median gets a remark.
 const WIDE: f64 = 0.15;
+/// A generator that uses more cores gets a remark: it is one thread, and may be the limit.
+const BUSY: f64 = 0.9;
 /// A larger share of stolen CPU time gets a remark.
 const STOLEN: f64 = 0.02;
 /// A larger share of CPU time of processes outside the bench gets a remark.
@@ -188,9 +190,9 @@ struct Row {
     /// Core-microseconds of the server per operation.
     product_us: f64,
     yardstick_us: Option<f64>,
-    /// CPU of the load generator during the product's rounds.
-    generator_cores: f64,
-    generator_us: f64,
+    /// CPU of the load generator: product, yardstick.
+    generator_cores: (f64, f64),
+    generator_us: (f64, f64),
     /// Requests without an answer, or of an unknown outcome: product, yardstick.
     incomplete: (u64, u64),
     remark: Option<String>,
@@ -249,7 +251,7 @@ impl Table {
             ),
             String::new(),
             "| id | goal | floor | aim | product | yardstick | ratio | verdict | mean batch | \
-             core-µs product / yardstick | generator |"
+             core-µs product / yardstick | generator product / yardstick |"
                 .to_owned(),
             "|---|---|---|---|---|---|---|---|---|---|---|".to_owned(),
         ];
@@ -303,8 +305,14 @@ impl Row {
             batches: medians(rounds.iter().map(|round| round.product.batches.clone())),
             product_us: median(product(RoundSample::server_us)),
             yardstick_us: baseline(RoundSample::server_us).map(|spread| spread.median),
-            generator_cores: median(product(|side| side.own_cores)),
-            generator_us: median(product(|side| side.own_us)),
+            generator_cores: (
+                median(product(|side| side.own_cores)),
+                median(baseline(|side| side.own_cores)),
+            ),
+            generator_us: (
+                median(product(|side| side.own_us)),
+                median(baseline(|side| side.own_us)),
+            ),
             incomplete: (
                 rounds.iter().map(|round| round.product.incomplete).sum(),
                 rounds.iter().filter_map(|round| Some(round.baseline.as_ref()?.incomplete)).sum(),
@@ -323,8 +331,11 @@ impl Row {
             .map(|Spread { median, min, max }| format!("{median:.2}x ({min:.2} to {max:.2})"));
         // Empty if no CPU time was measured.
         let cost = |us: f64| if us > 0.0 { format!("{us:.1}") } else { none() };
+        let generator = |us: f64, cores: f64| {
+            if us > 0.0 { format!("{us:.1} µs, {cores:.2} cores") } else { none() }
+        };
         format!(
-            "| {id} | {what} | {floor} | {aim} | {} | {} | {} | {} | {} | {} / {} | {} |",
+            "| {id} | {what} | {floor} | {aim} | {} | {} | {} | {} | {} | {} / {} | {} / {} |",
             amount(self.product.median, unit),
             yardstick.unwrap_or_else(none),
             ratio.unwrap_or_else(none),
@@ -332,10 +343,8 @@ impl Row {
             if self.batches.is_empty() { none() } else { shown(&self.batches) },
             cost(self.product_us),
             self.yardstick_us.map_or_else(none, cost),
-            match self.generator_us {
-                0.0 => none(),
-                us => format!("{us:.1} µs, {:.2} cores", self.generator_cores),
-            },
+            generator(self.generator_us.0, self.generator_cores.0),
+            generator(self.generator_us.1, self.generator_cores.1),
         )
     }
 
@@ -349,6 +358,12 @@ impl Row {
             remarks.push(format!(
                 "requests of an unknown outcome: {product} product, {yardstick} yardstick"
             ));
+        }
+        let (product, yardstick) = self.generator_cores;
+        for (side, cores) in [("product", product), ("yardstick", yardstick)] {
+            if cores > BUSY {
+                remarks.push(format!("the generator of the {side} used {cores:.2} cores"));
+            }
         }
         remarks.extend(self.remark.clone());
         remarks.into_iter().map(|remark| format!("* {}: {remark}.", self.id)).collect()

@@ -55,3 +55,13 @@ fn a_latency_of_requests_without_an_answer_meets_no_aim() {
     assert_eq!(row.verdict, "below floor");
     assert!(row.markdown().contains("| unanswered | 2.0 µs |"), "{}", row.markdown());
 }
+
+#[test]
+fn a_busy_generator_is_named_on_either_side() {
+    let side = |own_cores| RoundSample { own_us: 5.0, own_cores, ..RoundSample::from(1.0) };
+    let rounds = vec![Round { product: side(0.5), baseline: Some(side(0.95)) }];
+    let row = Row::of("S1", &Results { rounds, remark: None }).unwrap();
+    let line = row.markdown();
+    assert!(line.ends_with("| 5.0 µs, 0.50 cores / 5.0 µs, 0.95 cores |"), "{line}");
+    assert_eq!(row.remarks(), ["* S1: the generator of the yardstick used 0.95 cores."]);
+}
