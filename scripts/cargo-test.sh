@@ -2,6 +2,8 @@
 # Runs the tests whose names contain one of the given words (every test if there are none): with
 # cargo-nextest if it is installed, else with `cargo test`.
 set -euo pipefail
+# Debian installs servers there; the PATH of an ordinary user lacks it.
+PATH+=:/usr/local/sbin:/usr/sbin:/sbin
 
 if ! command -v cargo-nextest >/dev/null; then
   exec cargo test --locked --workspace --no-fail-fast -- "$@"

@@ -3,6 +3,8 @@
 # calls apt-get; elsewhere it prints the packages and fails. Python programs come from PyPI, in
 # fixed versions, into the folder .venv.
 set -euo pipefail
+# Debian installs servers there; the PATH of an ordinary user lacks it.
+PATH+=:/usr/local/sbin:/usr/sbin:/sbin
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # command or file : Debian packages that contain it : why a test needs it
