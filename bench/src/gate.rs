@@ -1,5 +1,4 @@
-//! S3, S4 and S15: reservations per second that one Redis decides, in batches and one by one, and
-//! the memory that it needs for them.
+//! S3 and S4: reservations per second that one Redis decides, in batches and one by one.
 
 use std::process::{Command, Stdio};
 
@@ -7,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use testkit::{Folder, PrivateServer, find_program};
 
 use crate::harness::Harness;
-use crate::servers::{clear, connect, redis, redis_url, used_memory};
+use crate::servers::{clear, connect, redis, redis_url};
 use crate::stats::{RoundSample, for_seconds};
 use crate::stores::{CALIBRATION_ORDERS, Offer, PER_BUCKET_MAX, Stores, stock_for};
 
@@ -30,15 +29,6 @@ const MESSAGE: &str =
 /// Upper limit of redis-benchmark's random numbers: few repeat.
 const RANDOM_BELOW: &str = "2000000000";
 
-/// Buyers of S15.
-const BUYERS: u32 = 50_000;
-/// Open purchases of S15.
-const CONCURRENCY: usize = 256;
-/// Buyers per pipeline of the baseline of S15.
-const PIPELINED: u32 = 250;
-/// Otherwise Redis has 24 KiB for the latency of each command that was ever sent to it.
-const NO_HISTOGRAMS: &[&str] = &["latency-tracking no"];
-
 /// The stores of tier `gate` without a server, on a private Redis and ledger file.
 struct GateFixture {
     stores: Stores,
@@ -47,9 +37,9 @@ struct GateFixture {
 }
 
 impl GateFixture {
-    async fn start(harness: &Harness, lines: &[&str]) -> Result<Self> {
+    async fn start(harness: &Harness) -> Result<Self> {
         let scratch = testkit::folder(&harness.args.parent())?;
-        let redis = redis(harness, lines)?;
+        let redis = redis(harness, &[])?;
         let set = [
             "tier=gate".to_owned(),
             // The final reads of all orders take long.
@@ -133,7 +123,7 @@ pub async fn pipelined(harness: &mut Harness) -> Result<()> {
 
 async fn decisions(harness: &mut Harness, id: &'static str, pipeline: usize) -> Result<()> {
     find_program("redis-benchmark", "redis-tools")?;
-    let fixture = GateFixture::start(harness, &[]).await?;
+    let fixture = GateFixture::start(harness).await?;
     let (clients, concurrency) = (harness.args.connections, harness.args.connections * pipeline);
     let seconds = harness.args.seconds;
     let per_round =
@@ -153,47 +143,6 @@ async fn decisions(harness: &mut Harness, id: &'static str, pipeline: usize) -> 
     );
     harness.remark(id, remark);
     Ok(())
-}
-
-/// S15: bytes per accepted buyer, including request and purchase limit: `used_memory` before and
-/// after a whole sale. The baseline is the usual layout: a set member per buyer and an expiring key
-/// per request.
-pub async fn memory(harness: &mut Harness) -> Result<()> {
-    for _ in 0..harness.args.rounds {
-        let product = memory_of_sale(harness).await?;
-        let usual = usual_memory(harness)?;
-        harness.pair("S15", product, usual);
-    }
-    harness.remark("S15", format!("{BUYERS} buyers, ids of 19 digits, all settled"));
-    Ok(())
-}
-
-/// Reserves, commits, settles and audits a whole sale.
-async fn memory_of_sale(harness: &mut Harness) -> Result<RoundSample> {
-    let GateFixture { stores, redis, .. } = &GateFixture::start(harness, NO_HISTOGRAMS).await?;
-    let offer = Offer::open(stores, BUYERS, 1).await?;
-    let before = used_memory(redis)?;
-    let sold = offer.sell(CONCURRENCY, BUYERS.into()).await?;
-    offer.check(harness, sold.accepted, BUYERS.into()).await?;
-    let bytes = (used_memory(redis)? - before) / f64::from(BUYERS);
-    stores.ledger.close().await;
-    Ok(RoundSample { batches: vec![("gate", sold.mean_batch)], ..bytes.into() })
-}
-
-fn usual_memory(harness: &Harness) -> Result<f64> {
-    let redis = redis(harness, NO_HISTOGRAMS)?;
-    let mut connection = connect(&redis)?;
-    let before = used_memory(&redis)?;
-    let id = || fastrand::u64(1 << 60..1 << 63);
-    for _ in 0..BUYERS / PIPELINED {
-        let mut pipe = redis::pipe();
-        for _ in 0..PIPELINED {
-            pipe.cmd("SADD").arg("seckill:users:1").arg(id());
-            pipe.cmd("SET").arg(format!("seckill:req:{}", id())).arg("1").arg("EX").arg(600);
-        }
-        pipe.exec(&mut connection)?;
-    }
-    Ok((used_memory(&redis)? - before) / f64::from(BUYERS))
 }
 
 #[cfg(test)]

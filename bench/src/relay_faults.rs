@@ -11,7 +11,7 @@ use testkit::Signal;
 use crate::harness::Harness;
 use crate::process::poll;
 use crate::relay::{BUCKETS, Backlog, ORDERS_MAX, Plan, published, steady};
-use crate::servers::{Servers, used_memory};
+use crate::servers::Servers;
 use crate::stats::{for_seconds, grouped, per_second, shown};
 use crate::stores::{CALIBRATION_ORDERS, settings};
 
@@ -111,8 +111,8 @@ fn orphans(entries: &OutboxStatus, prefix: &str) -> u64 {
     workers.map(|(_, count)| count).sum()
 }
 
-/// A million accepted orders while the broker is down: their memory, and the rate at which they are
-/// published afterwards.
+/// A million accepted orders while the broker is down: the rate at which they are published
+/// afterwards.
 pub async fn broker_down(harness: &mut Harness) -> Result<()> {
     let orders = harness.up_to(WAITING_MAX);
     let all = packed(orders);
@@ -122,10 +122,7 @@ pub async fn broker_down(harness: &mut Harness) -> Result<()> {
     servers.rabbit()?.kill();
     let mut backlog = Backlog::open(harness, &servers, all).await?;
     let relay = backlog.serve("relay").await?;
-    let empty = used_memory(&servers.redis)?;
     backlog.fill().await?;
-    let bytes = (used_memory(&servers.redis)? - empty) / orders as f64;
-    harness.number("backlog", bytes);
     servers.rabbit()?.restart()?;
     let sample = backlog.drain(harness, &relay).await?;
     drop(relay);
@@ -133,18 +130,16 @@ pub async fn broker_down(harness: &mut Harness) -> Result<()> {
     // The same number of orders with a broker that was never down.
     let after = steady(harness, &servers, all).await?;
     let Plan { buckets, envelope_max, .. } = all;
-    let orders = grouped(orders as f64);
-    let remark = format!("{orders} orders in {buckets} buckets, messages of {envelope_max}");
-    let drained = format!(
-        "{remark}; one drain against as many orders before and after, drained with the broker \
-         never down; core-µs for each order: {}",
+    let remark = format!(
+        "{} orders in {buckets} buckets, messages of {envelope_max}; one drain against as many \
+         orders before and after, drained with the broker never down; core-µs for each order: {}",
+        grouped(orders as f64),
         shown(&sample.costs)
     );
-    harness.remark("backlog", remark);
     for steady in [before, after] {
         harness.pair("backlog drain", sample.clone(), steady);
     }
-    harness.remark("backlog drain", drained);
+    harness.remark("backlog drain", remark);
     Ok(())
 }
 

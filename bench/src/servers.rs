@@ -2,7 +2,6 @@
 
 use anyhow::{Context, Result};
 use diesel_async::{AsyncConnection, AsyncMysqlConnection, SimpleAsyncConnection};
-use redis::InfoDict;
 use testkit::redis::Role;
 use testkit::{PrivateServer, mariadb, rabbitmq};
 
@@ -32,11 +31,6 @@ pub fn connect(redis: &PrivateServer) -> Result<redis::Connection> {
 
 pub fn clear(redis: &PrivateServer) -> Result<()> {
     Ok(redis::cmd("FLUSHALL").arg("SYNC").exec(&mut connect(redis)?)?)
-}
-
-pub fn used_memory(redis: &PrivateServer) -> Result<f64> {
-    let info = redis::cmd("INFO").arg("memory").query::<InfoDict>(&mut connect(redis)?)?;
-    info.get("used_memory").context("INFO has no used_memory")
 }
 
 pub fn maria(harness: &Harness) -> Result<PrivateServer> {

@@ -34,15 +34,13 @@ fn goals_without_their_servers_are_named_and_not_skipped() {
 }
 
 #[test]
-fn memory_of_redis_is_measured_after_an_audit_and_nothing_is_left_behind() {
+fn gate_decisions_are_measured_with_an_audit_and_nothing_is_left_behind() {
     let directory = tempfile::tempdir().unwrap();
-    let table = table(directory.path(), "S15", PATH);
+    let table = table(directory.path(), "S3", PATH);
     assert_eq!(table["void"], Json::Array(Vec::new()));
     let row = &table["rows"][0];
-    assert_eq!(row["id"], "S15");
-    // Memory, unlike time, does not depend on the machine.
-    let ratio = row["ratio"]["median"].as_f64().unwrap();
-    assert!((0.05..0.40).contains(&ratio), "{row}");
+    assert_eq!(row["id"], "S3");
+    assert!(row["ratio"]["median"].as_f64().unwrap() > 0.0, "{row}");
     assert!(row["batches"][0][1].as_f64().unwrap() > 10.0, "{row}");
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
 }
