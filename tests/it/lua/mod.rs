@@ -14,5 +14,4 @@ mod refusing;
 mod repeating;
 mod reserving;
 mod scenarios;
-mod speed;
 mod texts;

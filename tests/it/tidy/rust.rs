@@ -111,8 +111,7 @@ pub fn is_word(c: char) -> bool {
 fn is_test_file(path: &str) -> bool {
     let of_crate = || Some(path.strip_prefix("crates/")?.split_once('/')?.1);
     let in_package = path.strip_prefix("bench/").or_else(of_crate).unwrap_or(path);
-    ["tests/", "benches/"].iter().any(|folder| in_package.starts_with(folder))
-        || ["/tests.rs", "_tests.rs"].iter().any(|end| path.ends_with(end))
+    in_package.starts_with("tests/") || path.ends_with("/tests.rs") || path.ends_with("_tests.rs")
 }
 
 /// The offset of the brace that opens the body of the item at `start`, or of the item's semicolon.

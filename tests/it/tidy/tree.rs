@@ -46,9 +46,9 @@ pub fn files(folders: &[&str], extensions: &[&str]) -> Vec<File> {
     paths.iter().map(|path| File { path: path.clone(), text: read(path).unwrap() }).collect()
 }
 
-/// All Rust files: sources, tests, benches.
+/// All Rust files: sources and tests.
 pub fn rust() -> Vec<File> {
-    files(&["src", "crates", "bench", "tests", "benches"], &["rs"])
+    files(&["src", "crates", "bench", "tests"], &["rs"])
 }
 
 /// The Rust files of the server.
