@@ -60,12 +60,6 @@ const TIME: Ban = Ban {
     instead: "take a `Clock`",
 };
 
-const UNSAFE: Ban = Ban {
-    words: &["unsafe"],
-    places: &[],
-    instead: "find the safe way; the lint in Cargo.toml cannot be lifted",
-};
-
 impl Ban {
     /// Findings in all code.
     fn anywhere(&self, path: &str, text: &str) -> Vec<Finding> {
@@ -185,15 +179,4 @@ fn only_the_clock_reads_the_time() {
 #[test]
 fn a_planted_read_of_the_time_is_found() {
     each_planted_word_is_found(&TIME);
-}
-
-#[test]
-fn nothing_is_unsafe() {
-    keep_each(Rule::Unsafe, &tree::rust(), |path, text| UNSAFE.anywhere(path, text));
-}
-
-#[test]
-fn a_planted_unsafe_is_found() {
-    each_planted_word_is_found(&UNSAFE);
-    assert!(UNSAFE.anywhere("src/a.rs", "fn unsafe_looking() {}").is_empty());
 }

@@ -1,5 +1,5 @@
 //! Crash points: every `// Crash here [name]: what the next start finds, who repairs it` is named
-//! by a fault test that proves the comment. Without any fault test, only the form is checked.
+//! by a fault test that proves the comment.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ fn name(rest: &str) -> Option<&str> {
 fn is_tested(name: &str, faults: &[File]) -> bool {
     let (in_comment, as_prefix) = (format!("`{name}`"), format!("\nfn {name}_"));
     let names = |text: &str| text.contains(&in_comment) || text.contains(&as_prefix);
-    faults.is_empty() || faults.iter().any(|file| names(&file.text))
+    faults.iter().any(|file| names(&file.text))
 }
 
 #[test]
@@ -76,11 +76,9 @@ fn a_planted_crash_point_without_a_test_is_found() {
 }
 
 #[test]
-fn before_the_first_fault_test_only_the_form_is_checked() {
+fn a_folder_of_fault_tests_that_has_moved_is_found() {
     let taken = [File::planted("src/a.rs", "// Crash here [taken]: one.")];
-    assert!(crash_points(&taken, &[]).is_empty());
-    let nameless = [File::planted("src/a.rs", "// Crash here: one.")];
-    assert_eq!(crash_points(&nameless, &[]).len(), 1);
+    assert_eq!(crash_points(&taken, &[]).len(), 1);
 }
 
 #[test]

@@ -1,5 +1,4 @@
-//! What the files of `deploy/` name exists: configuration keys, their ports, copied files, and
-//! features of the package.
+//! What the files of `deploy/` name exists: configuration keys, their ports, and copied files.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +7,7 @@ use super::{keep, tree};
 
 const DEFAULTS: &str = "config/default.toml";
 
-/// Files that name settings, ports or features.
+/// Files that name settings or ports.
 const FILES: &[&str] = &[
     "deploy/Containerfile",
     "deploy/compose.yaml",
@@ -16,8 +15,6 @@ const FILES: &[&str] = &[
     "deploy/kubernetes.yaml",
     "deploy/nginx.conf",
     "docs/operate/install.md",
-    "scripts/dist.sh",
-    "scripts/sbom.py",
 ];
 
 /// The prefix of environment variables that are settings.
@@ -27,20 +24,10 @@ const PREFIX: &str = "FLOODGATE__";
 const BEFORE_PORTS: &[&str] =
     &["127.0.0.1:", "0.0.0.0:", "EXPOSE ", "EXPOSE 8080 ", "containerPort: "];
 
-/// What precedes the name of a feature.
-const BEFORE_FEATURES: &str = "--features";
-
 /// The keys, as `section.key`, and the ports of the listeners.
 struct Configuration {
     keys: BTreeSet<String>,
     ports: BTreeSet<String>,
-}
-
-/// The features of the package.
-fn features(manifest: &str) -> BTreeSet<String> {
-    let manifest: toml::Table = manifest.parse().expect("a manifest");
-    let features = manifest.get("features").and_then(toml::Value::as_table);
-    features.into_iter().flat_map(|features| features.keys().cloned()).collect()
 }
 
 impl Configuration {
@@ -63,12 +50,7 @@ impl Configuration {
     }
 }
 
-fn deploy(
-    path: &str,
-    text: &str,
-    known: &Configuration,
-    features: &BTreeSet<String>,
-) -> Vec<Finding> {
+fn deploy(path: &str, text: &str, known: &Configuration) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let mut find = |what: String| findings.push(Finding::new(path, index + 1, what));
@@ -88,14 +70,6 @@ fn deploy(
                 }
             }
         }
-        for rest in line.split(BEFORE_FEATURES).skip(1) {
-            let is_name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-            let name = rest.trim_start_matches(['=', ' ']).split(|c| !is_name(c)).next();
-            let name = name.unwrap_or_default();
-            if !features.contains(name) {
-                find(format!("{name} is no feature of the package"));
-            }
-        }
         let copied = line.strip_prefix("COPY ").filter(|rest| !rest.starts_with("--from"));
         let sources = copied.and_then(|rest| rest.rsplit_once(' ')).map(|(sources, _)| sources);
         for source in sources.into_iter().flat_map(str::split_whitespace) {
@@ -110,26 +84,22 @@ fn deploy(
 #[test]
 fn names_in_deploy_exist() {
     let known = Configuration::read(&tree::read(DEFAULTS).unwrap());
-    let features = features(&tree::read("Cargo.toml").unwrap());
-    let of_file = |path: &&str| deploy(path, &tree::read(path).unwrap(), &known, &features);
+    let of_file = |path: &&str| deploy(path, &tree::read(path).unwrap(), &known);
     keep(Rule::Deploy, FILES.iter().flat_map(of_file).collect());
 }
 
 #[test]
 fn planted_names_that_do_not_exist_are_found() {
     let known = Configuration::read("tier = 'x'\n[http]\nbind = '127.0.0.1:8080'\n");
-    let features = features("[features]\nextra = []\n");
-    let sound = "FLOODGATE__TIER: x\nEXPOSE 8080\nFLOODGATE__HTTP__BIND=0.0.0.0:8080\nCOPY . .\n\
-                 RUN cargo build --features extra\n";
-    assert_eq!(deploy("deploy/x", sound, &known, &features), []);
+    let sound = "FLOODGATE__TIER: x\nEXPOSE 8080\nFLOODGATE__HTTP__BIND=0.0.0.0:8080\nCOPY . .\n";
+    assert_eq!(deploy("deploy/x", sound, &known), []);
     for (line, what) in [
         ("Environment=FLOODGATE__HTTP__PORT=1", "FLOODGATE__HTTP__PORT is no key"),
         ("server 127.0.0.1:8081;", "8081 is no port"),
         ("EXPOSE 9090", "9090 is no port"),
         ("COPY no-such-file /x", "no-such-file does not exist"),
-        ("cargo build --features=tls -p x", "tls is no feature"),
     ] {
-        let found = deploy("deploy/x", line, &known, &features);
+        let found = deploy("deploy/x", line, &known);
         assert!(found.len() == 1 && found[0].to_string().contains(what), "{line}: {found:?}");
     }
 }

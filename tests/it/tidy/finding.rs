@@ -35,7 +35,6 @@ pub enum Rule {
     Tasks,
     Time,
     Unfinished,
-    Unsafe,
     Unwinding,
     Vocabulary,
 }

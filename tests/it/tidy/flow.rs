@@ -1,9 +1,8 @@
 //! The flow of one purchase: the picture in `src/lib.rs` agrees with the docs of the modules.
 //!
 //! The picture is the fenced block of `src/lib.rs` with one line per step: its number, its modules
-//! (`http/`, `actors/stock_gate`, with or without `.rs`), two spaces, a description. `(later)`
-//! after a module marks one that does not exist yet. The doc of every module in the picture
-//! contains a line `Flow step 3/12: from -> to.`
+//! (`http/`, `actors/stock_gate`, with or without `.rs`), two spaces, a description. The doc of
+//! every module in the picture contains a line `Flow step 3/12: from -> to.`
 
 use super::finding::{Finding, Rule};
 use super::tree::{self, File};
@@ -16,13 +15,7 @@ const MARK: &str = "Flow step ";
 struct Step {
     number: usize,
     line: usize,
-    modules: Vec<Module>,
-}
-
-/// A module in the picture.
-struct Module {
-    name: String,
-    is_later: bool,
+    modules: Vec<String>,
 }
 
 /// One `Flow step` line of a module.
@@ -66,16 +59,9 @@ fn picture(file: &File) -> Vec<Step> {
     steps
 }
 
-fn modules(names: &str) -> Vec<Module> {
-    let mut modules: Vec<Module> = Vec::new();
-    for word in names.split_whitespace() {
-        if word.contains('/') || extension(word) == Some("rs") {
-            modules.push(Module { name: word.to_owned(), is_later: false });
-        } else if let ("(later)", Some(module)) = (word, modules.last_mut()) {
-            module.is_later = true;
-        }
-    }
-    modules
+fn modules(names: &str) -> Vec<String> {
+    let is_module = |word: &&str| word.contains('/') || extension(word) == Some("rs");
+    names.split_whitespace().filter(is_module).map(str::to_owned).collect()
 }
 
 fn claims<'a>(file: &'a File, findings: &mut Vec<Finding>) -> Vec<Claim<'a>> {
@@ -104,25 +90,24 @@ fn claim(text: &str) -> Option<(usize, usize)> {
 }
 
 /// The reason why `module` does not match this step of the picture; `None` if it matches.
-fn unmet(step: &Step, module: &Module, files: &[File], claims: &[Claim<'_>]) -> Option<String> {
-    let (module, is_later) = (module.name.as_str(), module.is_later);
+fn unmet(step: &Step, module: &str, files: &[File], claims: &[Claim<'_>]) -> Option<String> {
     let found = files.iter().any(|file| covers(module, &file.path));
     let claimed =
         claims.iter().any(|claim| claim.number == step.number && covers(module, claim.path));
     let number = step.number;
-    match (found, claimed, is_later) {
-        (false, _, true) | (true, true, false) => None,
-        (false, _, false) => Some(format!("step {number}: there is no {module}")),
-        (true, true, true) => Some(format!("step {number}: {module} is there, not (later)")),
-        (true, false, _) if is_script(module) => None,
-        (true, false, _) => Some(format!("step {number}: {module} does not say so")),
+    match (found, claimed) {
+        (false, _) => Some(format!("step {number}: there is no {module}")),
+        (true, false) if !is_script(module) => {
+            Some(format!("step {number}: {module} does not say so"))
+        }
+        _ => None,
     }
 }
 
 fn contradiction(claim: &Claim<'_>, steps: &[Step]) -> Option<Finding> {
     let step = steps.iter().find(|step| step.number == claim.number);
     let pictured =
-        step.is_some_and(|step| step.modules.iter().any(|module| covers(&module.name, claim.path)));
+        step.is_some_and(|step| step.modules.iter().any(|module| covers(module, claim.path)));
     let what = if claim.total != steps.len() {
         format!("says n/{}, the picture in {PICTURE} has {} steps", claim.total, steps.len())
     } else if !pictured {

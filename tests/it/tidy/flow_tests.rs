@@ -9,7 +9,7 @@ const PICTURE: &str = "\
 //! ```text
 //!  1 http/                       POST /v1/buy/{path_id}: parse
 //!  2 actors/gate -> lua/take.lua  one step
-//!  3 broker/topology.rs (later) -> actors/gate  RabbitMQ
+//!  3 actors/gate                 RabbitMQ
 //! ```
 //!
 //! 7 actors/nothing  is not in the picture
@@ -64,12 +64,6 @@ fn a_module_that_is_gone_is_found() {
     let gone =
         gone.map(|(line, n, module)| format!("src/lib.rs:{line}: step {n}: there is no {module}"));
     assert_eq!(found, gone);
-}
-
-#[test]
-fn a_step_that_came_is_no_longer_later() {
-    let found = found(&[("src/broker/topology.rs", "//! Flow step 3/3: relay -> queue.")]);
-    assert_eq!(found, ["src/lib.rs:6: step 3: broker/topology.rs is there, not (later)"]);
 }
 
 #[test]
