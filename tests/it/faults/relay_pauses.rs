@@ -76,7 +76,7 @@ fn a_given_up_entry_that_another_worker_holds_is_not_counted_as_a_dead_letter() 
         })
         .await;
         process.quiet().await;
-        assert!(process.metric("floodgate_relay_failures_total{kind=\"dead\"}") < 0.5);
+        assert_eq!(process.metric("floodgate_relay_failures_total{kind=\"dead\"}"), 0);
     });
 }
 
@@ -108,7 +108,7 @@ fn processes_that_never_come_back_leave_nothing_claimed() {
             workers.iter().all(|name| name.starts_with(&*survivor.name)).then_some(())
         })
         .await;
-        assert!(rescuer.metric("floodgate_rescued_entries_total") + 0.5 > claimed as f64);
+        assert!(rescuer.metric("floodgate_rescued_entries_total") >= claimed as u64);
     });
 }
 

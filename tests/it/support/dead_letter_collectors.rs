@@ -24,10 +24,10 @@ use floodgate::tier::Pipeline;
 
 use super::dead_letters::read_dead_letters;
 use super::faulty_ledger::FaultyLedger;
-use super::gate::assert_is_metric;
 use super::harness::START_MS;
 use super::intents::{pack_into, reader};
 use super::memory_broker::MemoryBroker;
+use super::metrics::metric;
 use super::reconcilers::watermarks;
 use super::relays::{FakeOutbox, INSTALLATION, InjectedFaults, Simulation};
 use super::wait::until;
@@ -203,12 +203,8 @@ impl CollectorProcess {
         }
     }
 
-    /// The value of a metric by name and labels; 0 if there is none.
-    pub fn metric(&self, name: &str) -> f64 {
-        assert_is_metric(name);
-        let text = self.metrics.exposition();
-        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        value.map_or(0.0, |value| value.parse().unwrap())
+    pub fn metric(&self, name: &str) -> u64 {
+        metric(&self.metrics, name)
     }
 }
 

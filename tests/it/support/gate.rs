@@ -179,7 +179,7 @@ pub async fn try_stages<const N: usize>(
 
 /// Fails if no documented metric has this name or begins with it: one that had no event yet is not
 /// exposed and reads as 0.
-pub fn assert_is_metric(name: &str) {
+fn assert_is_metric(name: &str) {
     let documented = include_str!("../../../docs/operate/metrics.md");
     let name = name.split('{').next().unwrap();
     let name = name.strip_suffix("_count").unwrap_or(name);

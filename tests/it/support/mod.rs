@@ -19,6 +19,7 @@ pub mod gate;
 pub mod harness;
 pub mod intents;
 pub mod memory_broker;
+pub mod metrics;
 pub mod migrations;
 pub mod offers;
 pub mod oracle;

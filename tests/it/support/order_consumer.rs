@@ -30,6 +30,7 @@ use super::faulty_ledger::FaultyLedger;
 use super::faulty_stock::FaultyStock;
 use super::harness::{Harness, ONE_PER_BUYER, Offer, START_MS, settings};
 use super::intents::{pack_into, reader};
+use super::metrics::metric;
 use super::offers::{ANY, intent, open_offer};
 use super::wait::until;
 
@@ -278,11 +279,8 @@ impl ConsumerHarness {
         self.harness.assert_holds().await;
     }
 
-    /// The value of a counter or gauge, by name and labels.
     pub fn metric(&self, name: &str) -> u64 {
-        let text = self.metrics.exposition();
-        let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
-        line.unwrap_or_else(|| panic!("no {name}")).parse().unwrap()
+        metric(&self.metrics, name)
     }
 }
 

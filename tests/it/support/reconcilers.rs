@@ -27,6 +27,7 @@ use tokio::sync::oneshot;
 
 use super::intents;
 use super::memory_broker::MemoryBroker;
+use super::metrics::metric;
 use super::relays::{
     FakeBroker, FakeLease, FakeOutbox, Holders, INSTALLATION, InjectedFaults, Simulation,
 };
@@ -99,11 +100,8 @@ impl Process {
         idle.await.unwrap();
     }
 
-    /// The value of a metric, by name and labels.
     pub fn metric(&self, name: &str) -> u64 {
-        let text = self.metrics.exposition();
-        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        line.unwrap_or_else(|| panic!("no {name}")).parse().unwrap()
+        metric(&self.metrics, name)
     }
 
     /// Number of buckets blocked for this reason.

@@ -27,9 +27,9 @@ use floodgate::stock::{MemoryStock, Stock};
 use tokio::sync::oneshot;
 
 use super::defective_ledger::{DefectiveLedger, LedgerDefect};
-use super::gate::assert_is_metric;
 use super::harness::{START_MS, UNLIMITED, settings};
 use super::intents;
+use super::metrics::metric;
 use super::offers;
 use super::wait::until;
 
@@ -346,12 +346,8 @@ impl Process {
         self.supervisor.report().into_iter().filter(|report| report.kind == kind).collect()
     }
 
-    /// The value of a metric by name and labels; 0 if there is none.
-    pub fn metric(&self, name: &str) -> f64 {
-        assert_is_metric(name);
-        let text = self.metrics.exposition();
-        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        value.map_or(0.0, |value| value.parse().unwrap())
+    pub fn metric(&self, name: &str) -> u64 {
+        metric(&self.metrics, name)
     }
 }
 
