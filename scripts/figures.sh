@@ -24,7 +24,7 @@ part 'payment providers' 1700 src/payment
 part 'front door' 12170 src/http src/tickets src/limits
 part 'command line and settings' 9810 src/cli src/config
 part 'process, network, metrics' 3480 src/runtime src/observe src/net src/tier ':(glob)src/*.rs'
-row 'lines in crates/ and bench/' "$(lines crates bench)" 7000
+row 'lines in crates/ and bench/' "$(lines crates bench)" 6940
 row 'lines in tests/' "$(lines tests)" '-'
 # A word has a letter or a digit: the bars of tables are none.
 words() { git ls-files -z docs | grep -z '\.md$' | xargs -0 cat | tr -s '[:space:]' '\n'; }
