@@ -1,9 +1,11 @@
-//! Sales that this process has not read yet: another process may have created, opened and sold one
-//! since the last read of the ledger. Where this process knows none, it reads before it says so.
+//! Sales as the ledger has them now. Another process may have created, opened and sold one since the
+//! last read: where this process knows none, it reads before it says so.
 
 use std::time::{Duration, Instant};
 
-use super::SalesService;
+use super::{SalesError, SalesService};
+use crate::db;
+use crate::domain::{Sale, SaleId};
 use crate::services::catalog::Catalog;
 
 /// Shortest time between two such reads: unknown names cost the ledger no more.
@@ -55,5 +57,41 @@ impl SalesService {
         let result = self.refresh_catalog().await.map(drop).map_err(|_error| NotRead);
         *last = Some(LastRead { began, result });
         result
+    }
+
+    /// The current sale: from the ledger if other processes may change it, or if the catalog lacks
+    /// it, otherwise from the catalog.
+    pub(super) async fn current_sale(&self, id: &SaleId) -> Result<Sale, SalesError> {
+        match self.catalog.sale(id.as_str()) {
+            Some(sale) if !self.backends.is_shared => Ok((*sale).clone()),
+            _ => self.sale_in_ledger(id).await,
+        }
+    }
+
+    /// Reads the sales from the ledger into the catalog, and returns one of them.
+    pub(super) async fn sale_in_ledger(&self, id: &SaleId) -> Result<Sale, SalesError> {
+        let sales = self.refresh_catalog().await?;
+        sales.into_iter().find(|sale| sale.id == *id).ok_or(SalesError::Unknown)
+    }
+
+    /// The sale in the ledger, if a write of it that failed with `error` is committed nevertheless:
+    /// its outcome is unknown, and the sale `has_write`.
+    ///
+    /// # Errors
+    /// `error`, or that of the read.
+    pub(super) async fn if_committed(
+        &self,
+        id: &SaleId,
+        error: db::Error,
+        has_write: impl Fn(&Sale) -> bool,
+    ) -> Result<Sale, SalesError> {
+        if error.class() != db::ErrorClass::Unknown {
+            return Err(error.into());
+        }
+        match self.sale_in_ledger(id).await {
+            Ok(sale) if has_write(&sale) => Ok(sale),
+            Ok(_) | Err(SalesError::Unknown) => Err(error.into()),
+            not_read => not_read,
+        }
     }
 }

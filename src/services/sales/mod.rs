@@ -341,42 +341,6 @@ impl SalesService {
         Err(SalesError::NotAllowed { sale: sale.id, from: sale.phase, to: next })
     }
 
-    /// The current sale: from the ledger if other processes may change it, or if the catalog lacks
-    /// it, otherwise from the catalog.
-    async fn current_sale(&self, id: &SaleId) -> Result<Sale, SalesError> {
-        match self.catalog.sale(id.as_str()) {
-            Some(sale) if !self.backends.is_shared => Ok((*sale).clone()),
-            _ => self.sale_in_ledger(id).await,
-        }
-    }
-
-    /// Reads the sales from the ledger into the catalog, and returns one of them.
-    async fn sale_in_ledger(&self, id: &SaleId) -> Result<Sale, SalesError> {
-        let sales = self.refresh_catalog().await?;
-        sales.into_iter().find(|sale| sale.id == *id).ok_or(SalesError::Unknown)
-    }
-
-    /// The sale in the ledger, if a write of it that failed with `error` is committed nevertheless:
-    /// its outcome is unknown, and the sale `has_write`.
-    ///
-    /// # Errors
-    /// `error`, or that of the read.
-    async fn if_committed(
-        &self,
-        id: &SaleId,
-        error: db::Error,
-        has_write: impl Fn(&Sale) -> bool,
-    ) -> Result<Sale, SalesError> {
-        if error.class() != db::ErrorClass::Unknown {
-            return Err(error.into());
-        }
-        match self.sale_in_ledger(id).await {
-            Ok(sale) if has_write(&sale) => Ok(sale),
-            Ok(_) | Err(SalesError::Unknown) => Err(error.into()),
-            not_read => not_read,
-        }
-    }
-
     /// Writes phase and epoch of the sale to its buckets. Skips buckets that cannot sell, because
     /// they are not loaded or fenced: [`Self::sync_sale`] loads them.
     async fn set_bucket_phases(&self, sale: &Sale) -> Result<(), SalesError> {

@@ -164,27 +164,6 @@ fn a_process_that_does_not_know_an_earlier_end_sells_nothing_after_it() {
     });
 }
 
-/// Each clock differs from the ledger's by as much as is trusted.
-#[test]
-fn an_order_was_in_time_by_every_trusted_clock() {
-    let mut settings = settings(Tier::Memory);
-    settings.payment.clock_skew_max_ms = 10_000;
-    for (behind_ms, holds) in [(20_000, true), (20_001, false)] {
-        let folder = tempfile::tempdir().unwrap();
-        in_system(async {
-            let options = OpenOptions::new(folder.path().join("ledger.db"));
-            let ledger: Arc<dyn Ledger> = Arc::new(SqliteLedger::open(&options).unwrap());
-            let harness = Harness::open(&settings, ledger, OFFER).await;
-            assert!(is_placed(&harness.buy(1).await));
-            // The process that pauses the sale is behind the one that sold.
-            harness.clock.set_wall_ms(START_MS - behind_ms);
-            harness.set_phase(Phase::Paused).await;
-            let report = harness.audit(0).await;
-            assert_eq!(report.holds, holds, "{behind_ms} ms behind: {report:#?}");
-        });
-    }
-}
-
 /// A sale in tier `memory`, on a ledger file that can be made to fail.
 async fn in_tier_memory(folder: &TempDir) -> (Arc<FaultyLedger>, Harness) {
     let options = OpenOptions::new(folder.path().join("ledger.db"));

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use floodgate::config::Tier;
+use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::db::{ErrorClass, Ledger};
 use floodgate::domain::{Epoch, Phase, Refusal, RequestStatus, Reservation, SaleDraft};
 use floodgate::messages::BuyAnswer;
@@ -339,4 +340,25 @@ fn an_interrupted_load_is_not_repeated_after_that_of_another_process() {
         assert_eq!(fixture.field(&bucket, "loaded"), loaded);
         assert_eq!(fixture.field(&bucket, "loading"), None);
     });
+}
+
+/// Each clock differs from the ledger's by as much as is trusted.
+#[test]
+fn an_order_was_in_time_by_every_trusted_clock() {
+    let mut settings = settings(Tier::Memory);
+    settings.payment.clock_skew_max_ms = 10_000;
+    for (behind_ms, holds) in [(20_000, true), (20_001, false)] {
+        let folder = tempfile::tempdir().unwrap();
+        in_system(async {
+            let options = OpenOptions::new(folder.path().join("ledger.db"));
+            let ledger: Arc<dyn Ledger> = Arc::new(SqliteLedger::open(&options).unwrap());
+            let harness = Harness::open(&settings, ledger, OFFER).await;
+            assert!(is_placed(&harness.buy(1).await));
+            // The process that pauses the sale is behind the one that sold.
+            harness.clock.set_wall_ms(START_MS - behind_ms);
+            harness.set_phase(Phase::Paused).await;
+            let report = harness.audit(0).await;
+            assert_eq!(report.holds, holds, "{behind_ms} ms behind: {report:#?}");
+        });
+    }
 }
