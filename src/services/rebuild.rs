@@ -41,9 +41,7 @@ pub async fn load_sku(
     loader: LoaderToken,
     queued: Vec<OrderIntent>,
 ) -> Result<RebuildCounts, SalesError> {
-    let counts = ledger.ledger_size(sku.no).await?;
-    let num_rows = counts.num_orders + counts.num_failures + queued.len() as u64;
-    let mut loading = stock.load(Arc::clone(sku), num_rows, loader).await?;
+    let mut loading = stock.load(Arc::clone(sku), loader).await?;
     // A phase change before this point was not written to missing buckets, so it is read from the
     // ledger; a later one is written to the buckets.
     let sales = ledger.sales().await?;
@@ -51,7 +49,7 @@ pub async fn load_sku(
     let (phase, epoch) = sale.map_or((Phase::Draft, Epoch(0)), |sale| (sale.phase, sale.epoch));
     loading.clear().await?;
     loading.queued(queued).await?;
-    let mut requests = Vec::with_capacity(usize::try_from(num_rows).unwrap_or(0));
+    let mut requests = Vec::new();
     let mut available = 0;
     let scan = |visit| ledger.scan_audit(sku.no, visit);
     for_each_chunk::<_, SalesError>(scan, async |rows| {

@@ -326,15 +326,6 @@ impl Book {
 
 /// Rebuilds a book from the ledger, before it accepts reservations.
 impl Book {
-    /// Reserves capacity for `orders` requests, so that the maps do not grow while a large ledger
-    /// is loaded.
-    pub fn reserve_capacity(&mut self, orders: usize) {
-        self.requests.reserve(orders);
-        if self.counts_buyers() {
-            self.buyers.reserve(orders);
-        }
-    }
-
     /// Adds an order of the ledger, without moving units: those of an ended order are free already.
     /// Idempotent.
     pub fn load_order(&mut self, order: &Order) {

@@ -174,7 +174,7 @@ impl SalesService {
     /// Holds the buckets of a SKU, so that the next sync of a maintenance process loads them.
     pub(super) async fn hold_buckets(&self, sku: &Arc<Sku>) -> Result<(), SalesError> {
         let loader = self.backends.ledger.begin_load(sku.no).await?;
-        drop(self.backends.stock.load(Arc::clone(sku), 0, loader).await?);
+        drop(self.backends.stock.load(Arc::clone(sku), loader).await?);
         Ok(())
     }
 
@@ -194,7 +194,7 @@ impl SalesService {
         self.backends.ledger.begin_load(sku.no).await?;
         // A later load has this token or a larger one: it is not held again.
         let next = LoaderToken(loader + 1);
-        match self.backends.stock.load(Arc::clone(sku), 0, next).await {
+        match self.backends.stock.load(Arc::clone(sku), next).await {
             Ok(_) => return Ok(true),
             Err(stock::Error::Fenced { .. }) => {}
             Err(error) => return Err(error.into()),

@@ -40,7 +40,6 @@ impl MemoryLoader {
     pub(super) fn begin(
         stock: &MemoryStock,
         sku: Arc<Sku>,
-        num_orders: u64,
         token: LoaderToken,
     ) -> Result<Self, Error> {
         {
@@ -50,16 +49,8 @@ impl MemoryLoader {
             }
             loaders.insert(sku.no, LatestLoad { token, settled: Some(Vec::new()) });
         }
-        let buckets = sku.buckets.max(1);
-        // Buyers are distributed by a hash: 1/32 above the even share is enough room.
-        let share = usize::try_from(num_orders).unwrap_or(0) / usize::from(buckets);
-        let books = (0..buckets)
-            .map(|_| {
-                let mut book = Book::new(Arc::clone(&sku), stock.counting);
-                book.reserve_capacity(share + share / 32);
-                book
-            })
-            .collect();
+        let book = |_| Book::new(Arc::clone(&sku), stock.counting);
+        let books = (0..sku.buckets.max(1)).map(book).collect();
         Ok(Self { stock: stock.clone(), sku, books, queued: Vec::new(), token, change_no: 0 })
     }
 

@@ -89,13 +89,8 @@ impl Stock for MemoryStock {
         self.loaders.lock().remove(&sku);
     }
 
-    async fn load(
-        &self,
-        sku: Arc<Sku>,
-        num_orders: u64,
-        loader: LoaderToken,
-    ) -> Result<Box<dyn Loading>, Error> {
-        Ok(Box::new(MemoryLoader::begin(self, sku, num_orders, loader)?))
+    async fn load(&self, sku: Arc<Sku>, loader: LoaderToken) -> Result<Box<dyn Loading>, Error> {
+        Ok(Box::new(MemoryLoader::begin(self, sku, loader)?))
     }
 
     async fn health(

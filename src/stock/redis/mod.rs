@@ -160,12 +160,7 @@ impl Stock for RedisStock {
         self.skus.remove(sku);
     }
 
-    async fn load(
-        &self,
-        sku: Arc<Sku>,
-        _num_orders: u64,
-        loader: LoaderToken,
-    ) -> Result<Box<dyn Loading>, Error> {
+    async fn load(&self, sku: Arc<Sku>, loader: LoaderToken) -> Result<Box<dyn Loading>, Error> {
         Ok(Box::new(loading::RedisLoader::hold(self.buckets_of(&sku), loader).await?))
     }
 

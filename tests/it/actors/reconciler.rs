@@ -259,7 +259,7 @@ pub(super) async fn sku_of_both(simulation: &Simulation) -> Arc<Sku> {
         retention: floodgate::domain::Retention::default(),
         skus: vec![Arc::clone(&sku)],
     });
-    let loading = simulation.stock.load(sku.clone(), 0, LoaderToken(1)).await.unwrap();
+    let loading = simulation.stock.load(sku.clone(), LoaderToken(1)).await.unwrap();
     loading.publish(sku.initial, Phase::Open, Epoch(1)).await.unwrap();
     sku
 }

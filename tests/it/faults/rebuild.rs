@@ -218,7 +218,7 @@ fn a_sku_held_by_an_operator_is_loaded_by_any_process() {
         let (stock, ledger, sku) =
             (&harness.backends.stock, harness.backends.ledger.as_ref(), sku_of(&harness));
         let token = ledger.begin_load(sku.no).await.unwrap();
-        drop(stock.load(sku.clone(), 0, token).await.unwrap());
+        drop(stock.load(sku.clone(), token).await.unwrap());
         assert_eq!(harness.buy_as(2, 2, 1).await, BuyAnswer::Busy);
         harness.sync().await.unwrap();
         assert!(is_placed(&harness.buy_as(2, 2, 1).await));

@@ -117,7 +117,7 @@ fn after_a_loader_crash_the_next_one_starts_over() {
         fixture.redis.cmd(&["FLUSHALL"]);
         // The loader read rows that the ledger no longer has, and crashed before it published.
         let other = elsewhere(&settings, &harness).await;
-        let mut loading = other.load(sku_of(&harness), 1, LoaderToken(2)).await.unwrap();
+        let mut loading = other.load(sku_of(&harness), LoaderToken(2)).await.unwrap();
         loading.orders(vec![order(&harness, 99, 99)]).await.unwrap();
         assert_eq!(
             harness.buy_as(8, 2, 1).await,
@@ -358,7 +358,7 @@ fn requests_that_healthy_buckets_accept_survive_every_load() {
             let damaged = format!("fg:{{{}:{}}}:bucket", sku.no, 1 - reservation.bucket.0);
             fixture.redis.cmd(&["DEL", &damaged]);
             let token = LoaderToken(ledger.next_token("loader").await.unwrap());
-            let mut loading = stock.load(sku.clone(), 0, token).await.unwrap();
+            let mut loading = stock.load(sku.clone(), token).await.unwrap();
             if round > 0 {
                 loading.clear().await.unwrap();
             }

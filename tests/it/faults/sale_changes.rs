@@ -335,7 +335,7 @@ fn a_decrease_during_a_load_changes_nothing_and_the_load_ends() {
         let sku = harness.catalog.sale("sale").unwrap().sku("sku").unwrap().clone();
         let (stock, ledger) = (&harness.backends.stock, &harness.backends.ledger);
         let loader = ledger.begin_load(sku.no).await.unwrap();
-        let mut loading = stock.load(sku.clone(), 0, loader).await.unwrap();
+        let mut loading = stock.load(sku.clone(), loader).await.unwrap();
         loading.clear().await.unwrap();
         let refused = harness.sales.change_stock(restock("less", -1)).await;
         assert!(matches!(refused, Err(SalesError::NotWithdrawn)), "{refused:?}");

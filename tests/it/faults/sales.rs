@@ -319,7 +319,7 @@ fn an_interrupted_load_is_not_repeated_after_that_of_another_process() {
         let bucket = fixture.names("fg:{*:bucket").remove(0);
         // The buckets are held for a load. The process that begins it loses the lease.
         let operator = ledger.begin_load(sku.no).await.unwrap();
-        drop(stock.load(sku.clone(), 0, operator).await.unwrap());
+        drop(stock.load(sku.clone(), operator).await.unwrap());
         stock.set(StockFault::LoadWaits(sku.no));
         let losing = async {
             until("the load", async || (stock.num_waiting() == 1).then_some(())).await;

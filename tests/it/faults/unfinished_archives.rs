@@ -103,7 +103,7 @@ fn a_sale_with_queued_requests_in_held_buckets_is_unfinished() {
         let sku = sku_of(&harness);
         for step in ["held", "cleared", "without an epoch"] {
             let token = ledger.begin_load(sku.no).await.unwrap();
-            let mut loading = stock.load(sku.clone(), 0, token).await.unwrap();
+            let mut loading = stock.load(sku.clone(), token).await.unwrap();
             if step != "held" {
                 loading.clear().await.unwrap();
             }
@@ -126,7 +126,7 @@ fn a_sale_with_queued_requests_in_held_buckets_is_unfinished() {
 
         // Held again, with nothing queued.
         let token = ledger.begin_load(sku.no).await.unwrap();
-        drop(stock.load(sku, 0, token).await.unwrap());
+        drop(stock.load(sku, token).await.unwrap());
         archive(&harness).await.unwrap();
         let purged = harness.sales.purge(&id(), &written(&harness).await).await.unwrap();
         assert_eq!(purged.state, RetentionState::Purged);

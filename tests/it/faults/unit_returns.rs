@@ -328,7 +328,7 @@ fn held_buckets_get_their_changes_later_and_delay_no_other() {
         fixture.ledger.place(vec![intent(&other, 50, 50, 1)]).await.unwrap();
         fixture.cancel_of(&other, 50).await;
 
-        let mut loading = fixture.stock.load(fixture.sku(), 4, LoaderToken(1_000)).await.unwrap();
+        let mut loading = fixture.stock.load(fixture.sku(), LoaderToken(1_000)).await.unwrap();
         loading.clear().await.unwrap();
         let returner = fixture.returner();
         returner.run(&()).await.unwrap_err();
@@ -338,7 +338,7 @@ fn held_buckets_get_their_changes_later_and_delay_no_other() {
         assert_eq!((facts.returned_units, facts.num_ordered), (1, 1));
 
         drop(loading);
-        let mut loading = fixture.stock.load(fixture.sku(), 4, LoaderToken(1_001)).await.unwrap();
+        let mut loading = fixture.stock.load(fixture.sku(), LoaderToken(1_001)).await.unwrap();
         loading.clear().await.unwrap();
         loading.publish(STOCK - 3, Phase::Open, Epoch(1)).await.unwrap();
         returner.run(&()).await.unwrap();

@@ -169,15 +169,10 @@ impl Stock for FaultyStock {
         self.inner.release(bucket, refused).await
     }
 
-    async fn load(
-        &self,
-        sku: Arc<Sku>,
-        num_orders: u64,
-        loader: LoaderToken,
-    ) -> Result<Box<dyn Loading>, Error> {
+    async fn load(&self, sku: Arc<Sku>, loader: LoaderToken) -> Result<Box<dyn Loading>, Error> {
         self.loads.lock().unwrap().push(sku.no);
         self.until_not(StockFault::LoadWaits(sku.no)).await;
-        self.inner.load(sku, num_orders, loader).await
+        self.inner.load(sku, loader).await
     }
 
     async fn health(

@@ -54,7 +54,7 @@ pub async fn units_are_added_once_and_in_order(backend: &dyn Backend) {
 pub async fn a_load_contains_the_changes_of_its_rows(backend: &dyn Backend) {
     let shop = Shop::open(backend, ANY, 4, 2).await;
     shop.change(1, 6).await;
-    let mut loading = shop.stock.load(shop.sku.clone(), 0, LoaderToken(2)).await.unwrap();
+    let mut loading = shop.stock.load(shop.sku.clone(), LoaderToken(2)).await.unwrap();
     loading.clear().await.unwrap();
     loading.stock_change(2);
     loading.publish(30, Phase::Open, OPENING).await.unwrap();

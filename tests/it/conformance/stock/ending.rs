@@ -144,7 +144,7 @@ pub async fn a_change_during_a_load_is_not_lost(backend: &dyn Backend) {
     let reservation = shop.reservation(1, 1, 4);
     shop.take(&[reservation]).await;
     shop.settle(&[reservation]).await;
-    let mut loading = shop.stock.load(shop.sku.clone(), 1, LoaderToken(2)).await.unwrap();
+    let mut loading = shop.stock.load(shop.sku.clone(), LoaderToken(2)).await.unwrap();
     loading.clear().await.unwrap();
     loading.orders(vec![shop.order(&reservation)]).await.unwrap();
     let ended = shop.changed(&reservation, OrderState::TimedOut, 1);

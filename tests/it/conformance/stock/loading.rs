@@ -25,7 +25,7 @@ pub async fn a_bucket_that_was_not_loaded_sells_nothing(backend: &dyn Backend) {
     assert_eq!(shop.stock.reserve(shop.key_of(&reservation), vec![reservation]).await, not_loaded);
     assert_eq!(shop.stock.facts(shop.sku.no).await, Err(Error::NotLoaded(shop.sku.no)));
 
-    let mut loading = shop.stock.load(shop.sku.clone(), 1, FIRST_LOAD).await.unwrap();
+    let mut loading = shop.stock.load(shop.sku.clone(), FIRST_LOAD).await.unwrap();
     loading.orders(vec![shop.order(&shop.reservation(9, 9, 1))]).await.unwrap();
     assert_eq!(
         health().await.unwrap(),
@@ -91,7 +91,7 @@ pub async fn units_of_a_quota_add_up(backend: &dyn Backend) {
     (orders[3].state, orders[3].counts_for_limit) = (OrderState::Refunded, false);
     orders.push(shop.order(&shop.reservation(5, 8, 5)));
     // The ledger is read in chunks.
-    let mut loading = shop.stock.load(shop.sku.clone(), 5, FIRST_LOAD).await.unwrap();
+    let mut loading = shop.stock.load(shop.sku.clone(), FIRST_LOAD).await.unwrap();
     for order in orders {
         loading.orders(vec![order]).await.unwrap();
     }
@@ -108,7 +108,7 @@ pub async fn queued_requests_of_a_load_keep_their_units(backend: &dyn Backend) {
     let [waiting, committed, failed] = [1, 2, 3].map(|no| shop.reservation(no, no, 2));
     // The buyer of `second` has an order by another request.
     let (second, first) = (shop.reservation(4, 4, 1), shop.reservation(9, 4, 1));
-    let mut loading = shop.stock.load(shop.sku.clone(), 5, FIRST_LOAD).await.unwrap();
+    let mut loading = shop.stock.load(shop.sku.clone(), FIRST_LOAD).await.unwrap();
     let queued =
         [waiting, committed, failed, second].map(|reservation| reservation.intent(&shop.sku));
     loading.queued(queued.to_vec()).await.unwrap();
@@ -139,7 +139,7 @@ pub async fn queued_requests_of_a_load_keep_their_units(backend: &dyn Backend) {
 pub async fn queued_requests_of_a_load_count_for_a_quota(backend: &dyn Backend) {
     let shop = Shop { stock: backend.open().await, sku: sku(1, quota(5), 10, 1) };
     let [order, waiting] = [1, 2].map(|no| shop.reservation(no, 7, 2));
-    let mut loading = shop.stock.load(shop.sku.clone(), 2, FIRST_LOAD).await.unwrap();
+    let mut loading = shop.stock.load(shop.sku.clone(), FIRST_LOAD).await.unwrap();
     loading
         .queued([order, waiting].map(|reservation| reservation.intent(&shop.sku)).to_vec())
         .await
@@ -191,7 +191,7 @@ pub async fn loaders_that_end_early_lose_nothing(backend: &dyn Backend) {
     let [a, b, c] = [1, 2, 3].map(|no| shop.reservation(no, no, 2));
     shop.take(&[a, b, c]).await;
     shop.settle(&[c]).await;
-    let begin = |no| shop.stock.load(shop.sku.clone(), 0, LoaderToken(no));
+    let begin = |no| shop.stock.load(shop.sku.clone(), LoaderToken(no));
     drop(begin(2).await.unwrap());
     begin(3).await.unwrap().clear().await.unwrap();
     let mut loading = begin(4).await.unwrap();
@@ -248,7 +248,7 @@ pub async fn a_later_load_replaces_the_one_before(backend: &dyn Backend) {
 
 pub async fn a_loader_with_a_smaller_token_changes_nothing(backend: &dyn Backend) {
     let shop = Shop::open(backend, ONE, 10, 2).await;
-    let begin = |no| shop.stock.load(shop.sku.clone(), 0, LoaderToken(no));
+    let begin = |no| shop.stock.load(shop.sku.clone(), LoaderToken(no));
     let fenced = |error: &Error| matches!(error, Error::Fenced { .. });
 
     let mut late = begin(5).await.unwrap();
@@ -328,7 +328,7 @@ pub async fn a_phase_set_during_a_load_is_published_with_it(backend: &dyn Backen
     let shop = Shop::open(backend, ONE, 10, 2).await;
     let there = shop.in_other_process(backend).await;
     // The loader read the sale while it was open.
-    let loading = shop.stock.load(shop.sku.clone(), 0, LoaderToken(2)).await.unwrap();
+    let loading = shop.stock.load(shop.sku.clone(), LoaderToken(2)).await.unwrap();
     there.set_phase(Phase::Closed, OPENING).await;
     loading.publish(10, Phase::Open, OPENING).await.unwrap();
     let health = there.stock.health(&there.sku, Phase::Closed, OPENING).await;
@@ -336,7 +336,7 @@ pub async fn a_phase_set_during_a_load_is_published_with_it(backend: &dyn Backen
     assert_eq!(shop.reserve(shop.reservation(1, 1, 1)).await, Verdict::Refused(Refusal::Ended));
 
     // A loader that has read the next opening publishes that opening.
-    let loading = shop.stock.load(shop.sku.clone(), 0, LoaderToken(3)).await.unwrap();
+    let loading = shop.stock.load(shop.sku.clone(), LoaderToken(3)).await.unwrap();
     loading.publish(10, Phase::Open, Epoch(2)).await.unwrap();
     let reservation = Reservation { epoch: Epoch(2), ..shop.reservation(1, 1, 1) };
     assert_eq!(shop.reserve(reservation).await, Verdict::Reserved);

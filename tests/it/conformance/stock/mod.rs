@@ -162,8 +162,7 @@ impl Shop {
         orders: Vec<Order>,
         failures: Vec<Failure>,
     ) {
-        let size = orders.len() as u64;
-        let mut loading = self.stock.load(self.sku.clone(), size, loader).await.unwrap();
+        let mut loading = self.stock.load(self.sku.clone(), loader).await.unwrap();
         loading.clear().await.unwrap();
         loading.orders(orders).await.unwrap();
         loading.failures(failures).await.unwrap();

@@ -136,7 +136,7 @@ fn a_record_that_cannot_be_read_is_queued_in_a_bucket_that_a_loader_holds() {
         shop.settle(&[1, 2].map(|no| shop.reservation(no, no, 1))).await;
         let page = keys(&shop).requests(0);
         command(&mut connect(&backend), &["HSET", &page, "77", "eleven byte?123456"]);
-        let _loading = shop.stock.load(shop.sku.clone(), 0, LoaderToken(2)).await.unwrap();
+        let _loading = shop.stock.load(shop.sku.clone(), LoaderToken(2)).await.unwrap();
         assert_eq!(shop.stock.num_unsettled_in_any_state(shop.sku.no).await, Ok(1));
     });
 }

@@ -93,7 +93,7 @@ fn a_bucket_that_is_not_ready_invalidates_the_cache() {
         here.load(LoaderToken(2), 0, Vec::new(), Vec::new()).await;
         there.refresh().await;
         assert!(there.is_sold_out() && !may_have_accepted());
-        let _loading = here.stock.load(here.sku.clone(), 0, LoaderToken(3)).await.unwrap();
+        let _loading = here.stock.load(here.sku.clone(), LoaderToken(3)).await.unwrap();
         assert_eq!(health().await, Ok(BucketHealth::Missing));
         assert!(!there.is_sold_out() && may_have_accepted());
     });
@@ -108,7 +108,7 @@ fn the_health_of_buckets_with_withdrawn_units_is_not_read_from_the_cache() {
         let there = here.in_other_process(&backend).await;
         assert_eq!(here.stock.withdraw(here.sku.no, 3).await.unwrap().units, 3);
         there.refresh().await;
-        let _loading = here.stock.load(here.sku.clone(), 0, LoaderToken(2)).await.unwrap();
+        let _loading = here.stock.load(here.sku.clone(), LoaderToken(2)).await.unwrap();
         let health = there.stock.health(&there.sku, Phase::Open, OPENING).await;
         assert_eq!(health, Ok(BucketHealth::Missing));
     });

@@ -288,7 +288,7 @@ impl Simulation {
     /// Loads the stock and reserves there only, as if outbox entries or messages had been lost.
     pub async fn lose(&self, requests: impl IntoIterator<Item = u64>) {
         let (_, sku) = self.catalog.of_sku(SKU).unwrap();
-        let loading = self.stock.load(sku.clone(), 0, LoaderToken(1)).await.unwrap();
+        let loading = self.stock.load(sku.clone(), LoaderToken(1)).await.unwrap();
         loading.publish(sku.initial, Phase::Open, Epoch(1)).await.unwrap();
         self.reserve(requests).await;
     }
