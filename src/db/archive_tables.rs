@@ -69,8 +69,8 @@ macro_rules! tables {
 tables! {
     Sales Sale by [sale_no] sums [] {
         sale_no Number sale_id Text title Text starts_at_ms Number ends_at_ms Number
-        phase Number epoch Number opened_at_ms Number created_at_ms Number currency Text
-        ticket_required Number
+        phase Number epoch Number opened_at_ms Number closed_at_ms Number
+        created_at_ms Number currency Text ticket_required Number
     }
     SalePhases Sale by [epoch phase] sums [] {
         sale_no Number epoch Number phase Number changed_at_ms Number applied_at_ms Number

@@ -297,9 +297,6 @@ pub trait SaleStore: Send + Sync {
     /// Every sale with its SKUs, oldest first.
     async fn sales(&self) -> Result<Vec<Sale>, Error>;
 
-    /// When each closed sale was closed, by its number, epoch milliseconds.
-    async fn closing_times(&self) -> Result<HashMap<i32, i64>, Error>;
-
     /// The available units of a SKU.
     async fn available(&self, sku: SkuNo) -> Result<u32, Error>;
 }

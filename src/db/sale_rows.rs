@@ -25,6 +25,7 @@ pub struct SaleRow {
     phase: i16,
     pub(super) epoch: i64,
     pub(super) opened_at_ms: i64,
+    pub(super) closed_at_ms: Option<i64>,
     currency: String,
     ticket_required: i16,
     retention: i16,
@@ -75,6 +76,7 @@ impl SaleRow {
             title: self.title,
             starts_at_ms: self.starts_at_ms,
             ends_at_ms: self.ends_at_ms,
+            closed_at_ms: self.closed_at_ms,
             epoch: Epoch(self.epoch),
             skus: rows.into_iter().map(sku).collect::<Result<_, _>>()?,
         })

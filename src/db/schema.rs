@@ -17,6 +17,7 @@ diesel::table! {
         epoch -> BigInt,
         /// The time of the latest opening; 0: never opened.
         opened_at_ms -> BigInt,
+        closed_at_ms -> Nullable<BigInt>,
         created_at_ms -> BigInt,
         /// ISO 4217.
         currency -> Text,

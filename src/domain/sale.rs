@@ -101,6 +101,8 @@ pub struct Sale {
     pub starts_at_ms: i64,
     /// First instant after the window, epoch milliseconds.
     pub ends_at_ms: i64,
+    /// When an operator closed it, epoch milliseconds.
+    pub closed_at_ms: Option<i64>,
     pub phase: Phase,
     /// Of the latest opening, change of terms or earlier end.
     pub epoch: Epoch,
@@ -124,9 +126,9 @@ fn is_long_ago(at_ms: i64, now_ms: i64) -> bool {
 
 impl Sale {
     /// Whether buyers see the sale: it was opened, is not purged, nor over for more than a day, by
-    /// its window or because an operator closed it (`closed_at_ms`, if that is known).
-    pub fn is_public(&self, closed_at_ms: Option<i64>, now_ms: i64) -> bool {
-        let over_at_ms = closed_at_ms.map_or(self.ends_at_ms, |at_ms| at_ms.min(self.ends_at_ms));
+    /// its window or because an operator closed it.
+    pub fn is_public(&self, now_ms: i64) -> bool {
+        let over_at_ms = self.closed_at_ms.map_or(self.ends_at_ms, |at| at.min(self.ends_at_ms));
         self.has_buckets() && !is_long_ago(over_at_ms, now_ms)
     }
 

@@ -56,6 +56,7 @@ pub(crate) fn sale() -> Sale {
         title: "Sale".to_owned(),
         starts_at_ms: 0,
         ends_at_ms: i64::MAX,
+        closed_at_ms: None,
         phase: Phase::Open,
         epoch: Epoch(1),
         currency: Currency::default(),

@@ -29,8 +29,6 @@ struct BarredBuyers {
 #[derive(Debug, Default)]
 pub struct Catalog {
     index: ArcSwap<CatalogIndex>,
-    /// When closed sales were closed, by number, epoch milliseconds.
-    closed_at_ms: ArcSwap<HashMap<i32, i64>>,
     barred: RwLock<HashMap<SkuNo, BarredBuyers>>,
 }
 
@@ -47,18 +45,14 @@ impl Catalog {
 
     /// The sale with this public name, if its page is shown.
     pub fn public(&self, id: &str, now_ms: i64) -> Option<Arc<Sale>> {
-        self.sale(id).filter(|sale| self.is_public(sale, now_ms))
+        self.sale(id).filter(|sale| sale.is_public(now_ms))
     }
 
     /// The sales whose pages are shown, oldest first.
     pub fn all_public(&self, now_ms: i64) -> Vec<Arc<Sale>> {
         let mut sales = self.all();
-        sales.retain(|sale| self.is_public(sale, now_ms));
+        sales.retain(|sale| sale.is_public(now_ms));
         sales
-    }
-
-    fn is_public(&self, sale: &Sale, now_ms: i64) -> bool {
-        sale.is_public(self.closed_at_ms.load().get(&sale.no).copied(), now_ms)
     }
 
     /// The sale that a SKU belongs to, and the SKU.
@@ -76,17 +70,6 @@ impl Catalog {
     /// All sales, oldest first.
     pub fn all(&self) -> Vec<Arc<Sale>> {
         self.index.load().in_order.clone()
-    }
-
-    /// Whether the sale is closed and kept, and [`Self::set_closing_times`] did not have its time.
-    pub fn lacks_closing_time(&self, sale: &Sale) -> bool {
-        let is_closed = sale.phase == Phase::Closed && !sale.retention.is_purged();
-        is_closed && !self.closed_at_ms.load().contains_key(&sale.no)
-    }
-
-    /// Sets when closed sales were closed, by number, epoch milliseconds. A sale is closed once.
-    pub fn set_closing_times(&self, closed_at_ms: HashMap<i32, i64>) {
-        self.closed_at_ms.store(Arc::new(closed_at_ms));
     }
 
     /// Whether the buyer may not order this SKU any more. The ledger may bar more buyers.
@@ -160,20 +143,17 @@ mod tests {
     #[test]
     fn a_closed_sale_is_shown_for_a_day_after_its_closing_or_its_window() {
         const DAY_MS: i64 = 86_400_000;
-        let catalog = Catalog::default();
         let closed = Sale { ends_at_ms: 10 * DAY_MS, ..sale(1, Phase::Closed) };
-        catalog.put(&closed);
-        let is_shown = |now_ms| {
-            let listed = catalog.all_public(now_ms).len();
-            assert_eq!(catalog.public("sale", now_ms).is_some(), listed == 1);
-            listed == 1
-        };
-        assert!(catalog.lacks_closing_time(&closed) && is_shown(11 * DAY_MS));
         for (closed_at_ms, until_ms) in [(5, DAY_MS + 5), (20 * DAY_MS, 11 * DAY_MS)] {
-            catalog.set_closing_times(HashMap::from([(closed.no, closed_at_ms)]));
+            let catalog = Catalog::default();
+            catalog.put(&Sale { closed_at_ms: Some(closed_at_ms), ..closed.clone() });
+            let is_shown = |now_ms| {
+                let listed = catalog.all_public(now_ms).len();
+                assert_eq!(catalog.public("sale", now_ms).is_some(), listed == 1);
+                listed == 1
+            };
             assert!(is_shown(until_ms) && !is_shown(until_ms + 1), "closed at {closed_at_ms}");
         }
-        assert!(!catalog.lacks_closing_time(&closed));
         let dormant = [11 * DAY_MS, 11 * DAY_MS + 1].map(|now_ms| closed.is_dormant(now_ms));
         assert_eq!(dormant, [false, true], "a day after the window");
     }

@@ -11,6 +11,7 @@ CREATE TABLE sales (
     -- The number of the latest opening, from 1; 0: never opened.
     epoch           BIGINT NOT NULL,
     opened_at_ms    BIGINT NOT NULL,
+    closed_at_ms    BIGINT,
     created_at_ms   BIGINT NOT NULL,
     -- ISO 4217.
     currency        CHAR(3) NOT NULL DEFAULT 'CNY',

@@ -45,6 +45,7 @@ trait SaleQueries {
             sales::phase.eq(phase),
             sales::epoch.eq(sale.epoch),
             sales::opened_at_ms.eq(sale.opened_at_ms),
+            sales::closed_at_ms.eq(sale.closed_at_ms),
         );
         update(sales::table.find(sale.sale_no)).set(row).execute(self).map(drop)
     }
@@ -164,12 +165,6 @@ trait SaleQueries {
     fn phase_rows(&mut self, sale: i32) -> QueryResult<Vec<PhaseRow>> {
         let rows = sale_phases::table.filter(sale_phases::sale_no.eq(sale));
         rows.select(PhaseRow::as_select()).load(self)
-    }
-
-    /// The number of each closed sale, with the time of its closing.
-    fn closing_times(&mut self) -> QueryResult<Vec<(i32, i64)>> {
-        let rows = sale_phases::table.filter(sale_phases::phase.eq(Phase::Closed.to_db()));
-        rows.select((sale_phases::sale_no, sale_phases::changed_at_ms)).load(self)
     }
 
     fn sale_row(&mut self, id: &str) -> QueryResult<Option<SaleRow>> {

@@ -91,11 +91,6 @@ impl<D: Database> SaleStore for SqlLedger<D> {
         .await
     }
 
-    async fn closing_times(&self) -> Result<HashMap<i32, i64>, Error> {
-        self.read("reading closing times", |conn| Ok(conn.closing_times()?.into_iter().collect()))
-            .await
-    }
-
     async fn change_sale(
         &self,
         sale: SaleId,
@@ -164,6 +159,9 @@ fn set_phase<D: Database>(
     if next == Phase::Open {
         sale.epoch += 1;
         sale.opened_at_ms = now_ms;
+    }
+    if next == Phase::Closed {
+        sale.closed_at_ms = Some(now_ms);
     }
     conn.set_phase(&sale, next.to_db())?;
     conn.insert_phase(sale.sale_no, sale.epoch, next.to_db(), now_ms)?;

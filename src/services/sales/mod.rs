@@ -198,7 +198,6 @@ impl SalesService {
             };
             self.enter_in_catalog(sale);
         }
-        self.read_closing_times(&sales).await?;
         Ok(num_orders)
     }
 
@@ -220,17 +219,7 @@ impl SalesService {
             }
             self.enter_in_catalog(sale);
         }
-        self.read_closing_times(&sales).await?;
         Ok(sales)
-    }
-
-    /// Reads when sales were closed, if the catalog lacks it of one of these: their pages are shown
-    /// for a day from then on.
-    async fn read_closing_times(&self, sales: &[Sale]) -> Result<(), SalesError> {
-        if sales.iter().any(|sale| self.catalog.lacks_closing_time(sale)) {
-            self.catalog.set_closing_times(self.backends.ledger.closing_times().await?);
-        }
-        Ok(())
     }
 
     /// Opens the gates of a sale, then enters it in the catalog: a buyer who finds an open sale

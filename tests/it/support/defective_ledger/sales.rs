@@ -1,6 +1,5 @@
 //! The sales of the defective ledger.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -38,6 +37,7 @@ impl SaleStore for DefectiveLedger {
             title: draft.title,
             starts_at_ms: draft.starts_at_ms,
             ends_at_ms: draft.ends_at_ms,
+            closed_at_ms: None,
             phase: Phase::Draft,
             epoch: Epoch(0),
             currency: draft.currency,
@@ -67,6 +67,7 @@ impl SaleStore for DefectiveLedger {
         if next == Phase::Open {
             sale.epoch = Epoch(sale.epoch.0 + 1);
         }
+        sale.closed_at_ms = (next == Phase::Closed).then_some(now);
         let sale = sale.clone();
         let (epoch, phase, applied_at_ms) = (sale.epoch, sale.phase, Some(now));
         let change = PhaseChange { epoch, phase, changed_at_ms: now, applied_at_ms };
@@ -128,12 +129,6 @@ impl SaleStore for DefectiveLedger {
 
     async fn sales(&self) -> Result<Vec<Sale>, Error> {
         Ok(self.rows.lock().sales.clone())
-    }
-
-    async fn closing_times(&self) -> Result<HashMap<i32, i64>, Error> {
-        let rows = self.rows.lock();
-        let closed = rows.phases.iter().filter(|(_, change)| change.phase == Phase::Closed);
-        Ok(closed.map(|(sale, change)| (*sale, change.changed_at_ms)).collect())
     }
 
     async fn available(&self, sku: SkuNo) -> Result<u32, Error> {

@@ -1,7 +1,5 @@
 //! The sales of the faulty ledger.
 
-use std::collections::HashMap;
-
 use async_trait::async_trait;
 use floodgate::db::{Error, SaleStore};
 use floodgate::domain::{
@@ -87,11 +85,6 @@ impl SaleStore for FaultyLedger {
         let sales = self.inner.sales().await;
         self.sales_hold.pass().await;
         sales
-    }
-
-    async fn closing_times(&self) -> Result<HashMap<i32, i64>, Error> {
-        self.begin().await?;
-        self.inner.closing_times().await
     }
 
     async fn available(&self, sku: SkuNo) -> Result<u32, Error> {
