@@ -6,10 +6,9 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 
 use super::super::{Error, Loading};
-use super::{LatestLoad, MemoryStock, SkuBooks};
+use super::{MemoryStock, SkuBooks};
 use crate::domain::{
-    Book, BucketNo, BuyerId, Counting, Epoch, Failure, LoaderToken, Order, OrderIntent, Phase, Sku,
-    SkuNo,
+    Book, BucketNo, BuyerId, Counting, Epoch, Failure, Order, OrderIntent, Phase, Sku,
 };
 
 pub(super) struct MemoryLoader {
@@ -17,41 +16,18 @@ pub(super) struct MemoryLoader {
     sku: Arc<Sku>,
     books: Vec<Book>,
     queued: Vec<OrderIntent>,
-    token: LoaderToken,
     change_no: i32,
 }
 
-impl Drop for MemoryLoader {
-    /// From here on settled orders are not stored for this load.
-    fn drop(&mut self) {
-        if let Some(load) = self.stock.loaders.lock().get_mut(&self.sku.no)
-            && load.token == self.token
-        {
-            load.settled = None;
-        }
-    }
-}
-
-fn fenced(sku: SkuNo) -> Error {
-    Error::Fenced { sku, reason: "another loader came after this one".to_owned() }
-}
-
 impl MemoryLoader {
-    pub(super) fn begin(
-        stock: &MemoryStock,
-        sku: Arc<Sku>,
-        token: LoaderToken,
-    ) -> Result<Self, Error> {
-        {
-            let mut loaders = stock.loaders.lock();
-            if loaders.get(&sku.no).is_some_and(|last| last.token >= token) {
-                return Err(fenced(sku.no));
-            }
-            loaders.insert(sku.no, LatestLoad { token, settled: Some(Vec::new()) });
+    pub(super) fn begin(stock: &MemoryStock, sku: Arc<Sku>) -> Result<Self, Error> {
+        if stock.index.get(sku.no).is_ok() {
+            let reason = "a process loads the buckets in its memory once".to_owned();
+            return Err(Error::Fenced { sku: sku.no, reason });
         }
         let book = |_| Book::new(Arc::clone(&sku), stock.counting);
         let books = (0..sku.buckets.max(1)).map(book).collect();
-        Ok(Self { stock: stock.clone(), sku, books, queued: Vec::new(), token, change_no: 0 })
+        Ok(Self { stock: stock.clone(), sku, books, queued: Vec::new(), change_no: 0 })
     }
 
     fn home(&mut self, buyer: BuyerId) -> Option<&mut Book> {
@@ -62,12 +38,8 @@ impl MemoryLoader {
 
 #[async_trait]
 impl Loading for MemoryLoader {
-    /// New books are filled beside the ones in use and take over their unsettled requests.
+    /// New books are empty.
     async fn clear(&mut self) -> Result<(), Error> {
-        let Ok(sku_books) = self.stock.index.get(self.sku.no) else { return Ok(()) };
-        for bucket in (0..sku_books.sku.buckets).map(BucketNo) {
-            self.queued.extend(sku_books.lock(bucket)?.unsettled());
-        }
         Ok(())
     }
 
@@ -111,30 +83,13 @@ impl Loading for MemoryLoader {
             }
         }
         let available = available.saturating_sub(held);
-        let (stock, sku, mut books) =
-            (self.stock.clone(), Arc::clone(&self.sku), std::mem::take(&mut self.books));
-        // Locked until the books are published, so that no other loader begins in between.
-        let mut loaders = stock.loaders.lock();
-        let load = loaders.get_mut(&sku.no).filter(|last| last.token == self.token);
-        let settled = load.ok_or_else(|| fenced(sku.no))?.settled.take();
-        let old = stock.index.get(sku.no).ok();
+        let Self { stock, sku, mut books, change_no, .. } = *self;
         for (number, book) in (0..).zip(books.iter_mut()) {
             if stock.counting == Counting::InStock {
                 book.set_available(sku.share(available, number));
             }
-            book.load_change(self.change_no);
+            book.load_change(change_no);
             book.set_phase(phase, epoch);
-            // The replaced book may have advanced during the load.
-            if let Some(replaced) = old.as_ref().and_then(|old| old.lock(BucketNo(number)).ok()) {
-                let (phase, epoch) = replaced.phase_and_epoch();
-                book.set_phase(phase, epoch);
-            }
-        }
-        for order in settled.into_iter().flatten() {
-            let home = BucketNo::home_of(order.buyer, sku.buckets);
-            if let Some(book) = books.get_mut(usize::from(home.0)) {
-                book.settle(&order);
-            }
         }
         let left = match stock.counting {
             Counting::InStock => books.iter().map(Book::left).sum::<u64>(),

@@ -10,7 +10,6 @@
 
 mod loading;
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -59,23 +58,12 @@ impl SkuBooks {
 pub struct MemoryStock {
     counting: Counting,
     index: Arc<SkuIndex<SkuBooks>>,
-    /// Each SKU's latest load.
-    loaders: Arc<parking_lot::Mutex<HashMap<SkuNo, LatestLoad>>>,
-}
-
-/// The latest load of a SKU.
-#[derive(Debug)]
-struct LatestLoad {
-    token: LoaderToken,
-    /// Orders that were settled since it began: the ledger may have changed them after their rows
-    /// were read. `None` once the load has ended.
-    settled: Option<Vec<Order>>,
 }
 
 impl MemoryStock {
     /// A stock without any SKU.
     pub fn new(counting: Counting) -> Self {
-        Self { counting, index: Arc::default(), loaders: Arc::default() }
+        Self { counting, index: Arc::default() }
     }
 }
 
@@ -86,11 +74,10 @@ impl Stock for MemoryStock {
 
     fn forget(&self, sku: SkuNo) {
         self.index.remove(sku);
-        self.loaders.lock().remove(&sku);
     }
 
-    async fn load(&self, sku: Arc<Sku>, loader: LoaderToken) -> Result<Box<dyn Loading>, Error> {
-        Ok(Box::new(MemoryLoader::begin(self, sku, loader)?))
+    async fn load(&self, sku: Arc<Sku>, _: LoaderToken) -> Result<Box<dyn Loading>, Error> {
+        Ok(Box::new(MemoryLoader::begin(self, sku)?))
     }
 
     async fn health(
@@ -124,9 +111,6 @@ impl Stock for MemoryStock {
     }
 
     async fn set_phase(&self, sku: &Arc<Sku>, phase: Phase, epoch: Epoch) -> Result<(), Error> {
-        // No load can publish meanwhile: published books start with the pair of the books that they
-        // replace.
-        let _loaders = self.loaders.lock();
         let sku_books = self.index.get(sku.no)?;
         for bucket in 0..sku_books.sku.buckets {
             sku_books.lock(BucketNo(bucket))?.set_phase(phase, epoch);
@@ -135,8 +119,6 @@ impl Stock for MemoryStock {
     }
 
     async fn change_stock(&self, sku: &Arc<Sku>, change: StockChange) -> Result<(), Error> {
-        // No load can publish meanwhile.
-        let _loaders = self.loaders.lock();
         let sku_books = self.index.get(sku.no)?;
         for bucket in (0..sku_books.sku.buckets).map(BucketNo) {
             let units = change.share(&sku_books.sku, bucket);
@@ -193,8 +175,6 @@ impl Stock for MemoryStock {
     }
 
     async fn settle(&self, orders: Vec<(BucketNo, Order)>) -> Result<(), Error> {
-        // No load can publish meanwhile: it settles these orders in the books that it publishes.
-        let mut loaders = self.loaders.lock();
         for (bucket, order) in orders {
             let sku_books = self.index.get(order.sku)?;
             sku_books.change(bucket, |book| book.settle(&order))?;
@@ -202,10 +182,6 @@ impl Stock for MemoryStock {
                 // Its units are free in the ledger, which decides the next requests again.
                 sku_books.left.fetch_max(i64::from(order.quantity), Ordering::AcqRel);
             }
-            let load = loaders.get_mut(&order.sku);
-            load.and_then(|load| load.settled.as_mut()).into_iter().for_each(|settled| {
-                settled.push(order);
-            });
         }
         Ok(())
     }

@@ -356,10 +356,13 @@ fn the_environment_is_read_and_secrets_stay_hidden() {
 fn a_list_that_a_fault_shows_may_be_given_by_the_environment() {
     let directory = tempfile::tempdir().unwrap();
     let cases = [("HTTP__TRUSTED_PROXIES", "such as "), ("TICKETS__CHALLENGES", "Default: ")];
+    // Only buyers with tokens may come through proxies.
+    std::fs::write(directory.path().join("secret"), "a secret of 32 different bytes!!").unwrap();
+    let tokens = [("FLOODGATE__AUTH__MODE", "jwt"), ("FLOODGATE__AUTH__JWT_SECRET_FILE", "secret")];
     for (name, before) in cases {
         let given = |value: &str| {
             let mut command = floodgate(directory.path(), &["check-config"]);
-            command.env(format!("FLOODGATE__{name}"), value).output().unwrap()
+            command.env(format!("FLOODGATE__{name}"), value).envs(tokens).output().unwrap()
         };
         let refused = given("abc");
         assert_eq!(code(&refused), 3, "{refused:?}");
