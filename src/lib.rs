@@ -50,6 +50,7 @@ pub mod watermark;
 
 /// Metrics and logs.
 pub mod observe {
+    pub mod log_writer;
     pub mod metrics;
     pub mod repeats;
     pub mod series;

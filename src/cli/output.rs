@@ -3,10 +3,14 @@
 use std::fmt::Write as _;
 use std::io::{ErrorKind, IsTerminal, Write};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use serde_json::Value as Json;
 
 use super::exit::{CommandFailure, Exit};
+
+/// Longest wait for a reader of stderr before the last message.
+const READER_MAX: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
 /// A command's output format, and the flags with which its next steps reach the same server.
 #[derive(Debug, Clone)]
@@ -94,7 +98,11 @@ impl Output {
         }
         // The server's text may contain untrusted input.
         let lines: Vec<String> = message.split('\n').map(sanitized).collect();
-        self.note(&lines.join("\n"));
+        // A reader that takes nothing does not keep the process from its end.
+        let stderr = std::io::stderr();
+        if poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], Some(&READER_MAX)) != Ok(0) {
+            self.note(&lines.join("\n"));
+        }
     }
 }
 

@@ -13,9 +13,9 @@ use parking_lot::Mutex;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Subscriber};
-use tracing_appender::non_blocking::ErrorCounter;
 use tracing_subscriber::layer::{Context, Layer};
 
+use super::log_writer::LogLines;
 use crate::runtime::clock::now_monotonic;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -44,23 +44,21 @@ struct Lines {
 impl RepeatLimit {
     /// Starts the thread that reports each second how many lines were left out, or lost because
     /// stderr took none. It ends with the limit.
-    pub fn start_reporting(&self, lost: ErrorCounter) {
+    pub fn start_reporting(&self, lines: LogLines) {
         let places = Arc::downgrade(&self.0);
         #[expect(
             clippy::disallowed_methods,
             reason = "the lines of a second are reported together"
         )]
         let report = move || {
-            let mut num_reported = 0;
             while let Some(limit) = places.upgrade().map(Self) {
                 for (count, like) in limit.take_left_out() {
                     tracing::warn!(count, like, "log: repeated lines were left out");
                 }
                 drop(limit);
-                let count = lost.dropped_lines() - num_reported;
+                let count = lines.take_lost();
                 if count > 0 {
                     tracing::warn!(count, "log: lines were lost: the reader of stderr is too slow");
-                    num_reported += count;
                 }
                 thread::sleep(SECOND);
             }

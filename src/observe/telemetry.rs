@@ -1,43 +1,43 @@
 //! Logging: lines on stderr, as text or JSON, and one line per panic.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
+use std::fs::File;
 use std::io::IsTerminal;
+use std::os::fd::AsFd;
 use std::panic::PanicHookInfo;
 
 use tracing::Subscriber;
-use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, fmt};
 
+use super::log_writer::{self, LogWriter};
 use super::repeats::{Limited, RepeatLimit};
 use crate::config::{LogFormat, LogSettings};
 
-/// A global subscriber is set already.
+/// The system refuses the thread that writes the log, or logging was set up before.
 #[derive(Debug, thiserror::Error)]
-#[error("logging was set up twice in one process\n    -> report this; no setting causes it")]
-pub struct Error;
+#[error("the log cannot be written: {0}")]
+pub struct Error(String);
 
-/// Lines that wait while the reader of stderr takes none.
-const WAITING_LINES_MAX: usize = 10_000;
-
-/// Logs to stderr, panics too, on a thread of its own: a reader that stops stops nothing else. Call
-/// once, at the start of a process that runs the engine.
-///
-/// Dropping what it returns writes the lines that wait, for at most about a second.
+/// Logs to stderr, panics too. Call once, at the start of a process that runs the engine, and drop
+/// what it returns at the end.
 ///
 /// # Errors
-/// Logging was set up before.
-pub fn init(settings: &LogSettings) -> Result<WorkerGuard, Error> {
-    let colours = std::io::stderr().is_terminal();
-    let (lines, writer) = NonBlockingBuilder::default()
-        .buffered_lines_limit(WAITING_LINES_MAX)
-        .thread_name("log-writer")
-        .finish(std::io::stderr());
+/// See [`Error`].
+pub fn init(settings: &LogSettings) -> Result<LogWriter, Error> {
+    let stderr = std::io::stderr();
+    let colours = stderr.is_terminal();
+    // Not that of the standard library, whose lock its last writer keeps while it waits.
+    let target = stderr.as_fd().try_clone_to_owned().map(File::from);
+    let started = target.and_then(log_writer::start);
+    let (lines, writer) = started.map_err(|error| Error(error.to_string()))?;
     let repeats = RepeatLimit::default();
-    repeats.start_reporting(lines.error_counter());
-    subscriber(settings, repeats, lines, colours).try_init().map_err(|_twice| Error)?;
+    repeats.start_reporting(lines.clone());
+    let lines = move || lines.clone();
+    let subscriber = subscriber(settings, repeats, lines, colours);
+    subscriber.try_init().map_err(|error| Error(error.to_string()))?;
     std::panic::set_hook(Box::new(log_panic));
     Ok(writer)
 }
@@ -53,7 +53,6 @@ where
 {
     // The rules of the configuration refuse a filter that does not parse.
     let filter = EnvFilter::new(&settings.filter);
-    // With a closed stderr, lines are dropped; a panic on write errors would end the process.
     let lines = fmt::layer().with_writer(writer).log_internal_errors(false);
     let lines = match settings.format {
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
