@@ -73,7 +73,7 @@ pub async fn run(args: &AuditArgs, common: &Common) -> anyhow::Result<Exit> {
                 return Err(CommandFailure::unclear(problem, remedy).into());
             }
             output.note(&format!(
-                "{error}: reading the ledger itself; invariants that need the gates are skipped"
+                "{error}: reading the ledger itself; invariants that need the buckets are skipped"
             ));
             audit_ledger(&common.settings_for(&["tier", "ledger."])?, args.sale.as_deref()).await?
         }

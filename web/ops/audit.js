@@ -163,7 +163,7 @@ export function Audit({ sales }) {
       </button>
     </form>
     <p class="quiet">
-      An audit reads the whole ledger and the gates, and changes nothing; nor does the look at
+      An audit reads the whole ledger and the buckets, and changes nothing; nor does the look at
       what a repair would do.
     </p>
     <${Verbs} key=${`repair ${sale}`} verbs=${[verb]} />

@@ -10,7 +10,7 @@ const UNPUBLISHED_MS = 10_000;
 /** The store that a stage without a count could not read. */
 const STORE = {
   left: "The ledger",
-  unsettled: "The stock of the gates",
+  unsettled: "The stock in the buckets",
   outbox: "The outbox",
   broker: "The broker",
 };
@@ -84,7 +84,7 @@ function ofLetters(counts) {
 }
 
 function ofChecks(checks) {
-  const words = { ledger: "The ledger", stock: "The stock of the gates" };
+  const words = { ledger: "The ledger", stock: "The stock in the buckets" };
   const failed = (checks ?? []).filter((check) => !check.ok && words[check.name]);
   return failed.map((check) => ({
     text: `${words[check.name]} does not answer this process.`,

@@ -9,7 +9,7 @@ import { Fault, Link, age, count } from "./parts.js";
 import { usePolled } from "./state.js";
 
 const WORDS = {
-  left: ["Units left", "on sale in the gates, as the ledger counts them"],
+  left: ["Units left", "on sale in the buckets, as the ledger counts them"],
   unsettled: ["Accepted", "the gate has them, the ledger has no result yet"],
   outbox: ["Outbox", "written with the reservation, not published"],
   relay: ["Relay", "claimed by a worker"],

@@ -32,7 +32,7 @@ mod service;
 
 pub use repair::Repairer;
 pub use report::{AuditBasis, AuditReport, EVIDENCE, RepairReport};
-use report::{NEED_GATES, VerdictCounts};
+use report::{NEED_BUCKETS, VerdictCounts};
 pub use service::{AuditJob, AuditRequest, AuditService, RepairMode};
 
 /// Orders that are compared with the buckets in one call.
@@ -308,7 +308,7 @@ impl AuditRun<'_> {
         }
         let judged = EVIDENCE
             .into_iter()
-            .filter(|(id, _)| self.sources.stock.is_some() || !NEED_GATES.contains(id))
+            .filter(|(id, _)| self.sources.stock.is_some() || !NEED_BUCKETS.contains(id))
             .map(|(invariant, evidence)| AuditBasis {
                 invariant,
                 evidence,

@@ -10,8 +10,9 @@ use super::{AuditSources, Error, audit_all};
 use crate::db::placement;
 use crate::domain::invariants::Violation;
 use crate::domain::{
-    AuditVerdict, BucketKey, ByOperator, Failure, OperatorVerb, OrderIntent, PlaceOutcome, Refusal,
-    Repair, RepairAction, RepairOutcome, RequestId, Sale, Sku, SkuNo, VerbSubject,
+    AuditVerdict, BucketKey, ByOperator, Failure, InvariantId, OperatorVerb, OrderIntent,
+    PlaceOutcome, Refusal, Repair, RepairAction, RepairOutcome, RequestId, Sale, Sku, SkuNo,
+    VerbSubject,
 };
 use crate::services::sales::{SalesError, SalesService};
 use crate::stock::Stock;
@@ -112,6 +113,14 @@ impl Repairer<'_> {
             RepairAction::Recount => self.recount(sku, violations).await?,
             RepairAction::LoadBuckets => {
                 let (outcome, result) = self.load(sale, sku).await?;
+                let after_recount = Violation::new(
+                    InvariantId::StockConserved,
+                    AuditVerdict::Drift,
+                    RepairAction::LoadBuckets,
+                    format!("sku {}: the units left were recounted", sku.no),
+                );
+                let is_new = violations.is_empty() && outcome == RepairOutcome::FailedFinal;
+                let violations = if is_new { &[&after_recount] } else { violations };
                 self.record(sku.no, violations, outcome, result)
             }
             RepairAction::Record => self.record(sku.no, violations, RepairOutcome::FailedFinal, ""),
@@ -147,15 +156,17 @@ impl Repairer<'_> {
             Err(error) => return Err(error.into()),
         }
         let found = audit_all(self.sources, Some(&sale.id), self.now_ms).await?;
-        let differs = found.violations.iter().any(|violation| {
+        // What cannot be repaired has no action in this audit.
+        let is_of_buckets = |violation: &Violation| {
             violation.subject.sku == Some(sku.no)
-                && violation.action == Some(RepairAction::LoadBuckets)
-        });
-        Ok(if differs {
+                && violation.action.is_none_or(|action| action == RepairAction::LoadBuckets)
+        };
+        let is_whole = found.could_tell && found.num_violations == found.violations.len() as u64;
+        Ok(if is_whole && !found.violations.iter().any(is_of_buckets) {
+            (RepairOutcome::Compensated, "; the buckets agree with the ledger again")
+        } else {
             let result = "; only a restart of the process loads the units that it counts";
             (RepairOutcome::FailedFinal, result)
-        } else {
-            (RepairOutcome::Compensated, "; the buckets agree with the ledger again")
         })
     }
 

@@ -130,7 +130,7 @@ pub const EVIDENCE: [(InvariantId, &str); 11] = [
 ];
 
 /// Invariants that cannot be checked without the buckets.
-pub(super) const NEED_GATES: [InvariantId; 4] = [
+pub(super) const NEED_BUCKETS: [InvariantId; 4] = [
     InvariantId::StockConserved,
     InvariantId::StatusMonotone,
     InvariantId::CompensatedOnce,
