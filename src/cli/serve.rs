@@ -33,7 +33,9 @@ Examples:
 const BESIDES_CONNECTIONS: u64 = 256;
 
 fn roles() -> [PossibleValue; 5] {
-    Role::ALL.map(|role| PossibleValue::new(role.name()))
+    let [all, api, relay, consumer, maintenance] =
+        Role::ALL.map(|role| PossibleValue::new(role.name()));
+    [all, api, relay, consumer, maintenance.alias("keeper")]
 }
 
 /// Run the server until SIGINT or SIGTERM

@@ -29,6 +29,7 @@ named_enum! {
         /// Broker to ledger.
         Consumer => "consumer",
         /// Loading buckets, rescuing abandoned claims, storing dead letters, reconciling.
+        #[serde(alias = "keeper")]
         Maintenance => "maintenance",
     }
 }

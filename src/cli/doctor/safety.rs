@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::{Check, check};
-use crate::config::{AuthMode, ExposedSecret, ListenerSettings, PaymentBackend, Settings};
+use crate::config::{
+    AuthMode, ExposedSecret, ListenerSettings, PaymentBackend, Role, Settings, Tier,
+};
 use crate::runtime::clock;
 
 /// A certificate should be valid for as long as this.
@@ -17,6 +19,12 @@ pub(super) fn examine(settings: &Settings, exposed: &[ExposedSecret]) -> Vec<Che
     }
     checks.extend([operators(settings), faults(settings)]);
     checks
+}
+
+/// The listeners that a process of this role opens.
+fn opened(settings: &Settings) -> Vec<ListenerSettings> {
+    let [public, internal] = settings.listeners();
+    settings.role.sells().then_some(public).into_iter().chain([internal]).collect()
 }
 
 /// Secrets that others may read.
@@ -75,6 +83,9 @@ fn payments(settings: &Settings) -> Check {
         .when(settings.payment.provider == PaymentBackend::None)
         .warn("no payment provider: orders of SKUs with a payment window end unpaid")
         .remedy("set payment.provider, or payment_window_s 0 in the sale")
+        .when(settings.payment.provider == PaymentBackend::Demo && settings.role != Role::All)
+        .warn("the demo's payments are in one process, and those of role maintenance refund none")
+        .remedy("set role = \"all\", or another payment.provider")
         .when(settings.payment.provider == PaymentBackend::Demo)
         .warn("visitors of the demo provider's pages decide what is paid, and no money moves")
         .remedy("for a real sale set another payment.provider")
@@ -93,7 +104,7 @@ fn faults(settings: &Settings) -> Check {
 
 /// Warns of exposure that is allowed; forbidden exposure is a fault of the configuration.
 fn exposure(settings: &Settings) -> Check {
-    let listeners = settings.listeners();
+    let listeners = opened(settings);
     let open: Vec<String> = listeners
         .iter()
         .filter(|listener| listener.is_readable())
@@ -114,7 +125,7 @@ fn exposure(settings: &Settings) -> Check {
 fn certificates(settings: &Settings) -> Check {
     let now = Duration::from_millis(clock::wall_ms().cast_unsigned());
     let wrong_at = |time| {
-        let listeners = settings.listeners();
+        let listeners = opened(settings);
         let wrong: Vec<_> =
             listeners.iter().filter_map(|listener| listener.wrong_dates(time)).collect();
         wrong.join("; ")
@@ -148,5 +159,7 @@ mod tests {
         assert_eq!(problems(both(&settings)), []);
         settings.http.bind = "0.0.0.0:80".parse().unwrap();
         assert_problem(both(&settings), "exposure", Warn, "public 0.0.0.0:80");
+        (settings.tier, settings.role) = (Tier::Pipeline, Role::Relay);
+        assert_eq!(problems(vec![exposure(&settings)]), [], "a relay has no public listener");
     }
 }

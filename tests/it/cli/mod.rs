@@ -303,7 +303,7 @@ fn json_makes_the_log_json_unless_its_format_is_set() {
 
 #[test]
 fn every_value_of_the_role_flag_is_a_role() {
-    for role in ["all", "api", "relay", "consumer", "maintenance"] {
+    for role in ["all", "api", "relay", "consumer", "maintenance", "keeper"] {
         let output = serve_nowhere(&["--role", role]);
         if role == "all" {
             assert_eq!(code(&output), 4, "{output:?}");

@@ -21,7 +21,10 @@ fn serve_warns_once_of_each_and_shows_no_secret() {
     assert_eq!(served.status.code(), Some(4), "{served:?}");
     let log = String::from_utf8(served.stderr).unwrap();
     assert_says(&log, &["plain text", "ledger.url", "0.0.0.0", "ssl-mode=verify-full"]);
-    assert_says(&log, &["secrets", "admin.token", "list of processes"]);
+    assert_says(
+        &log,
+        &["settings: not safe check=\"secrets\"", "admin.token", "list of processes"],
+    );
     assert_eq!(log.matches("plain text").count(), 1, "{log}");
     assert!(!log.contains("s3cret"), "{log}");
 }
