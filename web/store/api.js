@@ -14,7 +14,8 @@ export const { auth } = document.documentElement.dataset;
 /** Whether the shop takes payments. */
 export const canPay = document.documentElement.dataset.payments === "on";
 
-function subject(token) {
+/** The buyer that a token names. */
+export function subject(token) {
   try {
     const part = token.split(".")[1].replaceAll("-", "+").replaceAll("_", "/");
     return String(JSON.parse(atob(part)).sub ?? "");
@@ -63,6 +64,13 @@ export function signIn(text) {
   if (!isBuyer(value)) return false;
   write("fg1:buyer", value);
   return true;
+}
+
+/** Takes the token that another tab has stored; the page of another buyer begins anew. */
+export function follow(token) {
+  const before = buyer();
+  session.token = token;
+  if (buyer() !== before) location.reload();
 }
 
 /** Forgets the token, as on a machine that others use, too. */

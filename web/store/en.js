@@ -13,8 +13,8 @@ export default {
     "somebody else.",
   "buyer.jwt": "Paste the token of your login service.",
   "buyer.link":
-    "You are signed in, and the link that you followed is another buyer's. Continue only " +
-    "if that is you.",
+    "You are signed in, and the link that you followed is of another buyer, {id}. Continue " +
+    "only if that is you.",
   "buyer.leave": "Sign out",
   "buyer.number": "Buyer number",
   "buyer.token": "Token",

@@ -43,7 +43,7 @@ function askBuyer(offered) {
     become();
   });
   const form = h("form", { method: "dialog" },
-    h("p", {}, offered ? t("buyer.link") : t(`buyer.${api.auth}`)),
+    h("p", {}, offered ? t("buyer.link", { id: api.subject(offered) }) : t(`buyer.${api.auth}`)),
     h("label", { for: "buyer" }, t(isJwt ? "buyer.token" : "buyer.number")),
     field, fault,
     h("div", { class: "dialog-acts" }, isJwt && api.buyer() ? out : "", close,
@@ -63,7 +63,8 @@ function askBuyer(offered) {
     route();
   }
   box.addEventListener("close", () => (isAsking = false));
-  field.select();
+  if (offered) close.focus();
+  else field.select();
 }
 
 function drawBar() {
@@ -124,7 +125,7 @@ let shown = null;
 addEventListener("popstate", () => location.search !== shown && route());
 // Another tab has become somebody else: so has this one, whose calls read the same storage.
 listen("fg1:buyer", route);
-listen("fg1:token", () => location.reload());
+listen("fg1:token", api.follow);
 
 route();
 if (api.offered) askBuyer(api.offered);

@@ -11,7 +11,7 @@ export default {
   "buyer.header": "这是试用商店，填一个编号即可。换一个编号，就是另一位买家。",
   "buyer.jwt": "请粘贴登录服务给您的令牌。",
   "buyer.number": "买家编号",
-  "buyer.link": "您已登录，而您打开的链接属于另一位买家。只有这确实是您本人时才继续。",
+  "buyer.link": "您已登录，而您打开的链接属于另一位买家（{id}）。只有这确实是您本人时才继续。",
   "buyer.leave": "退出登录",
   "buyer.token": "令牌",
   "buyer.invalid": "内容无效，请检查。",

@@ -272,8 +272,14 @@ async fn a_token_of_the_login_service_signs_in() {
         browser.expect(".who", "Buyer 4711").await;
         browser.becomes("return Boolean(document.querySelector('dialog'))", asks).await;
     }
-    browser.expect("dialog", "another buyer").await;
+    browser.expect("dialog", "another buyer, 666").await;
+    // Without a choice nothing changes.
     browser.press("\u{e007}").await;
+    browser.becomes("return Boolean(document.querySelector('dialog'))", false).await;
+    browser.expect(".who", "Buyer 4711").await;
+    browser.open(&app.url("/")).await;
+    browser.open(&app.url(&format!("/?sale=spring#token={other}"))).await;
+    browser.click("dialog .primary").await;
     browser.expect(".who", "Buyer 666").await;
     browser.click(".who").await;
     browser.click(".dialog-acts button").await;
