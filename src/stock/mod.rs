@@ -154,8 +154,8 @@ pub trait Stock: Send + Sync {
     /// Frees what this process holds of a SKU whose sale is purged.
     fn forget(&self, sku: SkuNo);
 
-    /// Holds every bucket of a SKU for a load; a process loads those in its memory once. Publishing
-    /// the load replaces the previous content. A loader with a larger token fences the previous one.
+    /// Holds every bucket of a SKU for a load. Publishing the load replaces the previous content. A
+    /// loader with a larger token fences the previous one. Those in memory are loaded once.
     async fn load(&self, sku: Arc<Sku>, loader: LoaderToken) -> Result<Box<dyn Loading>, Error>;
 
     /// The state of the buckets, compared with the sale's phase and opening. Registers the SKU.

@@ -136,7 +136,8 @@ fn an_intent_outside_the_window_is_poison_after_a_catalog_refresh_and_a_drain() 
     for outside in [ENDS_MS + WINDOW_SLACK_MS, STARTS_MS - WINDOW_SLACK_MS - 1, 0] {
         let malformed = flaw(&sku, &at(outside));
         assert_eq!(malformed.flaw, EnvelopeFlaw::Window, "{malformed}");
-        assert!(malformed.what.contains("the window"), "{malformed}");
+        let side = if outside < STARTS_MS { "before the window" } else { "after the window" };
+        assert!(malformed.what.contains(side), "{malformed}");
     }
 }
 

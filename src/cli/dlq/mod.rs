@@ -116,11 +116,11 @@ pub async fn run(args: &DlqArgs, common: &Common) -> anyhow::Result<Exit> {
     selection.run(&client, output, verb, reason.as_deref()).await
 }
 
-/// Prints a page; the exit is [`Exit::Unclear`] if a dead letter of it cannot be read.
-/// What to do about a dead letter whose row cannot be read.
+/// What to do about a row that cannot be read; its error names the columns.
 const ROW_REMEDY: &str = "back the ledger up, then correct the named columns; if a newer \
     version wrote them, run that one";
 
+/// Prints a page; the exit is [`Exit::Unclear`] if a dead letter of it cannot be read.
 fn show_page(output: &Output, page: &Json) -> anyhow::Result<Exit> {
     output.data(page, || render_list(page))?;
     if list(page, "unreadable").is_empty() {

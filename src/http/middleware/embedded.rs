@@ -193,7 +193,7 @@ mod tests {
         for accepted in ["gzip", "gzip;q=0.5", "gzip; q=1", "br, gzip", "*;q=0, gzip"] {
             assert!(accepts(accepted), "{accepted}");
         }
-        for refused in ["", "br", "gzip;q=0", "identity", "x-gz", "gzip;q=0, *", "*, gzip;q=0"] {
+        for refused in ["", "br", "gzip;q=0", "identity", "*", "gzip;q=0, *", "*, gzip;q=0"] {
             assert!(!accepts(refused), "{refused}");
         }
     }

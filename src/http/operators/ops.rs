@@ -44,7 +44,7 @@ pub struct StatsView {
     /// Requests inside gates: undecided, or without a result of the ledger.
     inside_gates: usize,
     /// Intents inside the order consumer.
-    inside_writer: usize,
+    inside_consumer: usize,
     skus: Vec<SkuStats>,
 }
 
@@ -128,7 +128,7 @@ pub async fn stats(operator: ReqData<Operator>, state: State) -> HttpResponse {
         at: rfc3339(deps.clock.wall_ms()),
         orders_placed: deps.metrics.orders_placed.get(),
         inside_gates: deps.actors.directory.num_inside(),
-        inside_writer: deps.actors.ledger_writer.permits.num_taken(),
+        inside_consumer: deps.actors.ledger_writer.permits.num_taken(),
         skus,
     })
 }

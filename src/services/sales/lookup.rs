@@ -1,5 +1,5 @@
-//! Sales as the ledger has them now. Another process may have created, opened and sold one since the
-//! last read: where this process knows none, it reads before it says so.
+//! Sales as the ledger has them now. Another process may have created, opened and sold one since
+//! the last read: where this process knows none, it reads before it says so.
 
 use std::time::{Duration, Instant};
 
