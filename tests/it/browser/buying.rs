@@ -264,7 +264,7 @@ async fn a_token_of_the_login_service_signs_in() {
     browser.reload().await;
     browser.expect(&of("phone", ".buy"), "Ordered").await;
 
-    // A link of somebody else changes nothing unless the buyer says so.
+    // A link of another buyer changes nothing unless the buyer says so.
     let other = crate::http::auth::token(SECRET, &json!({"alg": "HS256"}), &json!({"sub": "666"}));
     for (sent, asks) in [("no.token", false), (other.as_str(), true)] {
         browser.open(&app.url("/")).await;
