@@ -74,7 +74,7 @@ impl Write for LogLines {
 impl Drop for LogWriter {
     fn drop(&mut self) {
         if self.lines.send_timeout(Vec::new(), END_MAX).is_ok() {
-            drop(self.ended.recv_timeout(END_MAX));
+            let _ended = self.ended.recv_timeout(END_MAX);
         }
     }
 }

@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use super::{Check, check};
-use crate::config::{
-    AuthMode, ExposedSecret, ListenerSettings, PaymentBackend, Role, Settings, Tier,
-};
+use crate::config::{AuthMode, ExposedSecret, ListenerSettings, PaymentBackend, Role, Settings};
 use crate::runtime::clock;
 
 /// A certificate should be valid for as long as this.
@@ -147,6 +145,7 @@ mod tests {
     use super::super::Status::Warn;
     use super::super::tests::{assert_problem, problems};
     use super::*;
+    use crate::config::Tier;
 
     #[test]
     fn exposure_depends_on_the_address_and_buyers_on_the_mode() {

@@ -244,14 +244,14 @@ fn requests_lost_to_a_missing_binding_arrive_with_their_first_copy() {
 
 /// A SKU in both stock and ledger, with enough units for every request.
 pub(super) async fn sku_of_both(simulation: &Simulation) -> Arc<Sku> {
-    let sku = offers::offer(simulation.ledger.as_ref(), "both", UNLIMITED, 100).await;
-    let sku = Arc::new(sku);
+    let sku = Arc::new(offers::offer(simulation.ledger.as_ref(), "both", UNLIMITED, 100).await);
     simulation.catalog.put(&Sale {
         no: sku.no.0,
         id: "both".parse().unwrap(),
         title: "Sale".to_owned(),
         starts_at_ms: 0,
         ends_at_ms: i64::MAX,
+        closed_at_ms: None,
         phase: Phase::Open,
         epoch: Epoch(1),
         currency: Currency::default(),

@@ -213,6 +213,7 @@ fn a_load_publishes_the_phase_of_the_sale_when_the_buckets_are_held() {
         let ledger: Arc<dyn Ledger> = Arc::new(DefectiveLedger::new(LedgerDefect::None));
         let (harness, stock) = open_in_front_of(ledger.clone()).await;
         let sku = harness.catalog.sale("sale").unwrap().skus[0].clone();
+        stock.forget(sku.no);
         stock.set(StockFault::LoadWaits(sku.no));
         let loader = ledger.begin_load(sku.no).await.unwrap();
         let loading = load_sku(&*ledger, &*stock, &sku, loader, Vec::new());

@@ -121,6 +121,7 @@ impl Simulation {
             title: "Sale".to_owned(),
             starts_at_ms: 0,
             ends_at_ms: i64::MAX,
+            closed_at_ms: None,
             phase,
             epoch: Epoch(1),
             currency: Currency::default(),
