@@ -2,7 +2,7 @@ use std::io::Write;
 
 use secrecy::ExposeSecret;
 
-use super::super::{AuthMode, Tier};
+use super::super::Tier;
 use super::*;
 
 pub fn set(pairs: &[&str]) -> ConfigSources {
@@ -158,24 +158,6 @@ fn a_missing_or_malformed_file_is_named() {
 }
 
 #[test]
-fn secret_files_are_read_and_trimmed() {
-    let token = temp("  tok-en\n");
-    let secret = temp("0123456789abcdef0123456789abcdef\n");
-    let settings = Settings::load(&set(&[
-        &format!("admin.token_file={}", token.path().display()),
-        "auth.mode=jwt",
-        &format!("auth.jwt_secret_file={}", secret.path().display()),
-    ]))
-    .unwrap();
-    assert_eq!(settings.admin.bearer().unwrap().expose_secret(), "tok-en");
-    assert_eq!(settings.auth.mode, AuthMode::Jwt);
-    let secrets: Vec<_> =
-        settings.auth.jwt_keys.secrets.iter().map(|secret| secret.expose_secret().len()).collect();
-    assert_eq!(secrets, [32]);
-    assert!(settings.auth.signing_key.is_none());
-}
-
-#[test]
 fn secrets_are_read_again_all_or_nothing() {
     const KEY: &str = "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo";
     let jwks = |kid: &str| {
@@ -237,12 +219,4 @@ fn files_with_more_lines_than_values_are_refused() {
     for token in ["one word too many", "schlüssel"] {
         assert!(fault("admin.token_file", token).contains("no header carries"), "{token}");
     }
-}
-
-#[test]
-fn token_and_token_file_together_are_refused() {
-    let token = temp("a");
-    let file = format!("admin.token_file={}", token.path().display());
-    let faults = faults_of(&set(&["admin.token=b", &file]));
-    assert_eq!(faults[0].key, "admin.token_file");
 }
