@@ -3,7 +3,6 @@
 use std::process::ExitCode;
 
 use super::admin;
-use crate::observe::telemetry;
 use crate::{app, config, db, tier};
 
 /// How a command ended; the discriminant is the process's exit code.
@@ -39,7 +38,7 @@ impl Exit {
     pub fn of(error: &anyhow::Error) -> Self {
         if let Some(failure) = error.downcast_ref::<CommandFailure>() {
             failure.exit
-        } else if error.is::<config::Error>() || error.is::<telemetry::Error>() {
+        } else if error.is::<config::Error>() {
             Self::Configuration
         } else if error.is::<db::Error>() {
             Self::Ledger

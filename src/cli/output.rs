@@ -100,7 +100,8 @@ impl Output {
         let lines: Vec<String> = message.split('\n').map(sanitized).collect();
         // A reader that takes nothing does not keep the process from its end.
         let stderr = std::io::stderr();
-        if poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], Some(&READER_MAX)) != Ok(0) {
+        let ready = poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], Some(&READER_MAX));
+        if ready.is_ok_and(|num| num > 0) {
             self.note(&lines.join("\n"));
         }
     }

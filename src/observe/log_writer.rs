@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 /// Lines that wait while the reader takes none; more are lost.
 const WAITING_MAX: usize = 10_000;
 
-/// Longest wait for them at the end of the process.
+/// Longest wait at the end of the process while the reader takes none.
 const END_MAX: Duration = Duration::from_millis(500);
 
 /// Sends lines to the thread. Cheap to clone.
@@ -23,7 +23,7 @@ pub struct LogLines {
     lost: Arc<AtomicU64>,
 }
 
-/// The thread. Dropping it writes the lines that wait, if their reader takes them.
+/// The thread. Dropping it writes the lines that wait, for as long as their reader takes some.
 #[derive(Debug)]
 pub struct LogWriter {
     lines: Sender<Vec<u8>>,
@@ -52,9 +52,9 @@ pub fn start(mut target: impl Write + Send + 'static) -> io::Result<(LogLines, L
 }
 
 impl LogLines {
-    /// The lines that were lost since the last call, once a line can be sent again.
-    pub fn take_lost(&self) -> u64 {
-        if self.lines.is_full() { 0 } else { self.lost.swap(0, Ordering::Relaxed) }
+    /// The number of lines that were lost.
+    pub fn num_lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
     }
 }
 
@@ -73,8 +73,14 @@ impl Write for LogLines {
 
 impl Drop for LogWriter {
     fn drop(&mut self) {
-        if self.lines.send_timeout(Vec::new(), END_MAX).is_ok() {
-            let _ended = self.ended.recv_timeout(END_MAX);
+        if self.lines.send_timeout(Vec::new(), END_MAX).is_err() {
+            return;
+        }
+        let mut num_waiting = usize::MAX;
+        while self.ended.recv_timeout(END_MAX) == Err(RecvTimeoutError::Timeout)
+            && self.lines.len() < num_waiting
+        {
+            num_waiting = self.lines.len();
         }
     }
 }

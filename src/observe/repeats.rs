@@ -51,14 +51,20 @@ impl RepeatLimit {
             reason = "the lines of a second are reported together"
         )]
         let report = move || {
+            let mut num_reported = 0;
             while let Some(limit) = places.upgrade().map(Self) {
                 for (count, like) in limit.take_left_out() {
                     tracing::warn!(count, like, "log: repeated lines were left out");
                 }
                 drop(limit);
-                let count = lines.take_lost();
-                if count > 0 {
+                let total = lines.num_lost();
+                if total > num_reported {
+                    let count = total - num_reported;
                     tracing::warn!(count, "log: lines were lost: the reader of stderr is too slow");
+                }
+                // Unless that line was lost, too.
+                if lines.num_lost() == total {
+                    num_reported = total;
                 }
                 thread::sleep(SECOND);
             }

@@ -107,8 +107,8 @@ pub enum BucketHealth {
 }
 
 /// Builds the buckets of one SKU from the ledger and publishes them. While a `Loading` exists the
-/// buckets accept nothing, and only the loader with the largest token can write. A loader may be
-/// dropped at any point: the next one takes the buckets over without loss.
+/// buckets accept nothing, and only the loader with the largest token can write; in memory there is
+/// one. A loader may be dropped at any point: the next one takes the buckets over without loss.
 #[async_trait]
 pub trait Loading: Send {
     /// Empties the buckets, except for accepted requests without a ledger decision: they stay
@@ -168,7 +168,7 @@ pub trait Stock: Send + Sync {
 
     /// Advances every bucket of a SKU to a phase of an opening. (epoch, phase) is an ordered pair
     /// that only grows: a pair before a bucket's own is ignored (`Fenced`); a pair that is set
-    /// during a load is published with the load. Registers the SKU.
+    /// during a load of shared buckets is published with the load. Registers the SKU.
     async fn set_phase(&self, sku: &Arc<Sku>, phase: Phase, epoch: Epoch) -> Result<(), Error>;
 
     /// Deletes all that is stored of a SKU, of which nothing is queued. Nothing creates it again

@@ -68,9 +68,8 @@ export function signIn(text) {
 
 /** Takes the token that another tab has stored; the page of another buyer begins anew. */
 export function follow(token) {
-  const before = buyer();
-  session.token = token;
-  if (buyer() !== before) location.reload();
+  if (subject(token ?? "") === (buyer() ?? "")) session.token = token;
+  else location.reload();
 }
 
 /** Forgets the token, as on a machine that others use, too. */

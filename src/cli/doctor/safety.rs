@@ -15,7 +15,7 @@ pub(super) fn examine(settings: &Settings, exposed: &[ExposedSecret]) -> Vec<Che
     if settings.role.sells() {
         checks.extend([buyers(settings), payments(settings)]);
     }
-    checks.extend([operators(settings), faults(settings)]);
+    checks.extend([operators(settings), demo_payments(settings), faults(settings)]);
     checks
 }
 
@@ -81,13 +81,18 @@ fn payments(settings: &Settings) -> Check {
         .when(settings.payment.provider == PaymentBackend::None)
         .warn("no payment provider: orders of SKUs with a payment window end unpaid")
         .remedy("set payment.provider, or payment_window_s 0 in the sale")
-        .when(settings.payment.provider == PaymentBackend::Demo && settings.role != Role::All)
-        .warn("the demo's payments are in one process, and those of role maintenance refund none")
-        .remedy("set role = \"all\", or another payment.provider")
         .when(settings.payment.provider == PaymentBackend::Demo)
         .warn("visitors of the demo provider's pages decide what is paid, and no money moves")
         .remedy("for a real sale set another payment.provider")
         .ok("orders can be paid")
+}
+
+/// Payments that other processes cannot refund.
+fn demo_payments(settings: &Settings) -> Check {
+    check("demo payments")
+        .when(settings.payment.provider == PaymentBackend::Demo && settings.role != Role::All)
+        .warn("the demo has its payments in one process: those of other roles refund and stop none")
+        .remedy("set role = \"all\", or another payment.provider")
 }
 
 /// Panics on purpose.

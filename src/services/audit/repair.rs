@@ -10,9 +10,8 @@ use super::{AuditSources, Error, audit_all};
 use crate::db::placement;
 use crate::domain::invariants::Violation;
 use crate::domain::{
-    AuditVerdict, BucketKey, ByOperator, Failure, InvariantId, OperatorVerb, OrderIntent,
-    PlaceOutcome, Refusal, Repair, RepairAction, RepairOutcome, RequestId, Sale, Sku, SkuNo,
-    VerbSubject,
+    AuditVerdict, BucketKey, ByOperator, Failure, OperatorVerb, OrderIntent, PlaceOutcome, Refusal,
+    Repair, RepairAction, RepairOutcome, RequestId, Sale, Sku, SkuNo, VerbSubject,
 };
 use crate::services::sales::{SalesError, SalesService};
 use crate::stock::Stock;
@@ -112,15 +111,10 @@ impl Repairer<'_> {
             }
             RepairAction::Recount => self.recount(sku, violations).await?,
             RepairAction::LoadBuckets => {
-                let (outcome, result) = self.load(sale, sku).await?;
-                let after_recount = Violation::new(
-                    InvariantId::StockConserved,
-                    AuditVerdict::Drift,
-                    RepairAction::LoadBuckets,
-                    format!("sku {}: the units left were recounted", sku.no),
-                );
-                let is_new = violations.is_empty() && outcome == RepairOutcome::FailedFinal;
-                let violations = if is_new { &[&after_recount] } else { violations };
+                let (outcome, result, left) = self.load(sale, sku).await?;
+                // After a recount there may be differences that were none before.
+                let left: Vec<&Violation> = left.iter().collect();
+                let violations = if violations.is_empty() { &left } else { violations };
                 self.record(sku.no, violations, outcome, result)
             }
             RepairAction::Record => self.record(sku.no, violations, RepairOutcome::FailedFinal, ""),
@@ -148,26 +142,36 @@ impl Repairer<'_> {
     }
 
     /// Loads the buckets of a SKU. A store in the memory of this process is loaded at its start
-    /// only: its buckets may agree with the ledger since a recount.
-    async fn load(&self, sale: &Sale, sku: &Sku) -> Result<(RepairOutcome, &'static str), Error> {
+    /// only: its buckets may agree with the ledger since a recount. Returns what differs still.
+    async fn load(
+        &self,
+        sale: &Sale,
+        sku: &Sku,
+    ) -> Result<(RepairOutcome, &'static str, Vec<Violation>), Error> {
         match self.sales.rebuild(&sale.id, Some(&sku.id), None).await {
-            Ok(_) => return Ok((RepairOutcome::Compensated, "; the buckets were loaded")),
+            Ok(_) => {
+                return Ok((RepairOutcome::Compensated, "; the buckets were loaded", Vec::new()));
+            }
             Err(SalesError::NoBuckets) => {}
             Err(error) => return Err(error.into()),
         }
-        let found = audit_all(self.sources, Some(&sale.id), self.now_ms).await?;
-        // What cannot be repaired has no action in this audit.
-        let is_of_buckets = |violation: &Violation| {
+        let mut found = audit_all(self.sources, Some(&sale.id), self.now_ms).await?;
+        let is_whole = found.could_tell && found.num_violations == found.violations.len() as u64;
+        // Those that are not to be repaired yet have no action.
+        found.violations.retain(|violation| {
             violation.subject.sku == Some(sku.no)
                 && violation.action.is_none_or(|action| action == RepairAction::LoadBuckets)
-        };
-        let is_whole = found.could_tell && found.num_violations == found.violations.len() as u64;
-        Ok(if is_whole && !found.violations.iter().any(is_of_buckets) {
-            (RepairOutcome::Compensated, "; the buckets agree with the ledger again")
-        } else {
+        });
+        let (outcome, result) = if !found.violations.is_empty() {
             let result = "; only a restart of the process loads the units that it counts";
             (RepairOutcome::FailedFinal, result)
-        })
+        } else if is_whole {
+            (RepairOutcome::Compensated, "; the buckets agree with the ledger again")
+        } else {
+            let result = "; the buckets cannot be compared now: audit again in a pause of the sale";
+            (RepairOutcome::FailedFinal, result)
+        };
+        Ok((outcome, result, found.violations))
     }
 
     /// Sets counts of the ledger to what its orders say.
