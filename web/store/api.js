@@ -141,13 +141,21 @@ async function timed(path) {
 export const sales = (cursor) => timed(`v1/sales${cursor ? `?cursor=${id(cursor)}` : ""}`);
 export const sale = (saleId) => timed(`v1/sales/${id(saleId)}`);
 
-/** The first pages of a list, as one; `name`: the member that holds the list. */
+/**
+ * The first pages of a list, as one; `name`: the member that holds the list. Those that cannot be
+ * read now are missing. A shop may allow one call a second.
+ */
 async function firstPages(pages, read, name) {
   const answer = await read();
   const found = answer.body?.[name] ?? [];
   for (let left = pages - 1; left > 0 && answer.body?.next_cursor; left -= 1) {
-    const next = await read(answer.body.next_cursor);
-    if (next.status !== 200) return next;
+    let next = await read(answer.body.next_cursor);
+    if (next.status === 429) {
+      await new Promise((done) => setTimeout(done, next.retryAfterMs ?? 1000));
+      next = await read(answer.body.next_cursor);
+    }
+    if (next.status === 401) return next;
+    if (next.status !== 200) return { ...answer, retryAfterMs: next.retryAfterMs };
     found.push(...next.body[name]);
     answer.body.next_cursor = next.body.next_cursor;
   }

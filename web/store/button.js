@@ -348,7 +348,9 @@ function status(state, event) {
 function notFound(state, now) {
   if (state.released) return rest(state, {}, [{ do: "refresh" }]);
   const sign = Math.max(state.record.queued_at ?? 0, state.record.sent_at ?? 0);
-  if (now - sign >= GRACE_MS) return go(state, "unknown", { note: "unknown" });
+  // Far in the future: the device's clock was set back.
+  const isOver = Math.abs(now - sign) >= GRACE_MS;
+  if (isOver) return go(state, "unknown", { note: "unknown" });
   return go(state, state.name, { note: state.note ?? "checking" }, [poll(state.record, POLL_MS)]);
 }
 

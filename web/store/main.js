@@ -17,7 +17,8 @@ function readSnapshot() {
   return text ? JSON.parse(text) : null;
 }
 
-let isAsking = false;
+/** The dialog that asks who buys. */
+let asking = null;
 const shop = {
   /** The list of sales; an exported page of one sale is not the list. */
   home: snapshot ? "?all" : "?",
@@ -28,8 +29,7 @@ const shop = {
 
 /** `offered`: a token to confirm. */
 function askBuyer(offered) {
-  if (isAsking) return;
-  isAsking = true;
+  if (asking) return;
   const isJwt = api.auth === "jwt";
   const field = h("input", {
     id: "buyer", name: "buyer", required: true, autocomplete: "off", spellcheck: "false",
@@ -58,11 +58,11 @@ function askBuyer(offered) {
     become();
   });
   function become() {
-    box.close();
     drawBar();
     route();
   }
-  box.addEventListener("close", () => (isAsking = false));
+  asking = box;
+  box.addEventListener("close", () => (asking = null));
   if (offered) close.focus();
   else field.select();
 }
@@ -97,6 +97,7 @@ const langTag = () => (otherLanguage === "zh" ? "zh-Hans" : "en");
 let leave = null;
 function route() {
   leave?.();
+  for (const open of document.querySelectorAll("dialog")) open.close();
   shown = location.search;
   const query = new URLSearchParams(location.search);
   document.title = t("title");
@@ -125,7 +126,11 @@ let shown = null;
 addEventListener("popstate", () => location.search !== shown && route());
 // Another tab has become somebody else: so has this one, whose calls read the same storage.
 listen("fg1:buyer", route);
-listen("fg1:token", api.follow);
+listen("fg1:token", (token) => {
+  api.follow(token);
+  // The other tab has signed in again.
+  if (asking) route();
+});
 
 route();
 if (api.offered) askBuyer(api.offered);

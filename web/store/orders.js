@@ -47,8 +47,7 @@ export function ordersView(main, shop) {
       say(empty, t("offline"));
     }
     const waits = [...rows.values()].map(({ order }) => msToChange(order));
-    const waitMs = Math.min(CALM_MS, retryAfterMs ?? CALM_MS, ...waits);
-    timer = setTimeout(read, Math.max(PAYING_MS, waitMs));
+    timer = setTimeout(read, Math.max(PAYING_MS, retryAfterMs ?? 0, Math.min(CALM_MS, ...waits)));
   }
 
   /** Rows that are there stay where they are: to move one would take the focus from it. */

@@ -6,12 +6,16 @@ import { exclusively, listen, read, recordKey, write } from "./records.js";
 
 /** Ids are asked for at a random moment of this long before the start. */
 const PREPARE_MS = 60000;
+/** After a refused event stream the status is polled for this long. */
+const STREAM_MS = 30000;
 
 export class Purchase {
   #key;
   #timers = new Set();
   #pollTimer = null;
   #stream = null;
+  /** No stream is asked for before. */
+  #streamAt = 0;
   #stopListening;
   #closed = false;
   #isPrepared = false;
@@ -49,6 +53,7 @@ export class Purchase {
   hide() {
     this.#stream?.abort();
     this.#stream = null;
+    this.#streamAt = 0;
   }
 
   /** Spreads the preparation of a crowd; only the purchase itself is sent at the start. */
@@ -136,6 +141,7 @@ export class Purchase {
   /** Streams while the tab is visible, and polls where no stream is to be had. */
   async #watch({ id, afterMs }) {
     if (this.#stream) return;
+    if (performance.now() < this.#streamAt) return this.#pollAfter(afterMs, 0, id);
     const stream = new AbortController();
     this.#stream = stream;
     let hasEvents = false;
@@ -146,6 +152,7 @@ export class Purchase {
     });
     if (this.#stream === stream) this.#stream = null;
     if (ended || stream.signal.aborted) return;
+    if (!hasEvents) this.#streamAt = performance.now() + STREAM_MS;
     this.#pollAfter(hasEvents ? 0 : afterMs, 0, id);
   }
 }

@@ -231,17 +231,23 @@ export function saleView(main, saleId, shop, snapshot) {
     spoken = due;
   }
 
-  let numReads = 0;
+  let [numReads, numOpen, lastRead] = [0, 0, 0];
+  /** Polls read it again from then on; after a refused token a sign-in begins the page anew. */
+  let mineAt = 0;
   async function readMine() {
     if (!api.buyer()) return;
     numReads += 1;
     const read = numReads;
-    const { status, body } = await api.mine(saleId);
+    numOpen += 1;
+    const { status, body, retryAfterMs } = await api.mine(saleId);
+    numOpen -= 1;
     // An older answer may not undo what a newer one said.
-    if (isOver || read !== numReads) return;
+    if (isOver || read < lastRead) return;
     isMineRead = status === 200;
+    mineAt = status === 401 ? Infinity : performance.now() + (retryAfterMs ?? 0);
     if (status === 401) return shop.signIn();
     if (status !== 200) return;
+    lastRead = read;
     for (const found of body.skus) {
       const card = cards.find((one) => one.sku.sku_id === found.sku_id);
       card?.purchase?.send({ type: "mine", ...found });
@@ -262,7 +268,8 @@ export function saleView(main, saleId, shop, snapshot) {
     if (!head.isConnected) main.replaceChildren(...frame);
     const isFirst = sale === null;
     show(body, true);
-    if (!isFirst && (!isMineRead || cards.some(isOverdue))) readMine();
+    const mayRead = numOpen === 0 && performance.now() >= mineAt;
+    if (!isFirst && mayRead && (!isMineRead || cards.some(isOverdue))) readMine();
     const toStart = Date.parse(body.starts_at) - api.serverNow();
     // The countdown needs no poll; the first count is wanted soon after the start.
     return toStart > 0 ? Math.min(body.poll_after_ms, toStart + 500) : body.poll_after_ms;

@@ -195,6 +195,9 @@ const rows = [
     { name: "failed", note: "sold-out", record: null }, end],
   ["not found within the grace", many, [...sent, lost, status(404, null, 5999)],
     { name: "queued", record }, ["poll"]],
+  ["not found, and the clock was set back", many, [
+    { type: "record", record: { ...record, sent_at: 3600000 }, now: 9000 }, status(404, null, 9000),
+  ], { name: "unknown" }, []],
   ["not found after the grace", many, [...sent, lost, status(404, null, 6000)],
     { name: "unknown", note: "unknown", record }, []],
   ["the grace counts from the acceptance", many,

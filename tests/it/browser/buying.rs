@@ -289,6 +289,49 @@ async fn a_token_of_the_login_service_signs_in() {
     assert_quiet(&browser, &[]).await;
 }
 
+const NO_DIALOG: &str = "return document.querySelector('dialog') === null";
+
+#[tokio::test]
+async fn a_token_that_has_expired_is_asked_for_once() {
+    let app = shop_with(|settings| {
+        settings.auth.mode = AuthMode::Jwt;
+        settings.auth.jwt_keys = JwtKeys::of_secret(SECRET);
+    });
+    open(&app, sale(-1_000)).await;
+    let browser = Browser::start(WIDE, "en").await;
+    let expired = token(SECRET, &json!({"alg": "HS256"}), &json!({"sub": "4711", "exp": 1}));
+    browser.open(&app.url(&format!("/?sale=spring#token={expired}"))).await;
+    browser.expect("dialog", "Paste the token").await;
+    browser.press("\u{e00c}").await;
+    browser.becomes(NO_DIALOG, true).await;
+    // Two more polls of the sale.
+    let polls = "return performance.getEntriesByType('resource')\
+                 .filter((one) => one.name.endsWith('/v1/sales/spring')).length";
+    let before = browser.run(polls).await.as_u64().unwrap();
+    until("two polls", async || {
+        (browser.run(polls).await.as_u64().unwrap() >= before + 2).then_some(())
+    })
+    .await;
+    browser.becomes(NO_DIALOG, true).await;
+    browser.becomes("return document.querySelectorAll('.dialog-acts').length", 0).await;
+}
+
+#[tokio::test]
+async fn the_back_button_leaves_no_dialog_behind() {
+    let app = shop();
+    open(&app, sale(-1_000)).await;
+    let browser = Browser::start(WIDE, "en").await;
+    browser.open(&app.url("/")).await;
+    browser.click("main a[data-link]").await;
+    browser.expect(&of("phone", ".buy"), "Buy").await;
+    browser.click(".who").await;
+    browser.expect("dialog", "Who is buying?").await;
+    browser.run("history.back()").await;
+    browser.becomes("return location.search", "").await;
+    browser.becomes(NO_DIALOG, true).await;
+    assert_quiet(&browser, &[]).await;
+}
+
 /// The number that the page has chosen.
 pub(super) async fn buyer(browser: &Browser) -> u64 {
     let stored = browser.run("return JSON.parse(localStorage.getItem('fg1:buyer'))").await;
