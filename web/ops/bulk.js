@@ -5,6 +5,8 @@ import { CallError, access, post } from "./api.js";
 import { Verbs, count } from "./parts.js";
 
 const STEP = 50;
+/** Different reasons that are shown. */
+const REASONS = 3;
 
 /**
  * Runs the steps until none is left; each tells how many the next one has to find. A step that
@@ -13,6 +15,7 @@ const STEP = 50;
 async function steps(verb, query, matching, reason) {
   let [expected, cursor, trace] = [matching, undefined, ""];
   const sums = { done: 0, already: 0, refused: 0 };
+  const reasons = new Set();
   const counts = () => {
     const found = Object.entries(sums).filter(([, num]) => num > 0);
     return found.map(([name, num]) => `${count(num)} ${name}`).join(", ");
@@ -22,8 +25,9 @@ async function steps(verb, query, matching, reason) {
       const filter = { ...query, cursor };
       const body = { filter, expected_count: expected, max: STEP, reason };
       const step = await post(`dead-letters/${verb}`, body);
-      for (const { done, refused } of step.dead_letters) {
-        sums[refused ? "refused" : done === "already" ? "already" : "done"] += 1;
+      for (const one of step.dead_letters) {
+        if (one.refused) reasons.add(one.refused);
+        sums[one.refused ? "refused" : one.done === "already" ? "already" : "done"] += 1;
       }
       [expected, cursor, trace] = [step.num_left, step.next_cursor, step.trace];
       if (step.stopped) throw new CallError("stopped", step.stopped, { trace });
@@ -32,7 +36,9 @@ async function steps(verb, query, matching, reason) {
     const says = `stopped after ${counts() || "none"}: ${error.message} (${error.code})`;
     return { says, trace: error.trace, tone: "bad" };
   }
-  return { says: counts(), trace };
+  if (reasons.size === 0) return { says: counts(), trace };
+  const why = [...reasons].slice(0, REASONS).join("; ");
+  return { says: `${counts()}: ${why}${reasons.size > REASONS ? "; .." : ""}`, trace, tone: "bad" };
 }
 
 const EFFECTS = {

@@ -142,7 +142,13 @@ function List({ values, sales }) {
 function Decide({ deadLetter }) {
   const isWaiting = deadLetter.state === "open" || deadLetter.state === "parked";
   const path = `dead-letters/${deadLetter.id}`;
-  const says = ({ done, trace }) => ({ says: done, trace });
+  // What was published may be dead again already.
+  const isBack = (answer) => answer.done === "published" && answer.dead_letter.state !== "replayed";
+  const says = (answer) => {
+    const { done, trace } = answer;
+    if (!isBack(answer)) return { says: done, trace };
+    return { says: `published, and it is ${answer.dead_letter.state} again`, trace, tone: "bad" };
+  };
   const num = deadLetter.requests.length;
   const requests = `${num} accepted ${num === 1 ? "request" : "requests"}`;
   const verbs = [

@@ -69,7 +69,8 @@ export const State = ({ name, tone }) => html`<span class="state" data-tone=${to
 export function Fault({ error }) {
   if (!error) return null;
   const trace = error.trace ? html` <code>${error.trace}</code>` : null;
-  const text = `${error.message} (${error.code})`;
+  const old = error.shownAt ? `; what is shown is of ${clock(error.shownAt)}` : "";
+  const text = `${error.message} (${error.code})${old}`;
   return html`<p class="fault"><span role="alert">${text}</span>${trace}</p>`;
 }
 

@@ -103,7 +103,7 @@ export function Payments({ values }) {
         head=${["Id", "Request", "Order", "#Money", "At the provider", "At (UTC)", "Verbs"]}
       />`
     }
-    ${older && html`<p><${Link} to=${{ view: "payments", state, cursor: older }}>older<//></p>`}`;
+    ${older && html`<p><${Link} to=${{ view: "payments", state, cursor: older }}>more<//></p>`}`;
 }
 
 /** Everything that operators changed. */

@@ -92,7 +92,11 @@ export function usePolled(read, key, occasion) {
         if (signal.aborted) return;
         // The answer to another question must not stand under this one.
         const known = (last) => (last.key === key ? last : {});
-        setShown((last) => ({ ...known(last), key, error }));
+        setShown((last) => {
+          const kept = known(last);
+          error.shownAt = kept.at;
+          return { ...kept, key, error };
+        });
         // A refused token stays refused.
         if (error.status === 401) stop.abort();
       }
