@@ -90,7 +90,9 @@ fn units_that_only_the_ledger_has_are_added_by_the_next_sync() {
         fixture.redis.cmd(&["FLUSHALL"]);
         until("a load of the buckets", async || {
             harness.sync().await.ok()?;
-            (harness.backends.stock.left(sku.no) == 10 && units(&harness).await == 10).then_some(())
+            // The count that is cached may be of the buckets that are lost.
+            let facts = harness.backends.stock.facts(sku.no).await.ok()?;
+            (harness.backends.stock.left(sku.no) == 10 && facts.left == 10).then_some(())
         })
         .await;
         harness.assert_holds().await;
