@@ -105,12 +105,7 @@ impl Manifest {
     pub fn write(&self, folder: &Path) -> anyhow::Result<ArchiveDigest> {
         let mut text = serde_json::to_string_pretty(self)?;
         text.push('\n');
-        let unfinished = folder.join(format!("{MANIFEST}.part"));
-        let mut file = create(&unfinished)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&unfinished, folder.join(MANIFEST))?;
-        File::open(folder)?.sync_all()?;
+        replace(&folder.join(MANIFEST), text.as_bytes(), create)?;
         Ok(ArchiveDigest(Sha256::digest(text.as_bytes()).into()))
     }
 
@@ -147,6 +142,21 @@ impl Manifest {
     pub fn contents(&self) -> Vec<&TableContents> {
         self.tables.iter().map(|file| &file.contents).collect()
     }
+}
+
+/// Writes a file beside its place and moves it there: its readers find it whole, or the one before.
+pub fn replace(
+    path: &Path,
+    text: &[u8],
+    create: impl FnOnce(&Path) -> io::Result<File>,
+) -> io::Result<()> {
+    let mut unfinished = path.as_os_str().to_owned();
+    unfinished.push(".part");
+    let mut file = create(Path::new(&unfinished))?;
+    file.write_all(text)?;
+    file.sync_all()?;
+    fs::rename(&unfinished, path)?;
+    path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
 }
 
 /// Creates an empty file that only this user may read, as the ledger.

@@ -1,12 +1,14 @@
 //! `floodgate sale export`: the page of a sale as static files, for a CDN in front of the server.
 
 use std::fmt::Write;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::{Map, Value as Json};
 
 use super::admin::{AdminClient, CALL_TIMEOUT};
+use super::archive_files::replace;
 use super::common::Common;
 use super::exit::{CommandFailure, Exit};
 use super::output::{Output, list};
@@ -46,13 +48,14 @@ pub async fn run(
     let settings = common.settings_for(&[])?;
     let (mode, provider) = (settings.auth.mode, settings.payment.provider);
     let assets = assets_folder();
-    let mut files = vec![
-        ("index.html".to_owned(), html(mode, provider, &snapshot(&sale).to_string()).into_bytes()),
-        ("_headers".to_owned(), headers(&assets).into_bytes()),
-    ];
+    let mut files = Vec::new();
     for asset in ASSETS {
         files.push((format!("{assets}/{}", asset.name), asset.text.to_vec()));
     }
+    files.push(("_headers".to_owned(), headers(&assets).into_bytes()));
+    // Last, because it names the assets, and the folder may be served already.
+    let page = html(mode, provider, &snapshot(&sale).to_string());
+    files.push(("index.html".to_owned(), page.into_bytes()));
     for (name, text) in &files {
         write(&args.folder.join(name), text)?;
     }
@@ -70,7 +73,8 @@ fn write(file: &Path, text: &[u8]) -> anyhow::Result<()> {
     if let Some(folder) = file.parent() {
         std::fs::create_dir_all(folder).map_err(|error| cannot_write(folder, error))?;
     }
-    std::fs::write(file, text).map_err(|error| cannot_write(file, error))?;
+    let create = |path: &Path| File::options().write(true).create(true).truncate(true).open(path);
+    replace(file, text, create).map_err(|error| cannot_write(file, error))?;
     Ok(())
 }
 

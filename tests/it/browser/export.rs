@@ -86,3 +86,29 @@ async fn an_exported_page_shows_its_sale_without_the_server() {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(!temporary.path().join("none").exists(), "nothing is written");
 }
+
+#[tokio::test]
+async fn an_export_into_a_served_folder_cuts_no_page_and_writes_none_without_its_assets() {
+    let app = shop();
+    open(&app, sale(-1_000)).await;
+    let temporary = tempfile::tempdir().unwrap();
+    let folder = temporary.path().join("public");
+    let (page, assets) = (folder.join("index.html"), folder.join("assets"));
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(&page, "old").unwrap();
+    std::fs::write(&assets, "no folder").unwrap();
+    let output = export(&app, "spring", &folder);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert_eq!(std::fs::read_to_string(&page).unwrap(), "old");
+
+    std::fs::remove_file(&assets).unwrap();
+    let visited = std::fs::File::open(&page).unwrap();
+    let output = export(&app, "spring", &folder);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(std::io::read_to_string(visited).unwrap(), "old", "the file itself is unchanged");
+    assert!(std::fs::read_to_string(&page).unwrap().contains("Spring sale"));
+    let names = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut names: Vec<_> = names.collect();
+    names.sort();
+    assert_eq!(names, ["_headers", "assets", "index.html"]);
+}
