@@ -2,7 +2,7 @@
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
-use serde_json::{Value as Json, json};
+use serde_json::{Map, Value as Json, json};
 
 use super::admin::{AdminClient, CALL_TIMEOUT, ServerArgs};
 use super::common::Common;
@@ -88,7 +88,7 @@ pub async fn run(args: &PaymentsArgs, common: &Common) -> anyhow::Result<Exit> {
         Verb::List { state, limit, cursor } => {
             let (limit, cursor) = (limit.to_string(), cursor.as_deref());
             let states = state.as_deref().map_or(WAITING.to_vec(), |state| vec![state]);
-            let mut payments = Vec::new();
+            let (mut payments, mut cursors) = (Vec::new(), Map::new());
             for state in states {
                 let mut query = vec![("state", state), ("limit", &limit)];
                 query.extend(cursor.map(|cursor| ("cursor", cursor)));
@@ -102,9 +102,10 @@ pub async fn run(args: &PaymentsArgs, common: &Common) -> anyhow::Result<Exit> {
                 }));
                 if let Some(next) = next_cursor(&page) {
                     output.note(&format!("there are more: --state {state} --cursor {next}"));
+                    cursors.insert(state.to_owned(), json!(next));
                 }
             }
-            let shown = json!({ "payments": payments });
+            let shown = json!({ "payments": payments, "next_cursors": cursors });
             output.data(&shown, || render(list(&shown, "payments")))?;
             Ok(Exit::Done)
         }

@@ -5,7 +5,7 @@ use serde_json::{Value as Json, json};
 
 use super::filter::FilterArgs;
 use super::render::render_results;
-use super::{dead_letters, note_next_cursor, operation_failure, show_page};
+use super::{dead_letters, operation_failure, show_page};
 use crate::cli::admin::{AdminClient, CALL_TIMEOUT, Error, given};
 use crate::cli::exit::{CommandFailure, Exit};
 use crate::cli::output::{Output, field, next_cursor, number};
@@ -109,6 +109,8 @@ struct Run {
     results: Vec<Json>,
     /// The cursor for the next run, unless this run reached the last dead letter.
     next_cursor: Option<String>,
+    /// How many match from that cursor on: what the next run or step expects.
+    num_left: u64,
 }
 
 impl Run {
@@ -155,7 +157,8 @@ impl Run {
         expected: u64,
     ) -> Result<(), CommandFailure> {
         self.next_cursor.clone_from(&selection.cursor);
-        let (mut expected, mut room) = (expected, selection.max.unwrap_or(u64::MAX));
+        self.num_left = expected;
+        let mut room = selection.max.unwrap_or(u64::MAX);
         self.num_requested = usize::try_from(expected.min(room)).unwrap_or(usize::MAX);
         while room > 0 {
             let cursor = self.next_cursor.take();
@@ -163,7 +166,7 @@ impl Run {
             filter.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
             let body = json!({
                 "filter": filter.into_iter().collect::<Json>(),
-                "expected_count": expected,
+                "expected_count": self.num_left,
                 "max": room.min(STEP),
                 "reason": reason,
             });
@@ -178,7 +181,7 @@ impl Run {
             if self.next_cursor.is_none() {
                 return Ok(());
             }
-            expected = number(&step, "num_left").unwrap_or(0);
+            self.num_left = number(&step, "num_left").unwrap_or(0);
             room = room.saturating_sub(dead_letters(&step).len().max(1) as u64);
         }
         Ok(())
@@ -189,7 +192,10 @@ impl Run {
     fn end(self, output: Output, ended: Result<(), CommandFailure>) -> anyhow::Result<Exit> {
         let summary = self.summary();
         output.data(&summary, || render_results(&summary))?;
-        note_next_cursor(output, self.next_cursor.as_deref());
+        if let Some(next) = &self.next_cursor {
+            let num_left = self.num_left;
+            output.note(&format!("there are more: --cursor {next} --expected {num_left}"));
+        }
         ended?;
         Ok(if field(&summary, "num_refused") == "0" { Exit::Done } else { Exit::Negative })
     }
@@ -211,6 +217,7 @@ impl Run {
         });
         if let (Some(next), Some(members)) = (&self.next_cursor, summary.as_object_mut()) {
             members.insert("next_cursor".to_owned(), json!(next));
+            members.insert("num_left".to_owned(), json!(self.num_left));
         }
         summary
     }

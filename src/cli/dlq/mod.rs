@@ -100,7 +100,9 @@ pub async fn run(args: &DlqArgs, common: &Common) -> anyhow::Result<Exit> {
             let page = client.ask(&["dead-letters"], &query, CALL_TIMEOUT).await;
             let page = page.map_err(operation_failure)?;
             let exit = show_page(&output, &page)?;
-            note_next_cursor(output, next_cursor(&page));
+            if let Some(next) = next_cursor(&page) {
+                output.note(&format!("there are more: --cursor {next}"));
+            }
             return Ok(exit);
         }
         Verb::Show { id } => {
@@ -128,12 +130,6 @@ fn show_page(output: &Output, page: &Json) -> anyhow::Result<Exit> {
     }
     output.note(ROW_REMEDY);
     Ok(Exit::Unclear)
-}
-
-fn note_next_cursor(output: Output, next: Option<&str>) {
-    if let Some(next) = next {
-        output.note(&format!("there are more: --cursor {next}"));
-    }
 }
 
 /// The exit code and the next step for the operator.

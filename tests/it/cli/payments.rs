@@ -58,6 +58,7 @@ fn payments_that_wait_are_printed_by_state() {
     assert!(api.text(&next, 0).contains("no payment waits"));
     let json: Json = serde_json::from_str(&api.text(&["payments", "list", "--json"], 0)).unwrap();
     assert_eq!(json["payments"].as_array().unwrap().len(), 3);
+    assert_eq!(json["next_cursors"], json!({ "in_doubt": "7-43-124-1" }));
 }
 
 #[test]
