@@ -5,7 +5,6 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Context;
 use clap::Args;
 use serde_json::{Value as Json, json};
 
@@ -101,15 +100,15 @@ async fn write_table(
 }
 
 /// Makes the folder ready for an archive of the sale: a manifest of before is no longer valid.
-fn begin(folder: &Path, sale: &str) -> anyhow::Result<()> {
+fn begin(folder: &Path, sale: &str) -> Result<(), CommandFailure> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
     made.map_err(|error| cannot_write(folder, error))?;
     let Some((before, _)) = Manifest::read(folder)? else { return Ok(()) };
     if before.sale_id != sale {
         let problem = format!("{} has the archive of {}", folder.display(), before.sale_id);
-        return Err(CommandFailure::unclear(problem, "name another folder").into());
+        return Err(CommandFailure::unclear(problem, "name another folder"));
     }
-    std::fs::remove_file(folder.join(MANIFEST)).context("cannot remove the old manifest")
+    std::fs::remove_file(folder.join(MANIFEST)).map_err(|error| cannot_write(folder, error))
 }
 
 fn render(manifest: &Manifest) -> String {

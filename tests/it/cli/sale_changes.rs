@@ -1,7 +1,9 @@
-//! `floodgate sale create`, `set`, `restock`, `close` and `show`, against a server whose answers
-//! the test writes.
+//! `floodgate sale create`, `set`, `restock`, `close`, `show` and `archive`, against a server whose
+//! answers the test writes.
 
+use std::fs::Permissions;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value as Json, json};
@@ -162,4 +164,22 @@ fn free_units_of_buckets_that_cannot_be_read_are_unknown() {
     assert_eq!(left, [Json::Null, json!(3)]);
     let text = shown(early, ["missing", "ready"]).text(&["sale", "show", "spring"], 0);
     assert!(text.contains("\nphone  3     10") && !text.contains("FREE of"), "{text}");
+}
+
+#[test]
+fn an_archive_whose_folder_cannot_be_written_asks_for_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let manifest = json!({"format": 1, "sale_id": "spring", "tables": []});
+    std::fs::write(folder.path().join("manifest.json"), manifest.to_string()).unwrap();
+    std::fs::set_permissions(folder.path(), Permissions::from_mode(0o500)).unwrap();
+    let api = ScriptedApi::always(200, json!({"open": []}));
+    // Without this capability the permissions of files bind root, too.
+    let mut archive = Command::new("setpriv");
+    archive.args(["--bounding-set=-dac_override", "--inh-caps=-dac_override"]);
+    archive.args([env!("CARGO_BIN_EXE_floodgate"), "sale", "archive", "spring", "--to"]);
+    archive.arg(folder.path()).args(["--internal-url", &api.url]).current_dir("/").env_clear();
+    let output = archive.output().unwrap();
+    assert_eq!(code(&output), 2, "{output:?}");
+    assert!(stderr(&output).contains("name a folder that this user may write"), "{output:?}");
+    assert_eq!(api.lines().len(), 1, "nothing is archived");
 }
