@@ -4,7 +4,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value as Json, json};
 
-use super::admin::{AdminClient, CALL_TIMEOUT, ServerArgs};
+use super::admin::{AdminClient, CALL_TIMEOUT, Error, ServerArgs};
 use super::common::Common;
 use super::exit::{CommandFailure, Exit};
 use super::output::{Output, field, list, next_cursor, on_one_line, short_cells, table};
@@ -132,8 +132,14 @@ async fn each(
                 ended = Ok(Exit::Negative);
             }
             Err(error) => {
+                let is_unknown = matches!(error, Error::Unknown { .. });
                 let failure = error.into_failure();
-                let remedy = format!("{}; repeats do no harm", failure.remedy);
+                let first = if is_unknown {
+                    "`floodgate payments list` shows what is open"
+                } else {
+                    failure.remedy.as_str()
+                };
+                let remedy = format!("{first}; repeats do no harm");
                 ended = Err(CommandFailure { remedy, ..failure });
                 break;
             }

@@ -121,7 +121,8 @@ pub async fn run(args: &SaleArgs, common: &Common) -> anyhow::Result<Exit> {
         Verb::Export(export) => return export::run(export, &client, output, common).await,
         Verb::Create { file, reason } => {
             let (description, text) = read_description(file, reason.as_deref())?;
-            let sale = client.post_text(&["sales"], text, CALL_TIMEOUT).await?;
+            let sale = client.post_text(&["sales"], text, CALL_TIMEOUT).await;
+            let sale = sale.map_err(creation_failure)?;
             let id = field(&description, "sale_id");
             output.data(&sale, || format!("sale {id} is created, and not open yet"))?;
             output.note(&format!("next: floodgate sale open {id}"));
@@ -148,6 +149,17 @@ pub async fn run(args: &SaleArgs, common: &Common) -> anyhow::Result<Exit> {
     }
     output.note(&format!("{next} {sale_id}"));
     Ok(Exit::Done)
+}
+
+/// The exit code and the next step for the operator: a repeat of a creation is refused.
+fn creation_failure(error: Error) -> CommandFailure {
+    let remedy = match &error {
+        Error::Unknown { .. } => {
+            "`floodgate sale list` shows whether it exists; then create or open it"
+        }
+        _ => return error.into_failure(),
+    };
+    CommandFailure { remedy: remedy.to_owned(), ..error.into_failure() }
 }
 
 /// Prints the sale with its funnel and the last verbs.

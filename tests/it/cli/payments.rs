@@ -71,7 +71,8 @@ fn a_retry_says_what_was_done_and_goes_on_after_a_refusal() {
     assert!(text.ends_with("payment 7-42-123-1: refund_due\n"), "{text}");
     let output = api.run(&["payments", "retry", "other", ID]);
     assert_eq!(code(&output), 2, "{output:?}");
-    assert!(stderr(&output).contains("repeats do no harm"), "{output:?}");
+    let remedy = "-> `floodgate payments list` shows what is open; repeats do no harm\n";
+    assert!(stderr(&output).contains(remedy), "{output:?}");
     assert_eq!(code(&api.run(&["payments", "retry"])), 2);
     assert_eq!(code(&api.run(&["payments", "list", "--state", "lost"])), 2);
 }

@@ -27,6 +27,17 @@ fn a_description_is_sent_as_it_is_written() {
 }
 
 #[test]
+fn a_creation_of_unknown_outcome_is_not_repeated_blindly() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), SALE).unwrap();
+    let create = ["sale", "create", file.path().to_str().unwrap()];
+    let output = ScriptedApi::start(|_| None).run(&create);
+    assert_eq!(code(&output), 2, "{output:?}");
+    let remedy = "-> `floodgate sale list` shows whether it exists; then create or open it\n";
+    assert!(stderr(&output).contains(remedy), "{output:?}");
+}
+
+#[test]
 fn set_sends_what_is_given_and_nothing_else() {
     let api = ScriptedApi::start(|line| {
         (line == "PATCH /sales/spring").then(|| (200, json!({"sale_id": "spring"})))
