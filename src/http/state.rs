@@ -169,11 +169,12 @@ impl HttpState {
         Ok(buyer)
     }
 
-    /// [`Self::admit`] of a call to the ledger, counted by all processes if the limits are shared.
+    /// [`Self::admit`] of a call that asks ledger or Redis, counted by all processes if the limits
+    /// are shared.
     ///
     /// # Errors
     /// `rate-limited` or `unauthenticated`.
-    pub async fn admit_to_ledger(
+    pub async fn admit_to_store(
         &self,
         request: &HttpRequest,
         call: LimitedCall,

@@ -69,8 +69,7 @@ pub struct MineView {
 )]
 pub async fn mine(request: HttpRequest, sale_id: web::Path<String>, state: State) -> Handled {
     let deps = &state.deps;
-    let buyer = state.admit(&request, LimitedCall::Mine)?;
-    state.admission.check_shared(&request, buyer, LimitedCall::Mine).await?;
+    let buyer = state.admit_to_store(&request, LimitedCall::Mine).await?;
     let now_ms = deps.clock.wall_ms();
     let sale = state.sale(|catalog| catalog.public(&sale_id, now_ms)).await?;
     let of_sku = |sku: &Arc<Sku>| {

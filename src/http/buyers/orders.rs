@@ -39,7 +39,7 @@ pub struct OrdersQuery {
 )]
 pub async fn mine(request: HttpRequest, query: web::Query<OrdersQuery>, state: State) -> Handled {
     let deps = &state.deps;
-    let buyer = state.admit_to_ledger(&request, LimitedCall::Orders).await?;
+    let buyer = state.admit_to_store(&request, LimitedCall::Orders).await?;
     let limit = page_limit(query.limit, LIMIT_DEFAULT, LIMIT_MAX)?;
     let cursor = page_cursor(query.cursor.as_deref(), decode_cursor)?;
     let mut rows = deps.ledger.orders_of(buyer, cursor, limit + 1).await?;

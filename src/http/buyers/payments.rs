@@ -60,7 +60,7 @@ async fn settle(order: Order, deps: &HttpDeps) {
     responses((status = 200, description = "where the buyer pays", body = PaymentStartView)),
 )]
 pub async fn pay(request: HttpRequest, request_id: web::Path<String>, state: State) -> Handled {
-    let buyer = state.admit_to_ledger(&request, LimitedCall::OrderChange).await?;
+    let buyer = state.admit_to_store(&request, LimitedCall::OrderChange).await?;
     let owned = BuyerRequest::verified(&request_id, buyer, &state).await?;
     let paid = state.deps.orders.pay(owned.order_key()).await;
     let payable = paid.map_err(|error| owned.problem(error))?;
@@ -86,7 +86,7 @@ pub async fn pay(request: HttpRequest, request_id: web::Path<String>, state: Sta
     responses((status = 200, description = "cancelled, now or before", body = OrderView)),
 )]
 pub async fn cancel(request: HttpRequest, request_id: web::Path<String>, state: State) -> Handled {
-    let buyer = state.admit_to_ledger(&request, LimitedCall::OrderChange).await?;
+    let buyer = state.admit_to_store(&request, LimitedCall::OrderChange).await?;
     let owned = BuyerRequest::verified(&request_id, buyer, &state).await?;
     let cancelled = state.deps.orders.cancel(owned.order_key()).await;
     let order = cancelled.map_err(|error| owned.problem(error))?;

@@ -149,7 +149,7 @@ pub async fn show(request: HttpRequest, request_id: web::Path<String>, state: St
     responses((status = 200, description = "cancelled, now or before", body = RequestView)),
 )]
 pub async fn cancel(request: HttpRequest, request_id: web::Path<String>, state: State) -> Handled {
-    let buyer = state.admit_to_ledger(&request, LimitedCall::OrderChange).await?;
+    let buyer = state.admit_to_store(&request, LimitedCall::OrderChange).await?;
     let owned = BuyerRequest::verified(&request_id, buyer, &state).await?;
     let record = owned.record(&state.deps).await?;
     let cancelled = state.deps.requests.cancel(&owned.own.sku, owned.number, &record).await;
