@@ -11,7 +11,7 @@ use crate::db::Ledger;
 use crate::domain::{Counting, SkuNo};
 use crate::runtime::clock::SharedClock;
 use crate::services::catalog::Catalog;
-use crate::stock::Stock;
+use crate::stock::{self, Stock};
 
 /// Reads the available units of every SKU into the local stock.
 pub struct StockRefresher {
@@ -49,12 +49,9 @@ impl StockRefresher {
         match self.counting {
             Counting::InLedger => {
                 self.stock.cache_left(sku, self.ledger.available(sku).await?);
-                Ok(())
             }
-            Counting::InStock => match self.stock.refresh(sku).await {
-                Err(error) if !error.is_not_loaded() => Err(error.into()),
-                _refreshed_or_not_loaded => Ok(()),
-            },
+            Counting::InStock => stock::if_loaded(self.stock.refresh(sku).await)?,
         }
+        Ok(())
     }
 }

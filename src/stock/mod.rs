@@ -67,6 +67,14 @@ impl Error {
     }
 }
 
+/// The result of a call for buckets that are loaded: what others lack their next load brings.
+pub fn if_loaded(changed: Result<(), Error>) -> Result<(), Error> {
+    match changed {
+        Err(error) if error.is_not_loaded() => Ok(()),
+        changed => changed,
+    }
+}
+
 impl From<CallError> for Error {
     fn from(error: CallError) -> Self {
         let (sku, key, error) = match error {

@@ -217,10 +217,7 @@ impl SalesService {
         after: i32,
     ) -> Result<(), SalesError> {
         for change in self.backends.ledger.stock_changes(sku.no, after).await? {
-            match self.backends.stock.change_stock(sku, change).await {
-                Err(error) if !error.is_not_loaded() => return Err(error.into()),
-                _changed_or_not_loaded => {}
-            }
+            stock::if_loaded(self.backends.stock.change_stock(sku, change).await)?;
         }
         Ok(())
     }

@@ -341,10 +341,8 @@ impl SalesService {
 
     /// [`Self::set_bucket_phases`] of one SKU.
     async fn set_sku_phase(&self, sale: &Sale, sku: &Arc<Sku>) -> Result<(), SalesError> {
-        match self.backends.stock.set_phase(sku, sale.phase, sale.epoch).await {
-            Err(error) if !error.is_not_loaded() => Err(error.into()),
-            _set_or_not_loaded => Ok(()),
-        }
+        let set = self.backends.stock.set_phase(sku, sale.phase, sale.epoch).await;
+        Ok(stock::if_loaded(set)?)
     }
 
     /// Whether a sale has gates, and buckets that every sync looks at: not if it is dormant and its
