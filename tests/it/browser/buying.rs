@@ -241,12 +241,17 @@ async fn another_buyer_is_chosen_on_the_page() {
     assert_quiet(&browser, &[]).await;
 }
 
-#[tokio::test]
-async fn a_token_of_the_login_service_signs_in() {
-    let app = shop_with(|settings| {
+/// A shop whose buyers sign in at a login service.
+fn shop_with_tokens() -> TestApp {
+    shop_with(|settings| {
         settings.auth.mode = AuthMode::Jwt;
         settings.auth.jwt_keys = JwtKeys::of_secret(SECRET);
-    });
+    })
+}
+
+#[tokio::test]
+async fn a_token_of_the_login_service_signs_in() {
+    let app = shop_with_tokens();
     open(&app, sale(-1_000)).await;
     let browser = Browser::start(WIDE, "en").await;
     browser.open(&app.url("/?sale=spring")).await;
@@ -293,10 +298,7 @@ const NO_DIALOG: &str = "return document.querySelector('dialog') === null";
 
 #[tokio::test]
 async fn a_token_that_has_expired_is_asked_for_once() {
-    let app = shop_with(|settings| {
-        settings.auth.mode = AuthMode::Jwt;
-        settings.auth.jwt_keys = JwtKeys::of_secret(SECRET);
-    });
+    let app = shop_with_tokens();
     open(&app, sale(-1_000)).await;
     let browser = Browser::start(WIDE, "en").await;
     let expired = token(SECRET, &json!({"alg": "HS256"}), &json!({"sub": "4711", "exp": 1}));
