@@ -105,9 +105,6 @@ pub struct BoundListeners {
 
 impl BoundListeners {
     /// Binds both addresses, or none.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub fn bind(settings: &Settings) -> Result<Self, Error> {
         let bind = |key, address| {
             let socket = connection::listen(address, settings.http.backlog);
@@ -133,7 +130,7 @@ struct BoundListener {
 /// to `shutdown.deadline_ms`. Installs no signal handlers.
 ///
 /// # Errors
-/// See [`Error`]; no listener is running then.
+/// No listener is running then.
 pub fn start(
     bound: BoundListeners,
     settings: &Settings,

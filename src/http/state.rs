@@ -150,17 +150,11 @@ impl HttpState {
     }
 
     /// The buyer that the credentials of a request name.
-    ///
-    /// # Errors
-    /// `unauthenticated`.
     pub fn buyer(&self, request: &HttpRequest) -> Result<BuyerId, Problem> {
         self.buyer_auth.load().buyer(request.headers(), self.deps.clock.wall_ms())
     }
 
     /// Counts a limited call and authenticates its buyer.
-    ///
-    /// # Errors
-    /// `rate-limited` or `unauthenticated`.
     pub fn admit(&self, request: &HttpRequest, call: LimitedCall) -> Result<BuyerId, Problem> {
         let now = self.deps.clock.now();
         self.admission.check_address(request, call, now)?;
@@ -171,9 +165,6 @@ impl HttpState {
 
     /// [`Self::admit`] of a call that asks ledger or Redis, counted by all processes if the limits
     /// are shared.
-    ///
-    /// # Errors
-    /// `rate-limited` or `unauthenticated`.
     pub async fn admit_to_store(
         &self,
         request: &HttpRequest,
@@ -187,9 +178,6 @@ impl HttpState {
     /// Counts an admitted call together with other processes, if the limits are shared and one of
     /// these SKUs has units left as far as this process knows: a crowd that comes too late costs
     /// Redis nothing.
-    ///
-    /// # Errors
-    /// `rate-limited`.
     pub async fn admit_shared(
         &self,
         request: &HttpRequest,
@@ -217,9 +205,6 @@ impl HttpState {
 
 /// The signer and the request ids of this process: reads the signing key, and takes a process
 /// number from the ledger.
-///
-/// # Errors
-/// The ledger's.
 pub async fn signers(
     settings: &Settings,
     ledger: &dyn Ledger,

@@ -129,9 +129,6 @@ impl Admission {
     }
 
     /// Counts a call of the request's address.
-    ///
-    /// # Errors
-    /// `rate-limited`.
     pub fn check_address(
         &self,
         request: &HttpRequest,
@@ -145,9 +142,6 @@ impl Admission {
     }
 
     /// Counts a call of a buyer.
-    ///
-    /// # Errors
-    /// `rate-limited`.
     pub fn check_buyer(
         &self,
         buyer: BuyerId,
@@ -163,9 +157,6 @@ impl Admission {
 
     /// Counts a call that this process lets pass together with other processes, if the limits are
     /// shared. A call that cannot be counted passes, and is counted as such.
-    ///
-    /// # Errors
-    /// `rate-limited`.
     pub async fn check_shared(
         &self,
         request: &HttpRequest,
@@ -217,10 +208,7 @@ impl Admission {
         self.table.take(LimitKey::RefusalLog, rate, now).is_ok()
     }
 
-    /// Counts a purchase that goes to a gate, until the result is dropped.
-    ///
-    /// # Errors
-    /// `busy` while there are too many.
+    /// Counts a purchase that goes to a gate until the result is dropped; `busy` over the maximum.
     pub fn enter(&self) -> Result<PurchaseInFlight<'_>, Problem> {
         let entered = PurchaseInFlight(&self.in_flight);
         if self.in_flight.fetch_add(1, Ordering::Relaxed) >= self.in_flight_max {

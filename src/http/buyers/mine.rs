@@ -107,9 +107,6 @@ impl BuyerSku {
     }
 
     /// The record of a request, as the stock has it.
-    ///
-    /// # Errors
-    /// The stock's error when it cannot be read.
     pub async fn record(
         &self,
         deps: &HttpDeps,
@@ -174,9 +171,6 @@ impl BuyerSku {
     /// Why a second purchase without a request id, of another quantity, is refused: the first one
     /// has failed, or it is queued or an order, and the policy allows one. Returned with the id of
     /// the next purchase, if the order of the first one has ended and the buyer may buy again.
-    ///
-    /// # Errors
-    /// The stock's error when it cannot be read.
     pub async fn refusal_of_second(
         &self,
         deps: &HttpDeps,

@@ -49,9 +49,6 @@ pub async fn mine(request: HttpRequest, query: web::Query<OrdersQuery>, state: S
 }
 
 /// The orders with their payments.
-///
-/// # Errors
-/// `busy` if the ledger cannot be read, also for a sale that this process has not read yet.
 pub async fn views_of(state: &HttpState, orders: &[Order]) -> Result<Vec<OrderView>, Problem> {
     let deps = &state.deps;
     let mut known = Vec::with_capacity(orders.len());

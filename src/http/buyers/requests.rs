@@ -77,8 +77,7 @@ impl BuyerRequest {
     /// Verifies that this id was issued to the buyer, who is authenticated.
     ///
     /// # Errors
-    /// `not-found` for every fault of the id; `busy` if it names no known sale, and the ledger
-    /// cannot be asked for others.
+    /// `not-found` for every fault of the id; `busy` if the ledger cannot be asked for its sale.
     pub async fn verified(sent: &str, buyer: BuyerId, state: &HttpState) -> Result<Self, Problem> {
         let deps = &state.deps;
         let unknown = || not_found(sent);
@@ -92,18 +91,12 @@ impl BuyerRequest {
         Ok(Self { id: sent.to_owned(), number: id.number, own })
     }
 
-    /// The record of the request in the stock.
-    ///
-    /// # Errors
-    /// `not-found` if it was never accepted; the stock's.
+    /// The record of the request in the stock; `not-found` if it was never accepted.
     async fn record(&self, deps: &HttpDeps) -> Result<RequestRecord, Problem> {
         self.own.record(deps, self.number).await?.ok_or_else(|| not_found(&self.id))
     }
 
-    /// The request as the stock has it.
-    ///
-    /// # Errors
-    /// `not-found` if it was never accepted; the stock's.
+    /// The request as the stock has it; `not-found` if it was never accepted.
     pub async fn poll(&self, deps: &HttpDeps) -> Result<RequestView, Problem> {
         Ok(self.view(deps, self.record(deps).await?.status()).await)
     }

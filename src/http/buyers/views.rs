@@ -23,10 +23,7 @@ pub fn no_store_json(view: impl Serialize) -> HttpResponse {
     HttpResponse::Ok().insert_header(NO_STORE).json(view)
 }
 
-/// The requested page size, or `default`.
-///
-/// # Errors
-/// `invalid-request` outside of 1 to `max`.
+/// The requested page size, from 1 to `max`, or `default`.
 pub fn page_limit(requested: Option<u32>, default: u32, max: u32) -> Result<u32, Problem> {
     let limit = requested.unwrap_or(default);
     let invalid = || Problem::invalid(format!("limit must be from 1 to {max}"));
@@ -34,9 +31,6 @@ pub fn page_limit(requested: Option<u32>, default: u32, max: u32) -> Result<u32,
 }
 
 /// The cursor of the request, if it has one.
-///
-/// # Errors
-/// `invalid-request` if `read` rejects it.
 pub fn page_cursor<T>(
     sent: Option<&str>,
     read: impl FnOnce(&str) -> Option<T>,

@@ -74,9 +74,6 @@ fn is_malformed(error: &DispatchError) -> bool {
 }
 
 /// A listening socket.
-///
-/// # Errors
-/// The address cannot be bound.
 pub fn listen(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
     let listener = TcpListener::bind(address)?;
     #[cfg(target_os = "linux")]
@@ -92,9 +89,6 @@ pub fn listen(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
 }
 
 /// Serves an application on a listening socket.
-///
-/// # Errors
-/// The operating system refuses the socket.
 pub fn serve<F, I, S, B>(
     listener: TcpListener,
     options: ListenOptions,

@@ -99,10 +99,7 @@ impl<T> GuardedStream<T> {
         self.read_until.into_iter().chain(self.write_until).min()
     }
 
-    /// Sets the timer if a clock runs and none is set.
-    ///
-    /// # Errors
-    /// A clock has ended.
+    /// Sets the timer if a clock runs and none is set; fails if a clock has ended.
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         while let Some(deadline) = self.deadline() {
             let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));

@@ -41,18 +41,12 @@ impl FromRequest for UnreadCall {
 
 impl UnreadCall {
     /// The body.
-    ///
-    /// # Errors
-    /// `invalid-request`: it cannot be read.
     pub async fn body<T: DeserializeOwned>(&mut self, max: usize) -> Result<T, Problem> {
         let bytes = read(Payload::take(&mut self.payload), max).await?;
         parse(self.request.headers(), &bytes)
     }
 
     /// The body; the default for an empty one, and for `null`.
-    ///
-    /// # Errors
-    /// `invalid-request`: it cannot be read.
     pub async fn optional_body<T: DeserializeOwned + Default>(
         &mut self,
         max: usize,
@@ -66,11 +60,8 @@ impl UnreadCall {
     }
 }
 
-/// Reads a whole body of at most `max` bytes. A body in one chunk, the usual case, is not copied
-/// and arms no timer.
-///
-/// # Errors
-/// `invalid-request` if the body is too large, too slow or incomplete.
+/// Reads a whole body of at most `max` bytes, up to the deadline. A body in one chunk, the usual
+/// case, is not copied and arms no timer.
 pub async fn read(payload: Payload, max: usize) -> Result<Bytes, Problem> {
     read_or(ProblemCode::InvalidRequest, payload, max).await
 }
@@ -85,9 +76,6 @@ pub async fn read_or(
 }
 
 /// Awaits a body up to the deadline.
-///
-/// # Errors
-/// `invalid-request` after the deadline.
 pub async fn in_time<T>(read: impl Future<Output = T>) -> Result<T, Problem> {
     let mut read = pin!(read);
     if let Some(whole) = read.as_mut().now_or_never() {
@@ -128,11 +116,7 @@ async fn next_chunk(payload: &mut Payload) -> Result<Option<Bytes>, Problem> {
     })
 }
 
-/// Parses a body, which must be a JSON object.
-///
-/// # Errors
-/// `invalid-request` if `Content-Type` is not `application/json`, the body is compressed, or it
-/// does not parse.
+/// Parses a body, which must be a JSON object of type `application/json`, not compressed.
 pub fn parse<'b, T: Deserialize<'b>>(headers: &HeaderMap, body: &'b [u8]) -> Result<T, Problem> {
     parse_json::<JsonObject<T>>(headers, body).map(|object| object.0)
 }

@@ -92,9 +92,6 @@ impl WebFolder {
     }
 
     /// The file of a path of version and name, if the version is this one.
-    ///
-    /// # Errors
-    /// `not-found`.
     pub fn serve(&self, request: &HttpRequest, path: &(String, String)) -> Handled {
         let (version, file) = path;
         let found = self.texts.iter().find(|(name, _)| name == file && *version == self.version);

@@ -54,16 +54,12 @@ pub fn only_reads(method: &Method) -> bool {
 
 impl Operator {
     /// Judges a call of a route: `GET` and audits need the scope `read`, all others `operate`.
-    ///
-    /// # Errors
-    /// `forbidden`.
     pub fn check(&self, method: &Method, route: &str) -> Result<(), Problem> {
         let reads = only_reads(method) || AUDITS.contains(&route);
         if reads { Ok(()) } else { self.check_operate() }
     }
 
-    /// # Errors
-    /// `forbidden`: the scope is `read`.
+    /// Requires the scope `operate`.
     pub fn check_operate(&self) -> Result<(), Problem> {
         let detail = "This token may only read: its scope is not `operate`.";
         let forbidden = || Problem::from(ProblemCode::Forbidden).with_detail(detail);
@@ -98,7 +94,7 @@ impl AdminAuth {
     /// Authenticates a request. Returns the owner of the token.
     ///
     /// # Errors
-    /// `unauthenticated`, or `forbidden` on a listener without tokens.
+    /// `unauthenticated`; `forbidden` if a loopback listener without tokens is not called locally.
     pub fn check(&self, request: &RequestHead) -> Result<Operator, Problem> {
         match self {
             Self::Tokens(keyed, tokens) => {

@@ -54,14 +54,11 @@ pub struct DeadLettersQuery {
 }
 
 impl DeadLettersQuery {
-    /// # Errors
-    /// `invalid-request`.
     pub(super) fn limit(&self) -> Result<u32, Problem> {
         page_limit(self.limit, LIMIT_DEFAULT, LIMIT_MAX)
     }
 
-    /// # Errors
-    /// `invalid-request`, or `unknown-sku` for a sale or SKU that is not in the catalog.
+    /// The filter; `unknown-sku` for a sale or SKU that is not in the catalog.
     pub(super) fn filter(&self, state: &HttpState) -> Result<DeadLetterFilter, Problem> {
         let request = self.request_id.as_deref().map(request_number).transpose()?;
         let buyer = self.buyer_id.as_deref().map(str::parse::<BuyerId>).transpose();
@@ -124,9 +121,6 @@ impl DeadLettersQuery {
 
 /// The number of a request: of its id, alone, or of the first request of a message, whose id ends
 /// with the number of its requests.
-///
-/// # Errors
-/// `invalid-request`.
 pub(super) fn request_number(id: &str) -> Result<RequestId, Problem> {
     let is_count = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let alone = || match id.split_once('-') {

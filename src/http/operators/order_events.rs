@@ -60,9 +60,8 @@ pub async fn list(state: State, query: web::Query<OrderEventsQuery>) -> Handled 
         .json(events))
 }
 
-/// # Errors
-/// `invalid-request`: `after` is beyond the last number. Numbers never fall, unless the ledger is
-/// restored: the next events then have numbers that the reader takes for read.
+/// Refuses an `after` beyond the last number. Numbers never fall, unless the ledger is restored:
+/// the next events then have numbers that the reader takes for read.
 async fn check_end(state: &State, after: i64) -> Result<(), Problem> {
     let (operation, deps) = ("reading the end of the feed", &state.deps);
     let mut end = db::with_timeout(operation, deps.ledger.last_feed_no()).await?;

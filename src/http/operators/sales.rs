@@ -174,8 +174,7 @@ pub async fn rebuild(mut call: UnreadCall, sale_id: web::Path<String>, state: St
     Ok(no_store_json(RebuiltView { sale_id: sale_id.into_inner(), skus }))
 }
 
-/// # Errors
-/// `unknown-sku`: an invalid sale id matches no sale.
+/// An invalid sale id matches no sale: `unknown-sku`.
 pub(super) fn parse_sale_id(sale_id: &str) -> Result<SaleId, Problem> {
     sale_id.parse().map_err(|_invalid| ProblemCode::UnknownSku.into())
 }

@@ -25,9 +25,6 @@ const SUBJECTS: [&str; 3] = ["sale:", "dead_letter:", "payment:"];
 
 impl UnreadCall {
     /// Who calls, with the reason that the body gives; `None`: the route is not an operator's.
-    ///
-    /// # Errors
-    /// `invalid-request`: the reason is empty or too long.
     pub(super) fn by(&self, reason: Option<String>) -> Result<Option<ByOperator>, Problem> {
         if reason.as_deref().is_some_and(|reason| reason.trim().is_empty()) {
             return Err(Problem::invalid("reason must not be empty"));
@@ -40,17 +37,12 @@ impl UnreadCall {
     }
 
     /// Who calls, with the reason of a body that has nothing else.
-    ///
-    /// # Errors
-    /// `invalid-request`: the body cannot be read, or the reason is empty or too long.
     pub(super) async fn by_body(&mut self) -> Result<Option<ByOperator>, Problem> {
         let body: VerbBody = self.optional_body(VERB_BYTES_MAX).await?;
         self.by(body.reason)
     }
 }
 
-/// # Errors
-/// `invalid-request`: the reason has more than `max` characters.
 pub(super) fn check_length(reason: Option<&str>, max: usize) -> Result<(), Problem> {
     if reason.is_some_and(|reason| reason.chars().count() > max) {
         return Err(Problem::invalid(format!("reason must have at most {max} characters")));
