@@ -78,9 +78,6 @@ struct Running {
 }
 
 /// Runs the server until SIGTERM or SIGINT; blocks. Calls `ready` once both listeners serve.
-///
-/// # Errors
-/// The server did not start, or a component exhausted its restart budget.
 pub fn run(settings: Settings, ready: impl FnOnce(BoundAddresses)) -> Result<(), Error> {
     run_until(settings, ready, terminated)
 }
@@ -269,9 +266,6 @@ pub struct AppThread {
 
 impl AppThread {
     /// Starts a server and waits until it listens.
-    ///
-    /// # Errors
-    /// The server did not start.
     pub fn start(settings: Settings) -> Result<Self, Error> {
         let stop = Arc::new(Notify::new());
         let stop_requested = Arc::clone(&stop);
@@ -299,9 +293,6 @@ impl AppThread {
     }
 
     /// Stops the server and waits for its thread.
-    ///
-    /// # Errors
-    /// A component that exhausted its restart budget.
     pub fn stop(mut self) -> Result<(), Error> {
         self.end()
     }

@@ -69,9 +69,6 @@ impl Policy {
 
     /// Builds a policy from its parts as the HTTP API and the ledger name them. Without a maximum
     /// one order has one unit under `one_per_buyer`, and else as many as the limits allow.
-    ///
-    /// # Errors
-    /// The part that is missing or invalid.
     pub fn from_parts(
         kind: &str,
         limit: Option<u32>,

@@ -94,9 +94,6 @@ impl TaskLease {
     }
 
     /// Takes or renews the lease. Returns whether this task has it.
-    ///
-    /// # Errors
-    /// [`Error`]: it is not known who has it.
     pub async fn acquire(&self) -> Result<bool, Error> {
         let grant = self.lease.hold(self.name, &self.holder, self.ttl).await?;
         Ok(grant.is_held(self.clock.now()))

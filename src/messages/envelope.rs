@@ -80,9 +80,6 @@ pub struct EnvelopeReader {
 }
 
 /// The headers of an envelope with this body.
-///
-/// # Errors
-/// The body is empty, or an intent cannot be decoded.
 pub fn headers(
     body: &[u8],
     installation: &str,
@@ -150,8 +147,7 @@ impl EnvelopeReader {
     /// them.
     ///
     /// # Errors
-    /// The whole message cannot be used: foreign content type, other installation, unsupported
-    /// version, or a body that is too long, empty or cut.
+    /// The whole message cannot be used.
     pub fn decode(
         &self,
         headers: &Headers,

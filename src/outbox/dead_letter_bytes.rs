@@ -32,9 +32,6 @@ pub fn pack_into(dead_letter: &NewOutboxDeadLetter, dead_at_ms: i64, bytes: &mut
 }
 
 /// Decodes a dead letter.
-///
-/// # Errors
-/// Names the first invalid part.
 pub fn unpack(bytes: &[u8]) -> Result<OutboxDeadLetter, BrokenRecord> {
     let mut rest = bytes;
     if rest.try_get_u8()? != VERSION {

@@ -68,9 +68,6 @@ impl WebhookReader {
 
     /// Verifies the raw body as [`WebhookVerifier::verify`], then parses it; `None`: an event
     /// without a meaning here.
-    ///
-    /// # Errors
-    /// The first check that failed.
     pub fn read<'w>(
         &self,
         header: impl Fn(&str) -> Option<&'w str>,

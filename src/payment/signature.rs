@@ -111,9 +111,6 @@ impl WebhookVerifier {
     /// for each repeat; `None`: the body names it. `header` returns the value of a header that the
     /// webhook has once. `may_be_old`: it may have waited in a queue, so that only
     /// a time in the future is refused; what a replay of it could do, the id of its event prevents.
-    ///
-    /// # Errors
-    /// The first check that failed.
     pub fn verify<'w>(
         &self,
         header: impl Fn(&str) -> Option<&'w str>,

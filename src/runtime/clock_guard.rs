@@ -160,9 +160,6 @@ impl ClockGuard {
     }
 
     /// Checks the clock by the answer of another clock, which was asked at `asked`.
-    ///
-    /// # Errors
-    /// The clock is not trusted.
     pub fn check(&self, asked: Reading, other_ms: i64) -> Result<SteadyTime, ClockFault> {
         let now = self.read();
         let mut state = self.state.lock();

@@ -31,9 +31,6 @@ pub struct RebuildCounts {
 
 /// Loads one SKU with the token of a begun load, and opens its buckets. `queued` are accepted
 /// requests that the ledger may not have decided and the buckets may have lost.
-///
-/// # Errors
-/// The ledger's or the stock's error.
 pub async fn load_sku(
     ledger: &dyn Ledger,
     stock: &dyn Stock,
@@ -86,7 +83,7 @@ impl RebuildCounts {
     /// bucket, and no process repeats them. Returns the number of settled orders and failures.
     ///
     /// # Errors
-    /// The ledger's or the stock's error; the next load settles the rest.
+    /// The next load settles the rest.
     pub async fn catch_up(
         &self,
         ledger: &dyn Ledger,

@@ -30,9 +30,6 @@ impl TrustedTime {
     }
 
     /// The time; `None` while the clock is not trusted.
-    ///
-    /// # Errors
-    /// The ledger does not tell its time.
     pub async fn now(&self) -> Result<Option<SteadyTime>, db::Error> {
         let asked = self.guard.read();
         let checked = self.guard.check(asked, self.ledger.time_ms().await?);

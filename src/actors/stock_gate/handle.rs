@@ -116,9 +116,6 @@ impl GateHandle {
     /// The refusal that needs no gate: outside the window, paused, sold out, or a barred buyer.
     /// `None`: a gate must decide. A request that was accepted before is not refused; the stock is
     /// read only if this process cannot tell that it was not.
-    ///
-    /// # Errors
-    /// The stock's error when it has to be read and does not answer.
     pub async fn refuse(
         &self,
         sale: &Sale,
@@ -224,8 +221,7 @@ impl GateHandle {
     /// The record of a request of `buyer`; `None`: it was not accepted, or the sale is purged.
     ///
     /// # Errors
-    /// The stock's error when it cannot be read. `NotLoaded` from the start of the window on, while
-    /// the buckets are not loaded.
+    /// `NotLoaded` from the start of the window on, while the buckets are not loaded.
     pub async fn record(
         &self,
         sku: &Arc<Sku>,
@@ -237,9 +233,6 @@ impl GateHandle {
     }
 
     /// The records of several requests of `buyer`, in order, read at once.
-    ///
-    /// # Errors
-    /// As [`Self::record`].
     pub async fn records(
         &self,
         sku: &Arc<Sku>,
@@ -254,9 +247,6 @@ impl GateHandle {
     }
 
     /// The units of the buyer's accepted requests and live orders, under a quota.
-    ///
-    /// # Errors
-    /// As [`Self::record`].
     pub async fn owned(&self, sku: &Arc<Sku>, buyer: BuyerId) -> Result<u32, stock::Error> {
         let key = BucketKey { sku: sku.no, bucket: BucketNo::home_of(buyer, sku.buckets) };
         self.read(sku, self.stock.owned(key, buyer)).await

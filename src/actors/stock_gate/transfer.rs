@@ -124,9 +124,6 @@ fn pause_after(num_fruitless: u32) -> Duration {
 
 /// Transfers up to `needed` units to the bucket of `deps`; `largest` is the largest quantity of one
 /// reservation, and `num_fruitless` the transfers before this one that served none.
-///
-/// # Errors
-/// The stock's error when a bucket cannot be changed.
 async fn transfer(
     deps: &GateDeps,
     largest: u32,

@@ -83,9 +83,6 @@ pub async fn audit(
 }
 
 /// Audits one sale, or all sales, with all given stores.
-///
-/// # Errors
-/// See [`Error`].
 pub async fn audit_all(
     sources: AuditSources<'_>,
     sale: Option<&SaleId>,

@@ -65,9 +65,6 @@ pub struct AuditService {
 
 impl AuditService {
     /// Audits, and repairs if asked to.
-    ///
-    /// # Errors
-    /// See [`Error`]; `Running`: another process repairs.
     pub async fn run(&self, request: &AuditRequest) -> Result<AuditReport, Error> {
         let sources = AuditSources {
             ledger: self.ledger.as_ref(),

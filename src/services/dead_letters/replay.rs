@@ -11,10 +11,6 @@ use crate::services::dead_letters::new_dead_letter::DeadLetterHeaders;
 /// Builds the message: to the queue of its first intent, with new headers, so that attempts are
 /// counted from zero; a payment event with its own, to its queue. Either has the time of the
 /// replay: the ledger tells a message that fails again from a copy of its dead letter by it.
-///
-/// # Errors
-/// Why it cannot be replayed: the body is truncated, belongs to another installation, or has a
-/// malformed intent.
 pub fn prepare(
     content: &DeadLetterContent,
     reader: &EnvelopeReader,

@@ -128,9 +128,6 @@ impl DeadLetterService {
     }
 
     /// A dead letter with its body.
-    ///
-    /// # Errors
-    /// [`DeadLetterError::Unknown`], or the ledger's error.
     pub async fn show(&self, no: DeadLetterNo) -> Result<DeadLetterContent, DeadLetterError> {
         self.ledger.dead_letter(no).await?.ok_or(DeadLetterError::Unknown(no))
     }
@@ -167,8 +164,7 @@ impl DeadLetterService {
     /// Replays a dead letter. Idempotent.
     ///
     /// # Errors
-    /// [`DeadLetterError`]; the dead letter is unchanged, unless the ledger failed after the
-    /// publish.
+    /// The dead letter is unchanged, unless the ledger failed after the publish.
     pub async fn replay(&self, no: DeadLetterNo) -> DeadLetterResult {
         let content = self.show(no).await?;
         if content.dead_letter.state == DeadLetterState::Replayed {
@@ -193,7 +189,7 @@ impl DeadLetterService {
     /// Parks a dead letter: its requests stay in it. It can still be replayed or discarded.
     ///
     /// # Errors
-    /// [`DeadLetterError`]; the dead letter is unchanged.
+    /// The dead letter is unchanged, unless the ledger failed: it may be parked then.
     pub async fn park(&self, no: DeadLetterNo, note: Option<&str>) -> DeadLetterResult {
         let current = self.show(no).await?.dead_letter;
         let note = note.map(|note| clip(note, TEXT_CHARS_MAX));
@@ -216,7 +212,7 @@ impl DeadLetterService {
     /// failures to the stock again, if the stock did not take them.
     ///
     /// # Errors
-    /// [`DeadLetterError`]; after `Changed` the failures may be recorded, and a repeat continues.
+    /// After `Changed` and `Ledger` the failures may be recorded; a repeat continues.
     pub async fn discard(&self, no: DeadLetterNo, reason: Option<&str>) -> DeadLetterResult {
         let content = self.show(no).await?;
         if content.dead_letter.state == DeadLetterState::Replayed {
@@ -258,9 +254,6 @@ impl DeadLetterService {
 }
 
 /// The intents of the requests that this dead letter holds; they were verified when it was stored.
-///
-/// # Errors
-/// [`DeadLetterError::Unreadable`] if an intent cannot be read.
 fn stored_intents(content: &DeadLetterContent) -> Result<Vec<OrderIntent>, DeadLetterError> {
     let mut intents = envelope::intents_in(&content.body);
     intents.retain(|intent| content.requests.contains(&intent.request));

@@ -93,9 +93,6 @@ impl OrderFeed {
     }
 
     /// The first numbered events after a feed number, at most `limit`.
-    ///
-    /// # Errors
-    /// The ledger's; [`FeedError::UnknownSku`] until this process has read a sale of another one.
     pub async fn events(&self, after: i64, limit: u32) -> Result<Vec<CloudEvent>, FeedError> {
         let events = self.ledger.events_after(after, limit).await?;
         let paid_for = |event: &FeedEvent| match event {

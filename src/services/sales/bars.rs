@@ -8,10 +8,8 @@ use crate::domain::{Phase, Sale};
 const COMMIT_MAX_MS: i64 = 60_000;
 
 impl SalesService {
-    /// Reads the bars that this process may lack, of the open ones of these sales.
-    ///
-    /// # Errors
-    /// The ledger's error. A repeat continues.
+    /// Reads the bars that this process may lack, of the open ones of these sales. A repeat after
+    /// an error continues.
     pub async fn read_bars(&self, sales: &[Sale]) -> Result<(), SalesError> {
         let now_ms = self.clock.wall_ms();
         let bars_buyers = |sale: &&Sale| {

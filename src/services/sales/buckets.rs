@@ -30,9 +30,6 @@ pub struct SkuBucketsReport {
 
 impl SalesService {
     /// The buckets of every SKU of a sale. What a store does not answer is not known.
-    ///
-    /// # Errors
-    /// [`SalesError::Unknown`].
     pub async fn buckets(&self, id: &SaleId) -> Result<Vec<SkuBucketsReport>, SalesError> {
         let sale = self.catalog.sale(id.as_str()).ok_or(SalesError::Unknown)?;
         let (phase, epoch) = (sale.phase, sale.epoch);

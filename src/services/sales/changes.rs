@@ -48,10 +48,6 @@ pub struct StockChanged {
 
 impl SalesService {
     /// Changes title, end and terms of a sale. Idempotent: a repeat writes to the buckets again.
-    ///
-    /// # Errors
-    /// [`SalesError::Unknown`], [`SalesError::IsClosed`], [`SalesError::Faults`], or the error of
-    /// the ledger or the stock.
     pub async fn change(&self, id: &SaleId, change: SaleChange) -> Result<Sale, SalesError> {
         let _guard = self.operation.lock().await;
         let now_ms = self.clock.wall_ms();
@@ -76,11 +72,6 @@ impl SalesService {
 
     /// Changes the stock of a SKU, once per change id. Idempotent: a repeat writes to the buckets
     /// again.
-    ///
-    /// # Errors
-    /// [`SalesError::Unknown`], [`SalesError::IsClosed`], [`SalesError::Faults`],
-    /// [`SalesError::ChangeConflict`], [`SalesError::NotWithdrawn`], or the error of the ledger or
-    /// the stock.
     pub async fn change_stock(&self, order: StockOrder) -> Result<StockChanged, SalesError> {
         let _guard = self.operation.lock().await;
         let sale = self.current_sale(&order.sale).await?;

@@ -46,9 +46,6 @@ impl StageCount {
 impl SalesService {
     /// All stages of a sale, in the order of the flow. The stages of an unavailable store have no
     /// counts; the others are still returned.
-    ///
-    /// # Errors
-    /// [`SalesError::Unknown`].
     pub async fn funnel(&self, id: &SaleId) -> Result<Vec<FunnelStage>, SalesError> {
         let sale = self.catalog.sale(id.as_str()).ok_or(SalesError::Unknown)?;
         let skus = &sale.skus[..];

@@ -225,10 +225,6 @@ impl SalesService {
 
     /// Reloads the buckets of a sale, of one SKU, or of the SKUs that have a bucket. Idempotent. If
     /// the caller stops waiting, the maintenance processes still load the held buckets.
-    ///
-    /// # Errors
-    /// [`SalesError::Unknown`], [`SalesError::NoBuckets`], [`SalesError::NotRebuilt`],
-    /// [`SalesError::LedgerBehind`], or the error of the ledger or the stock.
     pub async fn rebuild(
         &self,
         id: &SaleId,

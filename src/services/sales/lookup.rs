@@ -28,9 +28,6 @@ pub(super) struct LastRead {
 impl SalesService {
     /// What `look` finds in the catalog; if nothing, after a read of the ledger that began later
     /// than the call. A process that alone changes its sales reads nothing.
-    ///
-    /// # Errors
-    /// [`NotRead`].
     pub async fn find<T>(
         &self,
         look: impl Fn(&Catalog) -> Option<T>,

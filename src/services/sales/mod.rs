@@ -180,8 +180,7 @@ impl SalesService {
     /// Returns the number of orders read.
     ///
     /// # Errors
-    /// The ledger's error, or the stock's if no maintenance process would retry. The process must
-    /// not serve then.
+    /// The stock's only if no maintenance process would retry. The process must not serve then.
     pub async fn restore(&self) -> Result<u64, SalesError> {
         let _guard = self.operation.lock().await;
         let mut num_orders = 0;
@@ -204,9 +203,6 @@ impl SalesService {
     /// Refreshes the catalog from the ledger, and returns all sales. Does not access shared
     /// buckets, so that reading a new sale never waits for the stock of another one: they have a
     /// sync. Those of this process have none, and get phase and epoch before the catalog.
-    ///
-    /// # Errors
-    /// The ledger's error.
     pub async fn refresh_catalog(&self) -> Result<Vec<Sale>, SalesError> {
         let _reading = self.reading.lock().await;
         let sales = self.backends.ledger.sales().await?;
@@ -246,10 +242,6 @@ impl SalesService {
     }
 
     /// Creates a sale in phase draft.
-    ///
-    /// # Errors
-    /// [`SalesError::Faults`] with every fault of the description, [`SalesError::Exists`], or the
-    /// ledger's error.
     pub async fn create(&self, draft: SaleDraft) -> Result<Sale, SalesError> {
         let faults = draft.faults();
         if !faults.is_empty() {
@@ -266,10 +258,6 @@ impl SalesService {
     }
 
     /// Opens, pauses or closes a sale. Idempotent: a repeat writes to the buckets again.
-    ///
-    /// # Errors
-    /// [`SalesError::Unknown`], [`SalesError::NotAllowed`], or the error of the ledger or the
-    /// stock.
     pub async fn set_phase(
         &self,
         id: &SaleId,

@@ -17,9 +17,6 @@ const TRIES_MAX: u32 = 14;
 
 impl SalesService {
     /// Compares the ledger with `latest`, which was read from buckets of the sale.
-    ///
-    /// # Errors
-    /// [`SalesError::LedgerBehind`], or the ledger's error.
     pub(super) async fn check_not_behind(
         &self,
         seen: &Sale,

@@ -52,17 +52,11 @@ pub struct SaleArchive {
 
 impl SalesService {
     /// What a sale waits for before it can be archived, with the number of each; empty: nothing.
-    ///
-    /// # Errors
-    /// [`SalesError::Unknown`], [`SalesError::Purged`], or the error of the ledger or the stock.
     pub async fn open_ends(&self, id: &SaleId) -> Result<Vec<(OpenEnd, u64)>, SalesError> {
         self.open_ends_of(&self.unpurged(id).await?).await
     }
 
     /// A page of the rows of a closed sale.
-    ///
-    /// # Errors
-    /// As [`Self::open_ends`], and [`SalesError::Unfinished`] before the sale is closed.
     pub async fn archive_page(
         &self,
         id: &SaleId,
@@ -78,10 +72,6 @@ impl SalesService {
     }
 
     /// Records that a finished sale has an archive with these contents. Idempotent.
-    ///
-    /// # Errors
-    /// As [`Self::open_ends`], [`SalesError::Unfinished`], and [`SalesError::ArchiveDiffers`] if
-    /// the ledger has other contents.
     pub async fn record_archive(
         &self,
         id: &SaleId,
@@ -97,10 +87,6 @@ impl SalesService {
 
     /// Deletes the rows and the buckets of a sale that has this archive, for some seconds.
     /// Idempotent; calls again until the state is `purged`.
-    ///
-    /// # Errors
-    /// [`SalesError::Unknown`], [`SalesError::Unfinished`], [`SalesError::ArchiveDiffers`], or the
-    /// error of the ledger or the stock.
     pub async fn purge(
         &self,
         id: &SaleId,
