@@ -288,9 +288,6 @@ pub struct Inbox {
 
 impl Inbox {
     /// Subscribes; at most `prefetch` deliveries are unacknowledged at any time.
-    ///
-    /// # Errors
-    /// As [`Subscriber::subscribe`].
     pub async fn open(
         subscriber: &Arc<dyn Subscriber>,
         source: Route,
@@ -334,9 +331,6 @@ impl Inbox {
     }
 
     /// Waits up to `wait` for a delivery, and takes those that are already there.
-    ///
-    /// # Errors
-    /// As [`Self::next`].
     pub async fn next_batch(
         &mut self,
         mut wait: Duration,

@@ -155,9 +155,6 @@ impl AdminClient {
     }
 
     /// A client of the internal listener `url`, whose authority is in `ca_file`.
-    ///
-    /// # Errors
-    /// [`Error::Address`] or [`Error::Authority`].
     pub fn at(url: &str, token: Option<SecretString>, ca_file: &Path) -> Result<Self, Error> {
         let base = Url::parse(url)
             .map_err(|error| Error::Address(format!("{url:?} is not a URL: {error}")))?;

@@ -61,18 +61,12 @@ pub struct LoadedSettings {
 
 impl LoadedSettings {
     /// Itself, if it has no fault.
-    ///
-    /// # Errors
-    /// All faults.
     pub fn without_faults(self) -> Result<Self, Error> {
         if self.faults.is_empty() { Ok(self) } else { Err(Error(self.faults)) }
     }
 
     /// Reads all sources. Broken rules do not fail; they are in [`LoadedSettings::faults`], so that
     /// a faulty configuration can still be shown.
-    ///
-    /// # Errors
-    /// A source is unusable, a key is unknown, or a value has the wrong type.
     pub fn read(sources: &ConfigSources) -> Result<Self, Error> {
         let (mut effective, mut settings) = defaults();
         let (given, mut faults) = given(sources, &effective);
@@ -109,17 +103,11 @@ impl LoadedSettings {
 
 impl Settings {
     /// Reads all sources and checks all rules.
-    ///
-    /// # Errors
-    /// As [`LoadedSettings::read`], and any fault.
     pub fn load(sources: &ConfigSources) -> Result<Self, Error> {
         Ok(LoadedSettings::read(sources)?.without_faults()?.settings)
     }
 
     /// These settings with the secrets that their files have now.
-    ///
-    /// # Errors
-    /// A file cannot be used, or a secret breaks a rule.
     pub fn reread_secrets(&self) -> Result<Self, Error> {
         let mut settings = self.clone();
         settings.payment.webhook_keys.clear();

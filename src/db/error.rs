@@ -230,9 +230,6 @@ pub(super) fn is_rolled_back_commit(error: &Diesel) -> bool {
 const OPERATOR_READ_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Limits an operator's read to 5 s. The job itself continues after the limit.
-///
-/// # Errors
-/// Those of the call, and [`Error::TimedOut`] after 5 s.
 pub async fn with_timeout<T>(
     operation: &'static str,
     call: impl Future<Output = Result<T, Error>>,

@@ -175,10 +175,6 @@ impl<C: Send + 'static> Workers<C> {
     }
 
     /// Runs a job and waits for its result, up to the deadline.
-    ///
-    /// # Errors
-    /// The job's own; `Full`, `Closed` and `NotBegun`: the job did not run and will not; `TimedOut`
-    /// and `WorkerCrashed`: the outcome is unknown.
     pub fn run<T: Send + 'static>(
         &self,
         operation: &'static str,
@@ -188,9 +184,6 @@ impl<C: Send + 'static> Workers<C> {
     }
 
     /// Runs a probe before the queued jobs, and waits for its result, up to the deadline.
-    ///
-    /// # Errors
-    /// As [`Self::run`].
     pub fn probe<T: Send + 'static>(
         &self,
         operation: &'static str,

@@ -52,9 +52,6 @@ impl HttpCaller {
     }
 
     /// Calls the server in this URL; without `within` it waits for ever.
-    ///
-    /// # Errors
-    /// See [`HttpCallError`].
     pub async fn call(
         &self,
         url: &Url,

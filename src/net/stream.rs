@@ -13,9 +13,6 @@ use tokio_util::either::Either;
 pub type MaybeTls<T> = Either<T, Box<TlsStream<T>>>;
 
 /// Accepts TLS of a client within a limit.
-///
-/// # Errors
-/// What came in is no TLS, or not in time.
 pub async fn accept<T>(tls: Arc<ServerConfig>, io: T, within: Duration) -> io::Result<MaybeTls<T>>
 where
     T: AsyncRead + AsyncWrite + Unpin,

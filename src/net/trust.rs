@@ -35,9 +35,6 @@ impl fmt::Debug for Trust {
 
 impl Trust {
     /// Reads the authorities of a PEM file, or those of the system if the path is empty.
-    ///
-    /// # Errors
-    /// What is wrong with the file or the system.
     pub fn read(ca_file: &Path) -> Result<Self, String> {
         let is_set = !ca_file.as_os_str().is_empty();
         let found = if is_set { certificates(ca_file)? } else { of_system()? };
@@ -86,18 +83,12 @@ impl Trust {
 }
 
 /// The private key in a PEM file.
-///
-/// # Errors
-/// What is wrong with the file.
 pub fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, String> {
     PrivateKeyDer::from_pem_file(file)
         .map_err(|error| format!("{} holds no private key: {error}", file.display()))
 }
 
 /// The TLS of a listener with this certificate chain and its key.
-///
-/// # Errors
-/// What is wrong with the chain, or that the key is another one's.
 pub fn server_config(
     chain: &Path,
     key: PrivateKeyDer<'static>,

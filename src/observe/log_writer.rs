@@ -31,9 +31,6 @@ pub struct LogWriter {
 }
 
 /// Starts the thread.
-///
-/// # Errors
-/// The system allows no more threads.
 pub fn start(mut target: impl Write + Send + 'static) -> io::Result<(LogLines, LogWriter)> {
     let (sender, lines) = bounded(WAITING_MAX);
     let (ending, ended) = bounded(0);

@@ -23,9 +23,6 @@ pub struct Error(String);
 
 /// Logs to stderr, panics too. Call once, at the start of a process that runs the engine, and drop
 /// what it returns at the end.
-///
-/// # Errors
-/// See [`Error`].
 pub fn init(settings: &LogSettings) -> Result<LogWriter, Error> {
     let stderr = std::io::stderr();
     let colours = stderr.is_terminal();

@@ -106,9 +106,6 @@ impl Backends {
     }
 
     /// The backends of a tier that counts in Redis.
-    ///
-    /// # Errors
-    /// Invalid settings, or the ledger's error.
     pub async fn on_redis(
         settings: &Settings,
         ledger: Arc<dyn Ledger>,
@@ -173,9 +170,6 @@ fn pipeline(
 }
 
 /// Connection options and topology of RabbitMQ.
-///
-/// # Errors
-/// [`Error::Setting`].
 pub fn broker_options(settings: &Settings) -> Result<RabbitOptions, Error> {
     let amqp = &settings.amqp;
     let topology = Topology {
@@ -206,9 +200,6 @@ fn outbox_args(settings: &Settings) -> OutboxArgs {
 }
 
 /// Opens the backends of the configured tier.
-///
-/// # Errors
-/// The fault and its remedy; see [`Error`].
 pub async fn open(settings: &Settings, clock: &SharedClock) -> Result<Backends, Error> {
     let ledger = open_ledger(settings, clock)?;
     match settings.tier {
@@ -217,10 +208,7 @@ pub async fn open(settings: &Settings, clock: &SharedClock) -> Result<Backends, 
     }
 }
 
-/// The configured payment provider.
-///
-/// # Errors
-/// The ledger's: it stores the key of webhooks.
+/// The configured payment provider; the ledger has the key of its webhooks.
 pub async fn payments(
     settings: &Settings,
     ledger: &dyn Ledger,
@@ -245,17 +233,11 @@ pub async fn payments(
 }
 
 /// The pool of Redis connections. Connects on first use.
-///
-/// # Errors
-/// [`Error::Setting`].
 pub fn connection_pool(settings: &Settings) -> Result<ConnectionPool, Error> {
     ConnectionPool::new(connection_options(settings)?).map_err(invalid_redis)
 }
 
 /// Options of Redis connections.
-///
-/// # Errors
-/// [`Error::Setting`].
 pub fn connection_options(settings: &Settings) -> Result<ConnectionOptions, Error> {
     let redis = &settings.redis;
     let url: RedisUrl = redis.url.parse().map_err(invalid_redis)?;
@@ -284,8 +266,7 @@ fn invalid_redis(error: impl std::error::Error) -> Error {
 /// several ledgers can share one Redis.
 ///
 /// # Errors
-/// The ledger's; `ReadOnly` if the identity was not generated yet and the ledger is open for
-/// reading.
+/// `ReadOnly` for a ledger that is open for reading and has no identity yet.
 pub async fn installation(ledger: &dyn Ledger) -> Result<Installation, db::Error> {
     let secret = ledger.secret("installation").await?;
     let first = secret.first_chunk::<4>().copied().unwrap_or_default();
@@ -293,17 +274,11 @@ pub async fn installation(ledger: &dyn Ledger) -> Result<Installation, db::Error
 }
 
 /// The key that signs accepted intents, the same in every process.
-///
-/// # Errors
-/// As [`installation`].
 pub async fn intent_key(ledger: &dyn Ledger) -> Result<IntentKey, db::Error> {
     Ok(IntentKey::new(&ledger.secret("intents").await?))
 }
 
 /// Reads the messages of the ledger's installation.
-///
-/// # Errors
-/// As [`installation`].
 pub async fn envelope_reader(ledger: &dyn Ledger) -> Result<EnvelopeReader, db::Error> {
     Ok(EnvelopeReader {
         installation: installation(ledger).await?.to_string().into(),

@@ -31,9 +31,6 @@ pub struct CrowdRun {
 /// Sends a crowd's clicks and waits until each has ended: `buyers` buyers, with ids from 1 on, buy
 /// one unit each of one SKU, and 20 % of them click twice. `path_id` is the ticket path, or the
 /// sale's id if the sale requires no ticket.
-///
-/// # Errors
-/// [`LoadError`] if the generator cannot run; answers and transport errors are results.
 pub async fn run_crowd(
     target: SocketAddr,
     path_id: &str,

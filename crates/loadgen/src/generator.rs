@@ -64,10 +64,6 @@ pub(super) struct RunState {
 ///
 /// Dropping the future stops the run: no further request is sent, and the generator's thread awaits
 /// the requests in flight.
-///
-/// # Errors
-/// [`LoadError`] if the plan is impossible or the generator fails; answers and transport errors are
-/// results.
 pub async fn run(load: Load) -> Result<Report, LoadError> {
     load.check()?;
     let (sender, receiver) = oneshot::channel();

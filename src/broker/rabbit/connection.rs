@@ -105,9 +105,6 @@ impl RabbitConnection {
     }
 
     /// Declares the topology. On a time-out the connection is aborted.
-    ///
-    /// # Errors
-    /// The topology differs, or the broker is not available.
     pub(super) async fn declare(
         self: &Arc<Self>,
         options: &RabbitOptions,

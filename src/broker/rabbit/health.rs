@@ -87,9 +87,6 @@ pub struct BrokerHealthError {
 }
 
 /// Reads the facts about the broker, on the caller's thread.
-///
-/// # Errors
-/// The broker cannot be reached, or the topology cannot be read.
 pub async fn read(options: &RabbitOptions) -> Result<BrokerFacts, BrokerHealthError> {
     let limit = options.connect_timeout;
     let started_at = now_monotonic();

@@ -66,9 +66,6 @@ pub struct RabbitOptions {
 
 impl RabbitOptions {
     /// Options with default time limits.
-    ///
-    /// # Errors
-    /// The URL is invalid.
     pub fn new(url: &str, topology: Topology) -> Result<Self, String> {
         let uris = broker_urls(url).iter().map(|url| url.parse()).collect::<Result<_, String>>()?;
         Ok(Self {
@@ -104,9 +101,6 @@ struct Inner {
 
 impl RabbitBroker {
     /// Starts the thread that drives the connections; connects on first use.
-    ///
-    /// # Errors
-    /// The thread cannot be started.
     pub fn new(options: RabbitOptions) -> Result<Self, Error> {
         let mut builder = Builder::new_multi_thread();
         let io = builder.worker_threads(1).thread_name("broker-io").enable_all().build();

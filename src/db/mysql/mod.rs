@@ -111,8 +111,7 @@ impl SqlLedger<MysqlConnection> {
     /// Opens the ledger for writing and brings its schema up to date. Blocks.
     ///
     /// # Errors
-    /// `CannotOpen` with the cause and the remedy: server unreachable, unknown user or database,
-    /// missing privileges, tables of another program, schema of a newer program.
+    /// `CannotOpen` also for tables of another program, and for the schema of a newer program.
     pub fn open(options: &MysqlOptions) -> Result<Self, Error> {
         let session = Session::new(options, SessionAccess::Write)?;
         on_own_thread(&session, || {
@@ -145,7 +144,7 @@ impl SqlLedger<MysqlConnection> {
     /// Compares the schema with this program's. Read-only. Blocks.
     ///
     /// # Errors
-    /// `CannotOpen`, as [`Self::open`]; a newer schema is not an error here.
+    /// A newer schema is no error here.
     pub fn schema_status(options: &MysqlOptions) -> Result<SchemaStatus, Error> {
         let session = Session::new(options, SessionAccess::Read)?;
         on_own_thread(&session, || {

@@ -131,8 +131,7 @@ impl SqlLedger<SqliteConnection> {
     /// Opens the ledger for writing and brings its schema up to date. Blocks.
     ///
     /// # Errors
-    /// `CannotOpen` with the cause and the remedy: missing directory, not a database, truncated or
-    /// damaged, not writable, open in another process, schema of a newer program.
+    /// `CannotOpen` also for a file that is damaged, open elsewhere, or of a newer program.
     pub fn open(options: &OpenOptions) -> Result<Self, Error> {
         let LockedFile { lock, mut conn, .. } = lock_and_migrate(options)?;
         let fence = WriterFence::take(&mut conn, WriteMode::Exclusive)
@@ -168,8 +167,7 @@ impl SqlLedger<SqliteConnection> {
     /// Compares the schema of an existing ledger with this program's. Read-only. Blocks.
     ///
     /// # Errors
-    /// `CannotOpen`, as [`Self::open`]; a newer schema is not an error here. A database without
-    /// the table of migrations is another program's.
+    /// A newer schema is no error here; a database without the table of migrations is one.
     pub fn schema_status(options: &OpenOptions) -> Result<SchemaStatus, Error> {
         let path = &options.path;
         if !file::exists(path)? {
@@ -189,9 +187,6 @@ impl SqlLedger<SqliteConnection> {
     /// Checks every page of the file for damage, also while a server has it open; opening reads
     /// only the start of each table. Takes about 0.4 s per million orders, plus the time to read
     /// the file if it is not cached. Blocks.
-    ///
-    /// # Errors
-    /// `CannotOpen` with the damage.
     pub fn check_pages(options: &OpenOptions) -> Result<(), Error> {
         Self::schema_status(options)?;
         let path = &options.path;

@@ -113,9 +113,6 @@ impl RequestRecord {
     }
 
     /// Decodes a record.
-    ///
-    /// # Errors
-    /// Names the first invalid part.
     pub fn unpack(mut bytes: &[u8]) -> Result<Self, BrokenRecord> {
         let rest = &mut bytes;
         let buyer = BuyerId::new(rest.try_get_u64()?).ok_or(BrokenRecord("no buyer"))?;
@@ -255,9 +252,6 @@ pub fn split(bytes: &[u8]) -> Chunks<'_, u8> {
 }
 
 /// Decodes an intent, whatever its origin.
-///
-/// # Errors
-/// Names the first invalid part.
 pub fn unpack(bytes: &[u8]) -> Result<OrderIntent, BrokenRecord> {
     let (record, mut rest) =
         bytes.split_at_checked(QUEUED_BYTES).ok_or(BrokenRecord("too short"))?;

@@ -98,9 +98,6 @@ impl Connection {
     }
 
     /// The digest that the server returned for this script.
-    ///
-    /// # Errors
-    /// The script was not loaded.
     pub fn digest(&self, script: &str) -> Result<&str, Error> {
         let unknown = || Error::not_sent(format!("script {script} is not loaded"));
         self.digests.get(script).map(String::as_str).ok_or_else(unknown)
@@ -111,9 +108,6 @@ impl Connection {
     ///
     /// Commands must not depend on each other: a script that the server does not have is loaded and
     /// called again after the others. After dropping the future the effect is unknown.
-    ///
-    /// # Errors
-    /// No answers came, or nothing was sent.
     pub async fn call(&self, commands: Vec<Cmd>) -> Result<PipelineAnswers, Error> {
         let mut pipeline = Pipeline::with_capacity(commands.len());
         for command in commands {

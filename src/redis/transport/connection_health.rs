@@ -49,8 +49,7 @@ impl ConnectionHealth {
         })
     }
 
-    /// # Errors
-    /// The connection is closed; the error names the reason.
+    /// Fails with the reason once the connection is closed.
     pub(super) fn check(&self) -> Result<(), Error> {
         match self.close_reason.get() {
             None => Ok(()),

@@ -48,9 +48,6 @@ impl fmt::Debug for ConnectionPool {
 
 impl ConnectionPool {
     /// Starts the thread that drives the connections; connects on first use.
-    ///
-    /// # Errors
-    /// The thread cannot be started.
     pub fn new(options: ConnectionOptions) -> Result<Self, Error> {
         let mut builder = Builder::new_multi_thread();
         let io = builder.worker_threads(1).thread_name("redis-io").enable_all().build();
@@ -115,10 +112,8 @@ impl ConnectionPool {
         flight.get(self.io()?, make).await
     }
 
-    /// Subscribes to a channel, at the master that has its name as a key. Publish there, too.
-    ///
-    /// # Errors
-    /// Not subscribed within `connect_timeout`.
+    /// Subscribes to a channel within `connect_timeout`, at the master that has its name as a key.
+    /// Publish there, too.
     pub async fn subscribe(&self, channel: &str) -> Result<ChannelSubscription, Error> {
         let map = self.slot_map().await?;
         let node = map.master_of(channel.as_bytes())?.clone();

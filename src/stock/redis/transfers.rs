@@ -23,9 +23,6 @@ pub(super) async fn borrow(
 }
 
 /// Lends up to `units` free units to the ledger, from each bucket in proportion to its units.
-///
-/// # Errors
-/// `Unavailable` while an earlier withdrawal is open.
 pub(super) async fn withdraw(buckets: &SkuBuckets, units: u32) -> Result<Withdrawal, Error> {
     let counts = poll::all(buckets).await?;
     if counts.iter().flat_map(|counts| &counts.loans).any(|(to, _)| *to == BucketNo::LEDGER) {
