@@ -94,31 +94,29 @@ pub struct PlaceOrders {
 /// The committed outcome of one intent, or why it has none.
 pub type WriteResult = Result<PlaceOutcome, WriteError>;
 
-/// An intent without an outcome.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WriteError {
-    pub cause: NoOutcome,
-    /// The error message of the ledger, for operators.
-    pub text: Arc<str>,
+/// Why an intent, or a submission, has no outcome. The text is for operators.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WriteError {
+    #[error("the ledger writer crashed before it began")]
+    NotTried,
+    /// The ledger failed.
+    #[error("{text}")]
+    Ledger {
+        /// `Unknown` if any attempt may have been committed, else the class of the last error.
+        class: ErrorClass,
+        /// The error message of the ledger.
+        text: Arc<str>,
+    },
+    /// The submission may be the cause.
+    #[error("the ledger writer crashed while writing it")]
+    Crashed,
 }
 
 impl WriteError {
     /// Whether the ledger itself did not write the order; a later submission may succeed.
     pub fn is_unwritten(&self) -> bool {
-        matches!(self.cause, NoOutcome::Ledger(class) if class != ErrorClass::Unknown)
+        matches!(self, Self::Ledger { class, .. } if *class != ErrorClass::Unknown)
     }
-}
-
-/// Why an intent, or a submission, has no outcome.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NoOutcome {
-    /// The ledger writer crashed before it began the submission.
-    NotTried,
-    /// The ledger failed: `Unknown` if any attempt may have been committed, else the class of the
-    /// last error.
-    Ledger(ErrorClass),
-    /// The ledger writer crashed while it was writing the submission, which may be the cause.
-    Crashed,
 }
 
 /// Run now instead of at the end of the interval, or once more after the present run.

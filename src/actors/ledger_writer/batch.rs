@@ -17,7 +17,7 @@ use crate::db::{self, ErrorClass, Ledger};
 use crate::domain::{
     BucketKey, BucketNo, Counting, Failure, Order, OrderIntent, PlaceOutcome, Refusal,
 };
-use crate::messages::{NoOutcome, WriteError, WriteResult};
+use crate::messages::{WriteError, WriteResult};
 use crate::observe::metrics::Metrics;
 use crate::runtime::backoff::Backoff;
 use crate::runtime::breaker::Breaker;
@@ -109,9 +109,9 @@ async fn place_in_parts(
     is_exclusive: bool,
 ) -> Result<Vec<WriteResult>, db::Error> {
     let mut written = place_with_retries(deps, intents, is_exclusive).await?;
-    let rejected = NoOutcome::Ledger(ErrorClass::Bug);
-    let is_rejected =
-        |written: &WriteResult| written.as_ref().is_err_and(|error| error.cause == rejected);
+    let is_rejected = |written: &WriteResult| {
+        matches!(written, Err(WriteError::Ledger { class: ErrorClass::Bug, .. }))
+    };
     let mut size = intents.len();
     while !is_exclusive && size > 1 {
         size = size.div_ceil(SPLIT_PARTS);
@@ -163,7 +163,7 @@ async fn place_with_retries(
         let class = error.class();
         deps.metrics.ledger_error(class);
         let text = full_text(&error);
-        if last_error.as_ref().is_none_or(|last| last.text != text) {
+        if !matches!(&last_error, Some(WriteError::Ledger { text: last, .. }) if *last == text) {
             let intents = outcomes.iter().filter(|outcome| outcome.is_none()).count();
             tracing::error!(attempt, intents, error = %text, ?class, "orders not written");
         }
@@ -171,9 +171,8 @@ async fn place_with_retries(
             return Err(error);
         }
         // An unknown outcome stays unknown, whatever later attempts return.
-        let unknown = NoOutcome::Ledger(ErrorClass::Unknown);
-        if !last_error.as_ref().is_some_and(|last| last.cause == unknown) {
-            last_error = Some(no_outcome(class, text));
+        if !matches!(last_error, Some(WriteError::Ledger { class: ErrorClass::Unknown, .. })) {
+            last_error = Some(WriteError::Ledger { class, text });
         }
         if matches!(class, ErrorClass::Down | ErrorClass::Unknown) {
             open_breaker(deps);
@@ -207,13 +206,9 @@ fn count_failure(deps: &WriterDeps, intents: &[OrderIntent]) {
 fn result_of(outcome: Option<PlaceOutcome>, last_error: Option<&WriteError>) -> WriteResult {
     let unexplained = || {
         let text = "unexplained conflict: the ledger does not say with which row";
-        no_outcome(ErrorClass::Bug, text.into())
+        WriteError::Ledger { class: ErrorClass::Bug, text: text.into() }
     };
     outcome.ok_or_else(|| last_error.cloned().unwrap_or_else(unexplained))
-}
-
-fn no_outcome(class: ErrorClass, text: Arc<str>) -> WriteError {
-    WriteError { cause: NoOutcome::Ledger(class), text }
 }
 
 /// An error with its causes.
@@ -299,7 +294,7 @@ async fn record_refusals(deps: &WriterDeps, intents: &[OrderIntent], written: &m
         }
     };
     // Without a record no unit is released: the outcome is unknown to the sender.
-    let unrecorded = no_outcome(ErrorClass::Unknown, unrecorded);
+    let unrecorded = WriteError::Ledger { class: ErrorClass::Unknown, text: unrecorded };
     for (intent, written) in intents.iter().zip(written) {
         let Ok(PlaceOutcome::Refused(reason)) = written else { continue };
         match recorded.as_ref().map(|recorded| recorded.get(&intent.request)) {

@@ -26,7 +26,7 @@ use crate::actors::supervisor::supervised::{
     Address, ExitReason, Incarnation, end, spawn_step, step, supervised,
 };
 use crate::domain::OrderIntent;
-use crate::messages::{NoOutcome, PlaceOrders, Quiet, WriteError, WriteResult, reply};
+use crate::messages::{PlaceOrders, Quiet, WriteError, WriteResult, reply};
 use crate::runtime::permits::Permits;
 
 /// Batches whose results are being written to the stock. Beyond this limit the stock is failing:
@@ -75,12 +75,8 @@ impl LedgerWriterHandle {
         };
         written.unwrap_or_else(|| {
             let is_begun = begun.load(Ordering::Acquire);
-            let (cause, text) = if is_begun {
-                (NoOutcome::Crashed, "the ledger writer crashed while writing it")
-            } else {
-                (NoOutcome::NotTried, "the ledger writer crashed before it began")
-            };
-            vec![Err(WriteError { cause, text: text.into() }); expected]
+            let error = if is_begun { WriteError::Crashed } else { WriteError::NotTried };
+            vec![Err(error); expected]
         })
     }
 }

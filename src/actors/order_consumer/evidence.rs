@@ -8,12 +8,12 @@
 
 use crate::actors::ledger_writer::batch::SPLIT_PARTS;
 use crate::db::ErrorClass;
-use crate::messages::NoOutcome;
+use crate::messages::WriteError;
 
 /// One attempt at a submission that left intents without an outcome.
 #[derive(Debug, Clone, Copy)]
-pub struct FailedAttempt {
-    pub cause: NoOutcome,
+pub struct FailedAttempt<'a> {
+    pub cause: &'a WriteError,
     /// Intents that were submitted.
     pub num_submitted: usize,
     /// Whether no other submission shared its transactions.
@@ -49,26 +49,26 @@ pub enum RetryDecision {
 }
 
 /// Decides what to do after a failed attempt.
-pub fn decide(failed: &FailedAttempt) -> RetryDecision {
+pub fn decide(failed: &FailedAttempt<'_>) -> RetryDecision {
+    use WriteError::{Crashed, Ledger, NotTried};
+
     let is_single = failed.num_submitted == 1;
     let has_evidence =
         failed.was_exclusive && failed.failed_at.is_some_and(|before| failed.num_commits > before);
     match failed.cause {
-        NoOutcome::NotTried | NoOutcome::Ledger(ErrorClass::Down) => RetryDecision::Hold,
+        NotTried | Ledger { class: ErrorClass::Down, .. } => RetryDecision::Hold,
         // Each crash costs one of the ledger writer's few restarts: an exclusive submission is
         // split into singles at once, and a single order that crashes the writer twice, with a
         // commit between, becomes a dead letter.
-        NoOutcome::Crashed if failed.was_exclusive && !is_single => {
-            RetryDecision::Split(failed.num_submitted)
-        }
+        Crashed if failed.was_exclusive && !is_single => RetryDecision::Split(failed.num_submitted),
         // The first crash was not counted.
-        NoOutcome::Crashed if has_evidence => {
+        Crashed if has_evidence => {
             RetryDecision::DeadLetter { failures: failed.attempts.saturating_add(2) }
         }
-        NoOutcome::Ledger(_) if has_evidence && !is_single => RetryDecision::Split(SPLIT_PARTS),
+        Ledger { .. } if has_evidence && !is_single => RetryDecision::Split(SPLIT_PARTS),
         // Another session holds the lock: a commit of another order does not show that it is free.
-        NoOutcome::Ledger(ErrorClass::Retry) if has_evidence => RetryDecision::Later,
-        NoOutcome::Ledger(_) if has_evidence => {
+        Ledger { class: ErrorClass::Retry, .. } if has_evidence => RetryDecision::Later,
+        Ledger { .. } if has_evidence => {
             let failures = failed.attempts.saturating_add(1);
             if failures >= failed.attempts_max {
                 RetryDecision::DeadLetter { failures }
@@ -76,8 +76,8 @@ pub fn decide(failed: &FailedAttempt) -> RetryDecision {
                 RetryDecision::Count
             }
         }
-        NoOutcome::Ledger(_) if failed.was_exclusive && !is_single => RetryDecision::Probe,
-        NoOutcome::Ledger(_) | NoOutcome::Crashed => RetryDecision::Hold,
+        Ledger { .. } if failed.was_exclusive && !is_single => RetryDecision::Probe,
+        Ledger { .. } | Crashed => RetryDecision::Hold,
     }
 }
 

@@ -3,22 +3,29 @@ use proptest::prelude::*;
 use super::*;
 
 /// The second failure of a single order, with a commit of the ledger in between.
-const WITH_EVIDENCE: FailedAttempt = FailedAttempt {
-    cause: NoOutcome::Ledger(ErrorClass::Bug),
-    num_submitted: 1,
-    was_exclusive: true,
-    failed_at: Some(7),
-    num_commits: 8,
-    attempts: 0,
-    attempts_max: 3,
-};
+fn with_evidence(cause: &WriteError) -> FailedAttempt<'_> {
+    FailedAttempt {
+        cause,
+        num_submitted: 1,
+        was_exclusive: true,
+        failed_at: Some(7),
+        num_commits: 8,
+        attempts: 0,
+        attempts_max: 3,
+    }
+}
+
+fn ledger(class: ErrorClass) -> WriteError {
+    WriteError::Ledger { class, text: "why".into() }
+}
 
 const DEAD_LETTER: RetryDecision = RetryDecision::DeadLetter { failures: 3 };
 
 #[test]
 fn a_failure_counts_once_the_ledger_has_committed_something_else() {
     for class in [ErrorClass::Bug, ErrorClass::Unknown] {
-        let offending = FailedAttempt { cause: NoOutcome::Ledger(class), ..WITH_EVIDENCE };
+        let cause = ledger(class);
+        let offending = with_evidence(&cause);
         assert_eq!(decide(&offending), RetryDecision::Count);
         assert_eq!(decide(&FailedAttempt { attempts: 1, ..offending }), RetryDecision::Count);
         assert_eq!(decide(&FailedAttempt { attempts: 2, ..offending }), DEAD_LETTER);
@@ -43,7 +50,8 @@ fn a_failure_counts_once_the_ledger_has_committed_something_else() {
 
 #[test]
 fn contention_is_no_orders_fault_and_splits_the_orders_that_share_it() {
-    let contended = FailedAttempt { cause: NoOutcome::Ledger(ErrorClass::Retry), ..WITH_EVIDENCE };
+    let cause = ledger(ErrorClass::Retry);
+    let contended = with_evidence(&cause);
     assert_eq!(decide(&FailedAttempt { attempts: 99, ..contended }), RetryDecision::Later);
     assert_eq!(decide(&FailedAttempt { failed_at: None, ..contended }), RetryDecision::Hold);
     let many = FailedAttempt { num_submitted: 512, ..contended };
@@ -53,7 +61,8 @@ fn contention_is_no_orders_fault_and_splits_the_orders_that_share_it() {
 
 #[test]
 fn a_crash_over_many_orders_splits_them_and_the_second_crash_over_one_dead_letters_it() {
-    let crashed = FailedAttempt { cause: NoOutcome::Crashed, ..WITH_EVIDENCE };
+    let cause = WriteError::Crashed;
+    let crashed = with_evidence(&cause);
     assert_eq!(decide(&crashed), RetryDecision::DeadLetter { failures: 2 }, "both crashes");
     assert_eq!(decide(&FailedAttempt { failed_at: None, ..crashed }), RetryDecision::Hold);
     assert_eq!(decide(&FailedAttempt { num_commits: 7, ..crashed }), RetryDecision::Hold);
@@ -62,17 +71,17 @@ fn a_crash_over_many_orders_splits_them_and_the_second_crash_over_one_dead_lette
     assert_eq!(decide(&FailedAttempt { was_exclusive: false, ..many }), RetryDecision::Hold);
 }
 
-fn causes() -> impl Strategy<Value = NoOutcome> {
+fn causes() -> impl Strategy<Value = WriteError> {
     prop_oneof![
-        Just(NoOutcome::NotTried),
-        Just(NoOutcome::Crashed),
+        Just(WriteError::NotTried),
+        Just(WriteError::Crashed),
         prop_oneof![
             Just(ErrorClass::Down),
             Just(ErrorClass::Unknown),
             Just(ErrorClass::Retry),
             Just(ErrorClass::Bug)
         ]
-        .prop_map(NoOutcome::Ledger),
+        .prop_map(ledger),
     ]
 }
 
@@ -90,15 +99,21 @@ proptest! {
         attempts_max in 1..10_u32,
     ) {
         let failed = FailedAttempt {
-            cause, num_submitted, was_exclusive, failed_at, num_commits, attempts, attempts_max,
+            cause: &cause,
+            num_submitted,
+            was_exclusive,
+            failed_at,
+            num_commits,
+            attempts,
+            attempts_max,
         };
         let decision = decide(&failed);
         if matches!(decision, RetryDecision::Count | RetryDecision::DeadLetter { .. }) {
             prop_assert!(num_submitted == 1 && was_exclusive);
-            prop_assert!(cause != NoOutcome::Ledger(ErrorClass::Retry));
+            prop_assert!(cause != ledger(ErrorClass::Retry));
             prop_assert!(failed_at.is_some_and(|before| num_commits > before));
         }
-        if matches!(cause, NoOutcome::NotTried | NoOutcome::Ledger(ErrorClass::Down)) {
+        if [WriteError::NotTried, ledger(ErrorClass::Down)].contains(&cause) {
             prop_assert_eq!(decision, RetryDecision::Hold);
         }
         match decision {
@@ -107,7 +122,7 @@ proptest! {
             }
             RetryDecision::Probe => prop_assert!(was_exclusive && num_submitted > 1),
             RetryDecision::Later => {
-                prop_assert_eq!(cause, NoOutcome::Ledger(ErrorClass::Retry));
+                prop_assert_eq!(&cause, &ledger(ErrorClass::Retry));
                 prop_assert!(was_exclusive && num_submitted == 1);
             }
             RetryDecision::Hold | RetryDecision::Count | RetryDecision::DeadLetter { .. } => {}

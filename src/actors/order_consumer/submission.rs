@@ -11,7 +11,7 @@ use crate::actors::supervisor::supervised::spawn_wait;
 use crate::db::ErrorClass;
 use crate::domain::{OrderIntent, PlaceOutcome};
 use crate::messages::envelope::dead_letter_of_intent;
-use crate::messages::{NoOutcome, WriteResult};
+use crate::messages::{WriteError, WriteResult};
 
 /// Most single orders that probes split off larger submissions. One commit among them is evidence
 /// enough; more would delay the recovery, because each is a transaction of its own.
@@ -122,25 +122,24 @@ impl OrderConsumer {
         let Submission { items, is_exclusive, failed_at, is_retry } = submission;
         let num_submitted = items.len();
         let mut failed = Vec::new();
-        let (mut cause, mut last_error) = (NoOutcome::NotTried, None);
+        let mut error: Option<WriteError> = None;
         for (item, written) in items.into_iter().zip(written) {
             match written {
                 Ok(outcome) => self.complete(&item, &outcome),
-                Err(error) => {
+                Err(next) => {
                     // A ledger that is down proves nothing about the other orders.
-                    if cause != NoOutcome::Ledger(ErrorClass::Down) {
-                        cause = error.cause;
+                    if !error.as_ref().is_some_and(is_down) {
+                        error = Some(next);
                     }
-                    last_error = Some(error.text);
                     failed.push(item);
                 }
             }
         }
         // Whether the ledger itself may be failing: then the retries slow down.
         let mut lacks_evidence = false;
-        if let Some(last_error) = last_error {
+        if let Some(error) = error {
             let decision = decide(&FailedAttempt {
-                cause,
+                cause: &error,
                 num_submitted,
                 was_exclusive: is_exclusive,
                 failed_at,
@@ -150,12 +149,11 @@ impl OrderConsumer {
             });
             lacks_evidence = matches!(decision, RetryDecision::Hold | RetryDecision::Probe);
             // The commit count of the first failure is kept: evidence is a commit after it.
-            let may_be_cause =
-                !matches!(cause, NoOutcome::NotTried | NoOutcome::Ledger(ErrorClass::Down));
+            let may_be_cause = error != WriteError::NotTried && !is_down(&error);
             let num_commits_now = self.deps.breaker.num_commits();
             let failed_at = failed_at.or((is_exclusive && may_be_cause).then_some(num_commits_now));
             let failed = Submission { failed_at, ..Submission::exclusive(failed) };
-            self.apply(ctx, decision, failed, &last_error);
+            self.apply(ctx, decision, failed, &error.to_string());
         }
         if is_retry {
             self.subscription.retries.complete(!lacks_evidence);
@@ -314,6 +312,10 @@ impl OrderConsumer {
     pub(super) fn report_unacknowledged(&self) {
         self.deps.metrics.consumer_in_flight(self.deps.queue, self.subscription.unacked.len());
     }
+}
+
+fn is_down(error: &WriteError) -> bool {
+    matches!(error, WriteError::Ledger { class: ErrorClass::Down, .. })
 }
 
 /// Produces evidence where no other order does, before an order is tried again: a committed order
