@@ -77,14 +77,9 @@ impl From<CallError> for Error {
 pub struct OutboxEntry {
     /// Identity within the bucket; opaque.
     pub id: Box<[u8]>,
+    /// Not needed to remove the entry.
     pub bytes: Bytes,
-}
-
-/// An entry to remove: published or given up.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EndedEntry {
-    pub id: Box<[u8]>,
-    /// The part that becomes a dead letter; the rest was published. `None`: all was published.
+    /// The part that is given up, once the entry ends; the rest is published. `None`: all is.
     pub dead_letter: Option<NewOutboxDeadLetter>,
 }
 
@@ -169,7 +164,7 @@ pub trait Outbox: Send + Sync {
     async fn acknowledge(
         &self,
         worker: &str,
-        ended: &[(BucketKey, Vec<EndedEntry>)],
+        ended: &[(BucketKey, Vec<OutboxEntry>)],
     ) -> PerBucket<Vec<usize>>;
 
     /// Returns all entries of these workers to the bucket's outbox, where they are claimed first.

@@ -13,8 +13,8 @@ use futures_util::future::join_all;
 
 use super::heartbeats::Heartbeats;
 use super::{
-    EndedEntry, EntryLocation, Error, FoundEntry, Outbox, OutboxDeadLetter, OutboxEntry,
-    OutboxStatus, PerBucket, dead_letter_bytes,
+    EntryLocation, Error, FoundEntry, Outbox, OutboxDeadLetter, OutboxEntry, OutboxStatus,
+    PerBucket, dead_letter_bytes,
 };
 use crate::config::OutboxKind;
 use crate::domain::{BucketKey, RequestId, TraceId};
@@ -205,7 +205,7 @@ impl Outbox for RedisOutbox {
     async fn acknowledge(
         &self,
         worker: &str,
-        ended: &[(BucketKey, Vec<EndedEntry>)],
+        ended: &[(BucketKey, Vec<OutboxEntry>)],
     ) -> PerBucket<Vec<usize>> {
         let now_ms = self.clock.wall_ms();
         let non_empty = || ended.iter().filter(|(_, ended)| !ended.is_empty());

@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use crate::config::OutboxKind;
 use crate::domain::RequestRecord;
-use crate::outbox::{EndedEntry, OutboxDeadLetter, OutboxEntry, OutboxStatus, dead_letter_bytes};
+use crate::outbox::{OutboxDeadLetter, OutboxEntry, OutboxStatus, dead_letter_bytes};
 use crate::redis::scripts::call::Reply;
 use crate::redis::scripts::{BucketKeys, Error, Script, ScriptCall, codes};
 
@@ -42,7 +42,7 @@ impl OutboxKind {
         }
         reply.rest(|reply| {
             let id = reply.bytes()?.into();
-            Ok(OutboxEntry { id, bytes: reply.bytes()?.into() })
+            Ok(OutboxEntry { id, bytes: reply.bytes()?.into(), dead_letter: None })
         })
     }
 }
@@ -51,7 +51,7 @@ impl OutboxKind {
 fn element(bytes: Vec<u8>) -> OutboxEntry {
     let head = usize::try_from(codes::IDENTITY_BYTES).ok().and_then(|end| bytes.get(..end));
     let id = [head.unwrap_or(&bytes), bytes.len().to_string().as_bytes()].concat();
-    OutboxEntry { id: id.into(), bytes: Bytes::from(bytes) }
+    OutboxEntry { id: id.into(), bytes: Bytes::from(bytes), dead_letter: None }
 }
 
 /// Moves up to `max` entries from the outbox to a worker. Answers the claimed entries.
@@ -93,10 +93,10 @@ pub fn acknowledge(
     keys: &BucketKeys,
     kind: OutboxKind,
     worker: &str,
-    ended: &[EndedEntry],
+    ended: &[OutboxEntry],
     now_ms: i64,
 ) -> ScriptCall<(u64, Vec<usize>)> {
-    let outcome = |ended: &EndedEntry| if ended.dead_letter.is_some() { b'D' } else { b'P' };
+    let outcome = |ended: &OutboxEntry| if ended.dead_letter.is_some() { b'D' } else { b'P' };
     let script = kind.pick(Script::ListAcknowledge, Script::StreamAcknowledge);
     let read = |reply: &mut Reply| Ok((reply.count()?, reply.rest(Reply::count)?));
     let mut call = ScriptCall::new(script, keys, read)

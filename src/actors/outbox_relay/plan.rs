@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::broker::Route;
 use crate::config::RelaySettings;
 use crate::domain::BucketKey;
-use crate::outbox::{EndedEntry, NewOutboxDeadLetter, OutboxEntry};
+use crate::outbox::OutboxEntry;
 use crate::redis::scripts::codes;
 use crate::runtime::backoff::{Backoff, doubled};
 
@@ -52,18 +52,11 @@ pub(super) struct InFlight {
     pub(super) attempts: u32,
     /// Confirms of its queue before its last counted attempt; `None`: never sent.
     pub(super) confirmed_before: Option<u64>,
-    /// Its unreadable intents, which are not published.
-    pub(super) unreadable: Option<NewOutboxDeadLetter>,
 }
 
 impl InFlight {
     fn new(entry: OutboxEntry, due: Instant, backoff: Backoff) -> Self {
-        Self { entry, due, backoff, attempts: 0, confirmed_before: None, unreadable: None }
-    }
-
-    /// Ends an entry: its readable intents, if any, are published.
-    pub(super) fn ended(self) -> EndedEntry {
-        EndedEntry { id: self.entry.id, dead_letter: self.unreadable }
+        Self { entry, due, backoff, attempts: 0, confirmed_before: None }
     }
 }
 
@@ -71,8 +64,8 @@ impl InFlight {
 #[derive(Debug)]
 pub(super) struct BucketState {
     pub(super) in_flight: Vec<InFlight>,
-    /// Confirmed or given up, to be acknowledged.
-    pub(super) ended: Vec<EndedEntry>,
+    /// Confirmed or given up, to be acknowledged; without their bytes.
+    pub(super) ended: Vec<OutboxEntry>,
     /// Whether an earlier name may hold entries that are not in `in_flight`.
     takeover_pending: bool,
     /// Earliest time of the next outbox call.
@@ -316,7 +309,7 @@ impl RelayPlan {
     }
 
     /// Takes the entries to acknowledge now; per bucket at most as many as one outbox call accepts.
-    pub fn take_ended(&mut self, now: Instant) -> Vec<(BucketKey, Vec<EndedEntry>)> {
+    pub fn take_ended(&mut self, now: Instant) -> Vec<(BucketKey, Vec<OutboxEntry>)> {
         let max = usize::try_from(codes::CLAIM_MAX).unwrap_or(1);
         let due = |bucket: &BucketState| {
             let is_due = bucket.backoff.failures() == 0 || bucket.next_at <= now;
@@ -338,7 +331,7 @@ impl RelayPlan {
     }
 
     /// Backs off and keeps the entries for another acknowledgement, without publishing them again.
-    pub fn retry_acknowledgement(&mut self, key: BucketKey, ended: Vec<EndedEntry>, now: Instant) {
+    pub fn retry_acknowledgement(&mut self, key: BucketKey, ended: Vec<OutboxEntry>, now: Instant) {
         self.record_failure(key, now);
         if let Some(bucket) = self.buckets.get_mut(&key) {
             bucket.ended.extend(ended);

@@ -9,7 +9,7 @@ use crate::broker::{Message, PublishOutcome};
 use crate::config::RelaySettings;
 use crate::domain::{BucketKey, BucketNo, SkuNo, samples};
 use crate::messages::envelope::requests_in;
-use crate::outbox::{EndedEntry, OutboxEntry};
+use crate::outbox::OutboxEntry;
 use crate::redis::scripts::intent::{IntentKey, pack};
 use crate::runtime::backoff::Backoff;
 use crate::runtime::clock::now_monotonic;
@@ -50,6 +50,7 @@ fn entry(no: u64) -> OutboxEntry {
     OutboxEntry {
         id: no.to_be_bytes().into(),
         bytes: pack(&samples::intent(no), &IntentKey::new(&[7; 32])).into(),
+        dead_letter: None,
     }
 }
 
@@ -307,9 +308,7 @@ fn a_failed_acknowledgement_is_retried_without_publishing_again() {
 fn more_ended_entries_than_one_call_accepts_are_acknowledged_in_several() {
     let now = now_monotonic();
     let mut plan = plan_with(Vec::new(), now);
-    let ended = entries(1..1_002).into_iter();
-    let ended = ended.map(|entry| EndedEntry { id: entry.id, dead_letter: None });
-    plan.retry_acknowledgement(bucket(0), ended.collect(), now);
+    plan.retry_acknowledgement(bucket(0), entries(1..1_002), now);
     assert_eq!(take_ended(&mut plan, now + RETRY_MIN).len(), 1_000);
     assert_eq!(take_ended(&mut plan, now + RETRY_MIN), [1_001]);
 }

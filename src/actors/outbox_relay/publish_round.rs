@@ -4,11 +4,13 @@ use std::collections::HashSet;
 use std::iter::repeat_with;
 use std::time::Instant;
 
+use bytes::Bytes;
+
 use super::plan::{InFlight, NO_JITTER, RelayPlan};
 use crate::broker::{Message, PublishOutcome, Route};
 use crate::domain::BucketKey;
 use crate::messages::envelope;
-use crate::outbox::{EndedEntry, NewOutboxDeadLetter, OutboxEntry};
+use crate::outbox::{NewOutboxDeadLetter, OutboxEntry};
 
 /// The result of one round.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -32,15 +34,16 @@ impl RelayPlan {
             let route = Route::orders_of(*key, self.queues);
             let confirmed = self.confirmed.get(&route).copied().unwrap_or(0);
             for mut in_flight in bucket.in_flight.extract_if(.., |entry| entry.due <= now) {
+                let entry = &mut in_flight.entry;
                 let (message, unreadable) =
-                    envelope::encode(&in_flight.entry.bytes, &self.installation, sent_at_ms);
-                in_flight.unreadable = unreadable.map(|(bytes, malformed)| NewOutboxDeadLetter {
+                    envelope::encode(&entry.bytes, &self.installation, sent_at_ms);
+                entry.dead_letter = unreadable.map(|(bytes, malformed)| NewOutboxDeadLetter {
                     bytes,
                     reason: malformed.to_string(),
                     attempts: 0,
                 });
                 let Some((headers, body)) = message else {
-                    bucket.ended.push(in_flight.ended());
+                    bucket.ended.push(OutboxEntry { bytes: Bytes::new(), ..in_flight.entry });
                     continue;
                 };
                 in_flight.confirmed_before.get_or_insert(confirmed);
@@ -82,7 +85,7 @@ impl RelayPlan {
             let Some(bucket) = self.buckets.get_mut(&key) else { continue };
             match outcome {
                 PublishOutcome::Confirmed => {
-                    bucket.ended.push(in_flight.ended());
+                    bucket.ended.push(OutboxEntry { bytes: Bytes::new(), ..in_flight.entry });
                     continue;
                 }
                 PublishOutcome::Refused { reason } => {
@@ -92,10 +95,11 @@ impl RelayPlan {
                         in_flight.attempts += 1;
                     }
                     if in_flight.attempts >= self.settings.attempts_max {
-                        let InFlight { entry: OutboxEntry { id, bytes }, attempts, .. } = in_flight;
+                        let InFlight { mut entry, attempts, .. } = in_flight;
+                        let bytes = std::mem::take(&mut entry.bytes);
                         let reason = format!("refused in {attempts} attempts, last: {reason}");
-                        let dead_letter = Some(NewOutboxDeadLetter { bytes, reason, attempts });
-                        bucket.ended.push(EndedEntry { id, dead_letter });
+                        entry.dead_letter = Some(NewOutboxDeadLetter { bytes, reason, attempts });
+                        bucket.ended.push(entry);
                         continue;
                     }
                     in_flight.due = now + in_flight.backoff.next_wait(NO_JITTER);

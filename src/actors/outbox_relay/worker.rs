@@ -14,7 +14,7 @@ use crate::actors::outbox_relay::worker_names::WorkerNames;
 use crate::broker::{BrokerStatus, PublishChannel};
 use crate::domain::{BucketKey, Phase};
 use crate::messages::envelope;
-use crate::outbox::{EndedEntry, Error, NewOutboxDeadLetter, OutboxEntry, PerBucket};
+use crate::outbox::{Error, NewOutboxDeadLetter, OutboxEntry, PerBucket};
 use crate::runtime::backoff::Backoff;
 use crate::runtime::clock::now_monotonic;
 
@@ -238,7 +238,7 @@ impl RelayWorker {
 
     fn record_acknowledged(
         &mut self,
-        ended: Vec<(BucketKey, Vec<EndedEntry>)>,
+        ended: Vec<(BucketKey, Vec<OutboxEntry>)>,
         answers: PerBucket<Vec<usize>>,
     ) {
         let now = now_monotonic();

@@ -5,7 +5,7 @@ use floodgate::domain::{BucketNo, SkuNo};
 use floodgate::outbox::scripts::{
     acknowledge, claim, collect, count_entries, read_list, read_stream, reclaim, take_over,
 };
-use floodgate::outbox::{EndedEntry, NewOutboxDeadLetter, OutboxDeadLetter, OutboxEntry};
+use floodgate::outbox::{NewOutboxDeadLetter, OutboxDeadLetter, OutboxEntry};
 use floodgate::redis::scripts::{BucketFence, BucketKeys, Error, Installation, Script, ScriptCall};
 
 use super::fenced_call::FencedCall;
@@ -64,15 +64,14 @@ fn enter(client: &mut ScriptClient, kind: OutboxKind) -> Vec<OutboxEntry> {
 /// One call per script of this kind; the right caller's calls are accepted.
 fn all(caller: Caller, entries: &[OutboxEntry]) -> Vec<Case> {
     let kind = caller.kind;
-    let ended = |entry: &OutboxEntry, dead_letter| EndedEntry { id: entry.id.clone(), dead_letter };
-    let new_dead_letter = || NewOutboxDeadLetter {
-        bytes: b"entry"[..].into(),
-        reason: "why".to_owned(),
-        attempts: 1,
-    };
-    let published: Vec<EndedEntry> = entries.iter().map(|entry| ended(entry, None)).collect();
-    let given_up: Vec<EndedEntry> =
-        entries.iter().skip(1).map(|entry| ended(entry, Some(new_dead_letter()))).collect();
+    let mut given_up: Vec<OutboxEntry> = entries.iter().skip(1).cloned().collect();
+    for entry in &mut given_up {
+        entry.dead_letter = Some(NewOutboxDeadLetter {
+            bytes: b"entry"[..].into(),
+            reason: "why".to_owned(),
+            attempts: 1,
+        });
+    }
     let names = &[NAME.to_owned()];
     let keys = &keys();
     let mut all = vec![
@@ -80,7 +79,7 @@ fn all(caller: Caller, entries: &[OutboxEntry]) -> Vec<Case> {
         caller.case("take over", take_over(keys, kind, "node/1.2", names)),
         caller.case("reclaim", reclaim(keys, kind, names)),
         caller.case("count", count_entries(keys, kind, names.to_vec())),
-        caller.case("acknowledge", acknowledge(keys, kind, NAME, &published, 1)),
+        caller.case("acknowledge", acknowledge(keys, kind, NAME, entries, 1)),
         caller.case("give up", acknowledge(keys, kind, NAME, &given_up, 1)),
     ];
     // The scripts that no relay worker calls.

@@ -35,7 +35,7 @@ pub async fn an_acknowledgement_removes_its_own_entries_only(fixture: &Fixture) 
 
 pub async fn a_dead_letter_replaces_its_entry(fixture: &Fixture) {
     let entries = claimed(fixture, "node/1.1", 4).await;
-    let ended = [published(&entries[0]), given_up(&entries[2], "unreadable")];
+    let ended = [entries[0].clone(), given_up(&entries[2], "unreadable")];
     let outbox = fixture.outbox.as_ref();
     let not_removed = async || acknowledge_ended(outbox, bucket(0), "node/1.1", &ended).await;
     assert_eq!(not_removed().await, Ok(Vec::new()));
@@ -53,10 +53,8 @@ pub async fn many_buckets_are_acknowledged_at_once(fixture: &Fixture) {
         fixture.accept_requests(bucket(no), 1..4);
     }
     let claimed = fixture.outbox.claim("node/1.1", &wanted).await;
-    let ended: Vec<(BucketKey, Vec<EndedEntry>)> = claimed
-        .into_iter()
-        .map(|(bucket, entries)| (bucket, entries.unwrap().iter().map(published).collect()))
-        .collect();
+    let ended: Vec<_> =
+        claimed.into_iter().map(|(bucket, entries)| (bucket, entries.unwrap())).collect();
     assert_eq!(ended.len(), 12);
     for (_, outcome) in fixture.outbox.acknowledge("node/1.1", &ended).await {
         assert_eq!(outcome, Ok(Vec::new()));
@@ -104,7 +102,7 @@ pub async fn a_slow_worker_acknowledges_what_was_reclaimed_from_it(fixture: &Fix
     fixture.accept_requests(bucket(0), 5..7);
     assert_eq!(fixture.reclaim(bucket(0), "slow/1.1").await, 4);
     // The slow worker resumes: the entries it published leave the outbox.
-    let ended = [published(&entries[0]), given_up(&entries[1], "why"), published(&entries[3])];
+    let ended = [entries[0].clone(), given_up(&entries[1], "why"), entries[3].clone()];
     fixture.acknowledge_ended(bucket(0), "slow/1.1", &ended).await;
     assert_eq!(requests(&fixture.claim(bucket(0), "other/1.1", 9).await), [3, 5, 6]);
     assert_eq!(fixture.dead(bucket(0)).await.len(), 1);

@@ -9,7 +9,7 @@ use floodgate::config::{Settings, Tier};
 use floodgate::domain::{BucketKey, BucketNo, BuyerId, Epoch, OrderIntent, SkuNo, TraceId};
 pub use floodgate::messages::envelope::intents_in;
 use floodgate::outbox::{
-    EndedEntry, Error, NewOutboxDeadLetter, Outbox, OutboxDeadLetter, OutboxEntry, RedisOutbox,
+    Error, NewOutboxDeadLetter, Outbox, OutboxDeadLetter, OutboxEntry, RedisOutbox,
 };
 use floodgate::redis::executor::ScriptExecutor;
 use floodgate::redis::scripts::{BucketKeys, Installation};
@@ -185,7 +185,7 @@ impl Fixture {
         acknowledge(self.outbox.as_ref(), bucket, worker, entries).await.unwrap();
     }
 
-    pub async fn acknowledge_ended(&self, bucket: BucketKey, worker: &str, ended: &[EndedEntry]) {
+    pub async fn acknowledge_ended(&self, bucket: BucketKey, worker: &str, ended: &[OutboxEntry]) {
         acknowledge_ended(self.outbox.as_ref(), bucket, worker, ended).await.unwrap();
     }
 
@@ -247,7 +247,7 @@ pub async fn acknowledge_ended(
     outbox: &dyn Outbox,
     bucket: BucketKey,
     worker: &str,
-    ended: &[EndedEntry],
+    ended: &[OutboxEntry],
 ) -> Result<Vec<usize>, Error> {
     only(outbox.acknowledge(worker, &[(bucket, ended.to_vec())]).await, bucket)
 }
@@ -258,21 +258,15 @@ pub async fn acknowledge(
     worker: &str,
     entries: &[OutboxEntry],
 ) -> Result<(), Error> {
-    let ended: Vec<_> = entries.iter().map(published).collect();
-    let not_removed = acknowledge_ended(outbox, bucket, worker, &ended).await;
+    let not_removed = acknowledge_ended(outbox, bucket, worker, entries).await;
     not_removed.map(|given_up| assert!(given_up.is_empty(), "none was given up"))
 }
 
-/// The outcome of an entry that the broker confirmed.
-pub fn published(entry: &OutboxEntry) -> EndedEntry {
-    EndedEntry { id: entry.id.clone(), dead_letter: None }
-}
-
-/// The outcome of an entry that becomes a dead letter.
-pub fn given_up(entry: &OutboxEntry, reason: &str) -> EndedEntry {
+/// The entry as one that becomes a dead letter.
+pub fn given_up(entry: &OutboxEntry, reason: &str) -> OutboxEntry {
     let dead_letter =
         NewOutboxDeadLetter { bytes: entry.bytes.clone(), reason: reason.to_owned(), attempts: 2 };
-    EndedEntry { id: entry.id.clone(), dead_letter: Some(dead_letter) }
+    OutboxEntry { dead_letter: Some(dead_letter), ..entry.clone() }
 }
 
 pub fn bucket(no: u16) -> BucketKey {

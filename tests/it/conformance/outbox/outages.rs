@@ -113,7 +113,7 @@ fn an_acknowledgement_without_an_answer_is_repeated_without_harm() {
                 } else {
                     worker.proxy.cut_request("EVALSHA");
                 }
-                let ended = [published(&entries[0]), given_up(&entries[1], "why")];
+                let ended = [entries[0].clone(), given_up(&entries[1], "why")];
                 let outbox = worker.outbox.as_ref();
                 assert_unknown(&acknowledge_ended(outbox, bucket(0), WORKER, &ended).await);
                 until("an answer", async || {
@@ -163,7 +163,7 @@ fn a_killed_server_that_keeps_all_it_confirmed_keeps_every_claim() {
                 .acknowledge_ended(
                     bucket(0),
                     "node/1.1",
-                    &[published(&first[1]), given_up(&first[3], "why")],
+                    &[first[1].clone(), given_up(&first[3], "why")],
                 )
                 .await;
             fixture.claim(bucket(0), "node/2.1", 2).await;
@@ -192,7 +192,7 @@ fn a_server_that_comes_back_empty_is_served() {
             fixture.accept_requests(bucket(0), 1..4);
             let entries = fixture.claim(bucket(0), WORKER, 9).await;
             fixture.redis().cmd(&["FLUSHALL"]);
-            let ended = [published(&entries[0]), given_up(&entries[1], "why")];
+            let ended = [entries[0].clone(), given_up(&entries[1], "why")];
             fixture.acknowledge_ended(bucket(0), WORKER, &ended).await;
             assert_eq!(fixture.dead(bucket(0)).await, [], "the entry did not exist");
             fixture.accept_requests(bucket(0), 4..5);
@@ -215,7 +215,7 @@ fn a_full_server_is_drained() {
                 .acknowledge_ended(
                     bucket(0),
                     WORKER,
-                    &[published(&entries[0]), given_up(&entries[3], "why")],
+                    &[entries[0].clone(), given_up(&entries[3], "why")],
                 )
                 .await;
             let dead = fixture.dead(bucket(0)).await;

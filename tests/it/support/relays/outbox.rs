@@ -9,8 +9,8 @@ use bytes::Bytes;
 use floodgate::domain::{BucketKey, RequestId};
 use floodgate::messages::envelope;
 use floodgate::outbox::{
-    EndedEntry, EntryLocation, Error, FoundEntry, NewOutboxDeadLetter, Outbox, OutboxDeadLetter,
-    OutboxEntry, OutboxStatus, PerBucket,
+    EntryLocation, Error, FoundEntry, NewOutboxDeadLetter, Outbox, OutboxDeadLetter, OutboxEntry,
+    OutboxStatus, PerBucket,
 };
 use floodgate::runtime::clock::SharedClock;
 use parking_lot::Mutex;
@@ -58,7 +58,7 @@ impl Store {
         let mut buckets = self.buckets.lock();
         let bucket = buckets.entry(bucket).or_default();
         let id = fastrand::u64(..).to_be_bytes();
-        bucket.waiting.push_back(OutboxEntry { id: Box::new(id), bytes });
+        bucket.waiting.push_back(OutboxEntry { id: Box::new(id), bytes, dead_letter: None });
     }
 
     /// Claims every waiting entry for a worker.
@@ -140,7 +140,7 @@ fn failed(fault: InjectedFault, operation: &'static str) -> Error {
 }
 
 impl Bucket {
-    fn acknowledge(&mut self, worker: &str, ended: &EndedEntry) -> bool {
+    fn acknowledge(&mut self, worker: &str, ended: &OutboxEntry) -> bool {
         let has_id = |entry: &OutboxEntry| entry.id == ended.id;
         let own = self.claimed.entry(worker.to_owned()).or_default();
         let found = if let Some(at) = own.iter().position(has_id) {
@@ -282,11 +282,11 @@ impl Outbox for FakeOutbox {
     async fn acknowledge(
         &self,
         worker: &str,
-        ended: &[(BucketKey, Vec<EndedEntry>)],
+        ended: &[(BucketKey, Vec<OutboxEntry>)],
     ) -> PerBucket<Vec<usize>> {
         let acknowledged = self
             .call(Call::Acknowledge, "acknowledging", || {
-                let acknowledge = |(key, ended): &(BucketKey, Vec<EndedEntry>)| {
+                let acknowledge = |(key, ended): &(BucketKey, Vec<OutboxEntry>)| {
                     let late = |bucket: &mut Bucket| {
                         let mut late: Vec<usize> = (0..ended.len()).collect();
                         late.retain(|index| !bucket.acknowledge(worker, &ended[*index]));
