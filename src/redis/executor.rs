@@ -8,8 +8,8 @@ use redis::{Cmd, FromRedisValue, Value};
 use super::scripts;
 use super::scripts::{BucketFence, BucketKeys, Installation, ScriptCall};
 use super::transport::{
-    CallEffect, Connection, ConnectionPool, ConnectionPurpose, Error as TransportError,
-    ServerAddress, single_answer,
+    Connection, ConnectionPool, ConnectionPurpose, Error as TransportError, ServerAddress,
+    single_answer,
 };
 use crate::domain::{BucketNo, SkuNo};
 use crate::runtime::progress;
@@ -150,10 +150,15 @@ impl ScriptExecutor {
 
 impl CallError {
     pub fn new(error: TransportError, operation: &'static str) -> Self {
-        match error.class() {
-            CallEffect::NotDone => Self::Unavailable { reason: error.to_string() },
-            CallEffect::Unknown => Self::Unknown { operation, reason: error.to_string() },
-            CallEffect::Refused => Self::Damaged { what: format!("{operation}: {error}") },
+        let reason = error.to_string();
+        match error {
+            TransportError::NotSent { .. } | TransportError::NotBegun { .. } => {
+                Self::Unavailable { reason }
+            }
+            TransportError::Unknown { .. } => Self::Unknown { operation, reason },
+            TransportError::Refused { .. } => {
+                Self::Damaged { what: format!("{operation}: {reason}") }
+            }
         }
     }
 

@@ -2,47 +2,30 @@
 
 use redis::ServerError;
 
-/// Whether a failed call took effect.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum CallEffect {
-    /// The call was not sent, or Redis rejected it before executing it. A retry may succeed.
-    NotDone,
-    /// The call may have been executed: ask again by request id, never give the stock back.
-    Unknown,
-    /// Redis reported a bug or foreign data. A retry fails the same way.
-    Refused,
-}
-
 /// Why a call returned no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// No connection: nothing was sent.
     #[error("redis call not sent: {reason}")]
     NotSent { reason: String },
-    /// Redis rejected the command before executing it.
+    /// Redis rejected the command before executing it. A retry may succeed.
     #[error("redis rejected the call: {code} {message}")]
     NotBegun {
         /// The error code, such as `OOM`.
         code: String,
         message: String,
     },
-    /// The call was sent and no answer came, or too few replicas confirmed the write.
+    /// The call was sent and no answer came, or too few replicas confirmed the write: ask again by
+    /// request id, never give the stock back.
     #[error("redis call with unknown outcome: {reason}")]
     Unknown { reason: String },
-    /// Redis answered with an error that indicates a bug or foreign data.
+    /// Redis answered with an error that indicates a bug or foreign data. A retry fails the same
+    /// way.
     #[error("redis error: {message}")]
     Refused { message: String },
 }
 
 impl Error {
-    pub fn class(&self) -> CallEffect {
-        match self {
-            Self::NotSent { .. } | Self::NotBegun { .. } => CallEffect::NotDone,
-            Self::Unknown { .. } => CallEffect::Unknown,
-            Self::Refused { .. } => CallEffect::Refused,
-        }
-    }
-
     pub(crate) fn not_sent(reason: impl Into<String>) -> Self {
         Self::NotSent { reason: reason.into() }
     }
@@ -114,7 +97,8 @@ mod tests {
     #[test]
     fn an_error_raised_in_a_script_may_have_written() {
         let inside = read("OOM command not allowed. script: 6f1e, on @user_script:3.");
-        assert_eq!(inside.class(), CallEffect::Refused);
-        assert_eq!(read("OOM my script: it is large").class(), CallEffect::NotDone);
+        assert!(matches!(inside, Error::Refused { .. }), "{inside:?}");
+        let outside = read("OOM my script: it is large");
+        assert!(matches!(outside, Error::NotBegun { .. }), "{outside:?}");
     }
 }

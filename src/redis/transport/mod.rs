@@ -31,7 +31,7 @@ mod url;
 
 pub use connect::ServerIdentity;
 pub use connection::{Connection, PipelineAnswers, single_answer};
-pub use error::{CallEffect, Error};
+pub use error::Error;
 pub use pool::ConnectionPool;
 pub use subscription::ChannelSubscription;
 pub use url::{Credentials, RedisTopology, RedisUrl, ServerAddress, UrlError};

@@ -1,11 +1,9 @@
 //! Errors of real servers, and the effect that each implies for the call.
 
-use floodgate::redis::transport::{
-    CallEffect, ConnectionPool, ConnectionPurpose, Error, ScriptSource,
-};
+use floodgate::redis::transport::{ConnectionPool, ConnectionPurpose, Error, ScriptSource};
 use redis::Cmd;
 
-use super::{add, call, command, until_connected};
+use super::{add, call, command, is_not_done, until_connected};
 use crate::support::redis_connections::{CapturedLog, connection_pool, options, run};
 use crate::support::servers::redis::{Redis, Replicated};
 use crate::support::wait::until;
@@ -15,12 +13,12 @@ async fn assert_not_begun(pool: &ConnectionPool, key: &str, request: Cmd, code: 
     let error = call(pool, ConnectionPurpose::Hot, key, request).await.unwrap_err();
     let Error::NotBegun { code: found, .. } = &error else { panic!("{error:?}") };
     assert_eq!(found, code, "{error}");
-    assert_eq!(error.class(), CallEffect::NotDone);
+    assert!(is_not_done(&error), "{error}");
 }
 
 async fn assert_refused(pool: &ConnectionPool, key: &str, request: Cmd, text: &str) {
     let error = call(pool, ConnectionPurpose::Hot, key, request).await.unwrap_err();
-    assert_eq!(error.class(), CallEffect::Refused, "{error:?}");
+    assert!(matches!(error, Error::Refused { .. }), "{error:?}");
     assert!(error.to_string().contains(text), "{error}");
 }
 
@@ -94,7 +92,7 @@ fn a_server_that_runs_a_script_without_end() {
         let stopping = async {
             until("the server to be busy", async || {
                 let error = call(&pool, ConnectionPurpose::Hot, "a", add("a", 1)).await.err()?;
-                assert_eq!(error.class(), CallEffect::NotDone, "{error:?}");
+                assert!(is_not_done(&error), "{error:?}");
                 assert!(error.to_string().contains("BUSY"), "{error}");
                 Some(())
             })
@@ -103,9 +101,8 @@ fn a_server_that_runs_a_script_without_end() {
         };
         let (ended, ()) = futures_util::future::join(running, stopping).await;
         let error = ended.unwrap()[0].clone().unwrap_err();
-        assert_eq!(
-            error.class(),
-            CallEffect::Refused,
+        assert!(
+            matches!(error, Error::Refused { .. }),
             "the script may have written before: {error}"
         );
     });
@@ -127,11 +124,11 @@ fn a_server_that_is_still_reading_its_file() {
         let pool = connection_pool(&redis.url());
         let error = until("the server to load its file", async || {
             let error = pool.connection(ConnectionPurpose::Hot, "a").await.err()?;
-            assert_eq!(error.class(), CallEffect::NotDone);
+            assert!(is_not_done(&error), "{error}");
             error.to_string().contains("LOADING").then_some(error)
         })
         .await;
-        assert_eq!(error.class(), CallEffect::NotDone);
+        assert!(is_not_done(&error), "{error}");
         redis.cmd(&["CONFIG", "SET", "key-load-delay", "0"]);
         until_connected(&pool, "a").await;
     });
@@ -167,7 +164,7 @@ fn a_replica_is_not_connected_to() {
     run(async {
         let pool = connection_pool(&set.replicas[0].url());
         let error = pool.connection(ConnectionPurpose::Hot, "a").await.unwrap_err();
-        assert_eq!(error.class(), CallEffect::NotDone);
+        assert!(is_not_done(&error), "{error}");
         assert!(error.to_string().contains("it is a replica of 127.0.0.1"), "{error}");
     });
 }
@@ -189,7 +186,7 @@ fn a_user_who_may_not() {
                 .filter(|error| error.to_string().contains("PASS"))
         })
         .await;
-        assert_eq!(error.class(), CallEffect::NotDone);
+        assert!(is_not_done(&error), "{error}");
     });
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use floodgate::redis::executor::CallError;
 use floodgate::redis::transport::{
     Connection, ConnectionPool, ConnectionPurpose, Error, PipelineAnswers, ServerIdentity,
 };
@@ -27,6 +28,11 @@ fn add(key: &str, number: i64) -> Cmd {
 
 fn command(words: &[&str]) -> Cmd {
     cmd(words[0]).arg(&words[1..]).to_owned()
+}
+
+/// Whether the call certainly did not run.
+fn is_not_done(error: &Error) -> bool {
+    matches!(CallError::new(error.clone(), "a test"), CallError::Unavailable { .. })
 }
 
 /// Sends one request on a connection of the pool.

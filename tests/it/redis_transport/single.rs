@@ -1,11 +1,11 @@
 //! Connections to a single server.
 
 use floodgate::redis::transport::{
-    CallEffect, ConnectionOptions, ConnectionPool, ConnectionPurpose, Durability, Error,
+    ConnectionOptions, ConnectionPool, ConnectionPurpose, Durability, Error,
 };
 use redis::Value;
 
-use super::{add, call, command, identity, until_connected};
+use super::{add, call, command, identity, is_not_done, until_connected};
 use crate::support::fault_proxy::{FaultProxy, Mode, Way};
 use crate::support::redis_connections::{
     CapturedLog, connection_pool, options, run, short_timeout_options,
@@ -28,7 +28,7 @@ fn a_pipeline_has_an_answer_for_each_request() {
         assert_eq!(answers[0], Ok(Value::Okay));
         assert_eq!((&answers[1], &answers[3]), (&Ok(Value::Int(2)), &Ok(Value::Int(5))));
         let error = answers[2].as_ref().unwrap_err();
-        assert_eq!(error.class(), CallEffect::Refused, "{error}");
+        assert!(matches!(error, Error::Refused { .. }), "{error}");
         assert!(error.to_string().contains("not an integer"), "{error}");
     });
 }
@@ -53,7 +53,7 @@ fn the_password_and_the_database_of_the_url_are_used() {
 
         let wrong = connection_pool(&format!("redis://:wrong@{}", redis.addr()));
         let error = wrong.connection(ConnectionPurpose::Hot, "a").await.unwrap_err();
-        assert_eq!(error.class(), CallEffect::NotDone);
+        assert!(is_not_done(&error), "{error}");
         assert!(error.to_string().contains("WRONGPASS"), "{error}");
         let none = connection_pool(&format!("redis://{}", redis.addr()));
         let error = none.connection(ConnectionPurpose::Hot, "a").await.unwrap_err().to_string();
@@ -85,7 +85,7 @@ fn a_killed_server_is_found_again_as_another_one() {
         until("the connection to end", async || (!old.is_alive()).then_some(())).await;
         until("a failed reconnection", async || {
             let error = call(&pool, ConnectionPurpose::Hot, "a", add("a", 1)).await.unwrap_err();
-            assert_eq!(error.class(), CallEffect::NotDone, "{error}");
+            assert!(is_not_done(&error), "{error}");
             (logs.count("redis not connected") > 0).then_some(())
         })
         .await;
@@ -94,7 +94,7 @@ fn a_killed_server_is_found_again_as_another_one() {
         assert_eq!(new.identity().run_id, redis.run_id());
         assert_ne!(new.identity().run_id, old.identity().run_id);
         let error = old.call(vec![add("a", 1)]).await.unwrap_err();
-        assert_eq!(error.class(), CallEffect::NotDone, "a closed connection stays closed: {error}");
+        assert!(is_not_done(&error), "a closed connection stays closed: {error}");
         call(&pool, ConnectionPurpose::Hot, "a", add("a", 1)).await.unwrap();
     });
     assert_eq!(logs.count("redis connection given up"), 1, "{}", logs.all());
@@ -143,7 +143,7 @@ fn a_frozen_server_leaves_calls_unknown_and_may_do_them_late() {
         let connection = until_connected(&pool, "a").await;
         redis.stop();
         let error = connection.call(vec![add("a", 1)]).await.unwrap_err();
-        assert_eq!(error.class(), CallEffect::Unknown, "{error}");
+        assert!(matches!(error, Error::Unknown { .. }), "{error}");
         assert!(connection.is_alive(), "one time-out does not close the connection");
         while connection.is_alive() {
             connection.call(vec![command(&["PING"])]).await.unwrap_err();
@@ -173,11 +173,11 @@ fn a_black_hole_is_noticed_and_left_when_it_heals() {
             let connection = until_connected(&pool, "a").await;
             proxy.set(mode);
             let error = connection.call(vec![add("a", 1)]).await.unwrap_err();
-            assert_eq!(error.class(), CallEffect::Unknown, "{error}");
+            assert!(matches!(error, Error::Unknown { .. }), "{error}");
             until("the connection to end", async || {
                 let result = call(&pool, ConnectionPurpose::Hot, "a", add("a", 1)).await;
-                let class = result.unwrap_err().class();
-                (!connection.is_alive() && class == CallEffect::NotDone).then_some(())
+                let error = result.unwrap_err();
+                (!connection.is_alive() && is_not_done(&error)).then_some(())
             })
             .await;
             proxy.heal();
@@ -195,16 +195,15 @@ fn a_reply_that_is_cut_off_leaves_the_call_unknown_and_done() {
         let connection = pool.connection(ConnectionPurpose::Hot, "a").await.unwrap();
         proxy.cut_reply("INCRBY");
         let error = connection.call(vec![command(&["INCRBY", "a", "7"])]).await.unwrap_err();
-        assert_eq!(error.class(), CallEffect::Unknown, "{error}");
+        assert!(matches!(error, Error::Unknown { .. }), "{error}");
         assert!(!connection.is_alive());
         assert_eq!(redis.text(&["GET", "a"]), "7");
 
         let connection = until_connected(&pool, "a").await;
         proxy.cut_request("INCRBY");
         let error = connection.call(vec![command(&["INCRBY", "a", "7"])]).await.unwrap_err();
-        assert_eq!(
-            error.class(),
-            CallEffect::Unknown,
+        assert!(
+            matches!(error, Error::Unknown { .. }),
             "the client cannot distinguish a lost request from a lost reply: {error}"
         );
         assert_eq!(redis.text(&["GET", "a"]), "7");
@@ -212,7 +211,7 @@ fn a_reply_that_is_cut_off_leaves_the_call_unknown_and_done() {
         let connection = until_connected(&pool, "a").await;
         proxy.cut_after(Way::ToClient, 3);
         let error = connection.call(vec![command(&["INCRBY", "a", "1000"])]).await.unwrap_err();
-        assert_eq!(error.class(), CallEffect::Unknown, "a truncated reply is no reply: {error}");
+        assert!(matches!(error, Error::Unknown { .. }), "a truncated reply is no reply: {error}");
         assert_eq!(redis.text(&["GET", "a"]), "1007");
     });
 }
@@ -339,7 +338,7 @@ fn a_server_that_was_demoted_and_promoted_again_is_another_one() {
 
         redis.replica_of(&other);
         let demoted = pool.verify().await.unwrap_err();
-        assert_eq!(demoted.class(), CallEffect::NotDone);
+        assert!(is_not_done(&demoted), "{demoted}");
         assert!(demoted.to_string().contains("no longer a master"), "{demoted}");
         assert!(!hot.is_alive() && !results.is_alive());
         redis.replica_of_no_one();
@@ -364,7 +363,7 @@ fn a_server_that_may_delete_when_it_is_full_is_refused() {
     run(async {
         let pool = connection_pool(&redis.url());
         let error = pool.connection(ConnectionPurpose::Hot, "a").await.unwrap_err();
-        assert_eq!(error.class(), CallEffect::NotDone);
+        assert!(is_not_done(&error), "{error}");
         let message = error.to_string();
         assert!(message.contains("maxmemory-policy is volatile-lru"), "{message}");
         assert!(message.contains("set maxmemory-policy noeviction in redis.conf"), "{message}");
