@@ -1,6 +1,5 @@
 //! Subscribes, receives and validates deliveries, and refreshes the catalog for unknown SKUs.
 
-use std::ops::Range;
 use std::time::Duration;
 
 use actix::Context;
@@ -9,7 +8,7 @@ use super::submission::{InFlightIntent, Submission};
 use super::{Arc, Delivery, Inbox, Operation, OrderConsumer, SubscriptionState};
 use crate::actors::supervisor::supervised::{spawn_step, step_later};
 use crate::broker::{Acknowledger, Error, Route};
-use crate::domain::{Epoch, Sku, SkuNo, window_fault};
+use crate::domain::{Sale, Sku, SkuNo, window_fault};
 use crate::messages::envelope;
 use crate::messages::envelope::{DecodedIntents, EnvelopeFlaw, EnvelopeReader, MalformedEnvelope};
 
@@ -115,11 +114,7 @@ impl OrderConsumer {
         batch: &mut Vec<InFlightIntent>,
     ) {
         let catalog = &self.deps.catalog;
-        let validation = validate(&delivery, &self.deps.reader, is_fresh, |no| {
-            let (sale, sku) = catalog.of_sku(no)?;
-            let window = sale.starts_at_ms..sale.ends_at_ms;
-            Some(KnownSku { sku, latest: sale.epoch, window })
-        });
+        let validation = validate(&delivery, &self.deps.reader, is_fresh, |no| catalog.of_sku(no));
         let (queue, metrics) = (self.deps.queue, Arc::clone(&self.deps.metrics));
         match validation {
             Err(MalformedEnvelope { flaw, what }) => {
@@ -194,16 +189,6 @@ impl OrderConsumer {
     }
 }
 
-/// A SKU of the catalog.
-#[derive(Debug, Clone)]
-pub struct KnownSku {
-    pub sku: Arc<Sku>,
-    /// The latest epoch of its sale.
-    pub latest: Epoch,
-    /// The window of its sale, epoch milliseconds.
-    pub window: Range<i64>,
-}
-
 /// Validates the intents of one delivery against the catalog, because the ledger trusts the price,
 /// slot and quota of an intent: a lookup for every row would be too expensive. `is_fresh`: the
 /// catalog was read from the ledger after the delivery arrived, so that a SKU or epoch it lacks
@@ -216,26 +201,28 @@ pub fn validate(
     delivery: &Delivery,
     reader: &EnvelopeReader,
     is_fresh: bool,
-    lookup: impl Fn(SkuNo) -> Option<KnownSku>,
+    lookup: impl Fn(SkuNo) -> Option<(Arc<Sale>, Arc<Sku>)>,
 ) -> Result<Option<DecodedIntents>, MalformedEnvelope> {
     let mut intents = reader.decode(&delivery.headers, &delivery.body)?;
     for decoded in &mut intents {
         let Ok(intent) = decoded else { continue };
         intent.published_at_ms = delivery.headers.sent_at_ms;
         let found = lookup(intent.sku);
-        let may_be_newer = |known: &KnownSku| {
-            intent.epoch > known.latest || !known.window.contains(&intent.placed_at_ms)
+        let may_be_newer = |(sale, _): &(Arc<Sale>, Arc<Sku>)| {
+            let window = sale.starts_at_ms..sale.ends_at_ms;
+            intent.epoch > sale.epoch || !window.contains(&intent.placed_at_ms)
         };
         if !is_fresh && found.as_ref().is_none_or(may_be_newer) {
             return Ok(None);
         }
         let flaw = match found {
             None => Some((EnvelopeFlaw::Sku, format!("no sale has sku {}", intent.sku))),
-            Some(KnownSku { sku, latest, window }) => {
+            Some((sale, sku)) => {
+                let window = sale.starts_at_ms..sale.ends_at_ms;
                 let tolerated = window.start.saturating_sub(WINDOW_SLACK_MS)
                     ..window.end.saturating_add(WINDOW_SLACK_MS);
                 let placed_at_ms = intent.placed_at_ms;
-                let contradiction = intent.contradiction(&sku, latest);
+                let contradiction = intent.contradiction(&sku, sale.epoch);
                 contradiction.map(|what| (EnvelopeFlaw::Content, what)).or_else(|| {
                     let fault = window_fault(&window, placed_at_ms);
                     let is_tolerated = tolerated.contains(&placed_at_ms);

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::domain::{
-    BucketNo, BuyerId, OrderIntent, Policy, RequestId, Reservation, TraceId, samples,
+    BucketNo, BuyerId, Epoch, OrderIntent, Policy, RequestId, Reservation, TraceId, samples,
 };
 use crate::redis::scripts::intent::{IntentKey, pack, pack_into};
 
@@ -47,8 +47,9 @@ fn delivery(intents: &[OrderIntent]) -> Delivery {
 
 /// Validates with a catalog that has this SKU, in epoch 3; `None`: it needs a fresh catalog.
 fn validated(sku: &Arc<Sku>, delivery: &Delivery, is_fresh: bool) -> Option<DecodedIntents> {
-    let known = KnownSku { sku: Arc::clone(sku), latest: Epoch(3), window: STARTS_MS..ENDS_MS };
-    let lookup = |no| (no == sku.no).then(|| known.clone());
+    let (starts_at_ms, ends_at_ms, epoch) = (STARTS_MS, ENDS_MS, Epoch(3));
+    let sale = Arc::new(Sale { starts_at_ms, ends_at_ms, epoch, ..samples::sale() });
+    let lookup = |no| (no == sku.no).then(|| (Arc::clone(&sale), Arc::clone(sku)));
     validate(delivery, &reader(), is_fresh, lookup).expect("no intent of it is decoded")
 }
 

@@ -1,12 +1,14 @@
 //! The wire format, in files that a release never changes: other processes of an installation may
 //! run another release. An unreadable message is refused with a reason that names the flaw.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
-use floodgate::actors::order_consumer::{KnownSku, validate};
+use floodgate::actors::order_consumer::validate;
 use floodgate::broker::{Delivery, Headers};
 use floodgate::domain::{
-    BucketNo, BuyerId, Epoch, OrderIntent, Policy, RequestId, Sku, SkuHistory, SkuNo, SlotReturns,
-    TraceId,
+    BucketNo, BuyerId, Currency, Epoch, OrderIntent, Phase, Policy, RequestId, Retention, Sale,
+    Sku, SkuHistory, SkuNo, SlotReturns, TraceId,
 };
 use floodgate::messages::envelope;
 use floodgate::messages::envelope::{DecodedIntents, EnvelopeReader, MalformedEnvelope};
@@ -106,6 +108,24 @@ fn sku() -> Sku {
     }
 }
 
+/// The sale of that SKU.
+fn sale() -> Sale {
+    Sale {
+        no: 1,
+        id: "sale".parse().unwrap(),
+        title: "Sale".to_owned(),
+        starts_at_ms: 0,
+        ends_at_ms: i64::MAX,
+        closed_at_ms: None,
+        phase: Phase::Open,
+        epoch: Epoch(2),
+        currency: Currency::default(),
+        ticket_required: false,
+        retention: Retention::default(),
+        skus: vec![sku().into()],
+    }
+}
+
 fn intent(request: u64, buyer: u64, quantity: u32, bucket: u16) -> OrderIntent {
     OrderIntent {
         request: RequestId::new(request).unwrap(),
@@ -131,8 +151,8 @@ fn reader() -> EnvelopeReader {
 fn validated(headers: Headers, body: Bytes) -> Result<DecodedIntents, MalformedEnvelope> {
     let routing_key = "0".to_owned();
     let delivery = Delivery { tag: 1, headers, routing_key, num_previous: 0, body };
-    let known = KnownSku { sku: sku().into(), latest: Epoch(2), window: 0..i64::MAX };
-    let lookup = |no| (no == SkuNo(7)).then(|| known.clone());
+    let sale = Arc::new(sale());
+    let lookup = |no| (no == SkuNo(7)).then(|| (Arc::clone(&sale), Arc::clone(&sale.skus[0])));
     Ok(validate(&delivery, &reader(), true, lookup)?.expect("the catalog is fresh"))
 }
 
