@@ -132,8 +132,6 @@ impl OrderConsumer {
                             delivery: Arc::clone(&delivery),
                             position,
                             intent,
-                            attempts: 0,
-                            num_failures: 0,
                         }),
                         Err(MalformedEnvelope { flaw, what }) => {
                             metrics.consumer_poison(flaw);

@@ -24,14 +24,10 @@ pub(super) struct InFlightIntent {
     /// Position in the delivery.
     pub(super) position: usize,
     pub(super) intent: OrderIntent,
-    /// Failures counted against the order.
-    pub(super) attempts: u32,
-    /// Failures while the ledger committed others: these, and those of contention.
-    pub(super) num_failures: u32,
 }
 
 /// Intents that are submitted to the ledger writer in one message.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Submission {
     items: Vec<InFlightIntent>,
     /// Shares its transactions with no other submission: it failed, or its delivery is suspect.
@@ -39,6 +35,10 @@ pub(super) struct Submission {
     /// Commits of the ledger at its last counted failure, or else at its first failure in a
     /// transaction of its own.
     failed_at: Option<u64>,
+    /// Failures counted against its one order.
+    attempts: u32,
+    /// Failures of its one order while the ledger committed others: these, and those of contention.
+    num_failures: u32,
     /// Whether it comes from the retry queue.
     is_retry: bool,
 }
@@ -46,12 +46,12 @@ pub(super) struct Submission {
 impl Submission {
     /// A submission that may share its transactions with others.
     fn shared(items: Vec<InFlightIntent>) -> Self {
-        Self { is_exclusive: false, ..Self::exclusive(items) }
+        Self { items, ..Self::default() }
     }
 
     /// A submission in transactions of its own.
     pub(super) fn exclusive(items: Vec<InFlightIntent>) -> Self {
-        Self { items, is_exclusive: true, failed_at: None, is_retry: false }
+        Self { items, is_exclusive: true, ..Self::default() }
     }
 }
 
@@ -119,7 +119,8 @@ impl OrderConsumer {
         written: Vec<WriteResult>,
         num_commits: u64,
     ) {
-        let Submission { items, is_exclusive, failed_at, is_retry } = submission;
+        let Submission { items, is_exclusive, failed_at, attempts, num_failures, is_retry } =
+            submission;
         let num_submitted = items.len();
         let mut failed = Vec::new();
         let mut error: Option<WriteError> = None;
@@ -144,7 +145,7 @@ impl OrderConsumer {
                 was_exclusive: is_exclusive,
                 failed_at,
                 num_commits,
-                attempts: failed.first().map_or(0, |item| item.attempts),
+                attempts,
                 attempts_max: self.deps.settings.attempts_max,
             });
             lacks_evidence = matches!(decision, RetryDecision::Hold | RetryDecision::Probe);
@@ -152,7 +153,8 @@ impl OrderConsumer {
             let may_be_cause = error != WriteError::NotTried && !is_down(&error);
             let num_commits_now = self.deps.breaker.num_commits();
             let failed_at = failed_at.or((is_exclusive && may_be_cause).then_some(num_commits_now));
-            let failed = Submission { failed_at, ..Submission::exclusive(failed) };
+            let failed =
+                Submission { failed_at, attempts, num_failures, ..Submission::exclusive(failed) };
             self.apply(ctx, decision, failed, &error.to_string());
         }
         if is_retry {
@@ -168,7 +170,7 @@ impl OrderConsumer {
         &mut self,
         ctx: &mut Context<Self>,
         decision: RetryDecision,
-        failed: Submission,
+        mut failed: Submission,
         last_error: &str,
     ) {
         let num_single = self.subscription.retries.count(|held| held.items.len() == 1);
@@ -188,10 +190,8 @@ impl OrderConsumer {
                 }
             }
             RetryDecision::Count | RetryDecision::Later => {
-                for mut item in failed.items {
-                    item.attempts += u32::from(decision == RetryDecision::Count);
-                    self.retry_order_later(ctx, item, last_error);
-                }
+                failed.attempts += u32::from(decision == RetryDecision::Count);
+                self.retry_order_later(ctx, failed, last_error);
             }
             RetryDecision::DeadLetter { failures } => {
                 for InFlightIntent { delivery, position, .. } in failed.items {
@@ -227,32 +227,28 @@ impl OrderConsumer {
 
     /// Retries an order after `consumer.retry_backoff_max_ms` times two to the power of its
     /// failures, at most of `consumer.attempts_max`.
-    fn retry_order_later(
-        &mut self,
-        ctx: &mut Context<Self>,
-        mut item: InFlightIntent,
-        error: &str,
-    ) {
-        item.num_failures = item.num_failures.saturating_add(1);
-        let (failures, attempts) = (item.num_failures, item.attempts);
+    fn retry_order_later(&mut self, ctx: &mut Context<Self>, mut failed: Submission, error: &str) {
+        failed.num_failures = failed.num_failures.saturating_add(1);
+        let (failures, attempts) = (failed.num_failures, failed.attempts);
         self.deps.metrics.consumer_retries.inc();
-        self.subscription.unacked.mark_stuck(item.delivery.tag);
-        tracing::warn!(
-            queue = self.deps.queue,
-            request = %item.intent.request,
-            trace_id = %item.intent.trace,
-            failures,
-            attempts,
-            error,
-            "order failed while the ledger commits others, retrying"
-        );
-        let failed_at = Some(self.deps.breaker.num_commits());
-        let retry = Submission { failed_at, ..Submission::exclusive(vec![item]) };
+        for item in &failed.items {
+            self.subscription.unacked.mark_stuck(item.delivery.tag);
+            tracing::warn!(
+                queue = self.deps.queue,
+                request = %item.intent.request,
+                trace_id = %item.intent.trace,
+                failures,
+                attempts,
+                error,
+                "order failed while the ledger commits others, retrying"
+            );
+        }
+        failed.failed_at = Some(self.deps.breaker.num_commits());
         let base = Duration::from_millis(self.deps.settings.retry_backoff_max_ms);
         let doublings = failures.min(self.deps.settings.attempts_max).min(16);
         let wait = base.saturating_mul(1 << doublings);
         let then = self.scoped(move |consumer, ctx, ()| {
-            consumer.hold(retry);
+            consumer.hold(failed);
             consumer.schedule_retry(ctx);
         });
         spawn_wait(self, ctx, tokio::time::sleep(wait), then);
