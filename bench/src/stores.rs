@@ -11,8 +11,8 @@ use anyhow::{Context, Result};
 use floodgate::config::{ConfigSources, Settings};
 use floodgate::db::Ledger;
 use floodgate::domain::{
-    BucketKey, BucketNo, BuyerId, Currency, Epoch, OrderIntent, Phase, Policy, RequestId,
-    Reservation, Sale, SaleDraft, SaleId, Sku, SkuDraft, SkuHistory, SlotReturns, TraceId, Verdict,
+    BucketKey, BucketNo, BuyerId, Currency, Epoch, OrderIntent, Phase, Policy, RequestId, Sale,
+    SaleDraft, SaleId, Sku, SkuDraft, SkuHistory, SlotReturns, TraceId, Verdict,
 };
 use floodgate::outbox::{Outbox, OutboxStatus};
 use floodgate::runtime::clock;
@@ -147,28 +147,20 @@ impl Offer {
 
     /// Orders of one unit each by random buyers.
     pub fn intents(&self, num: usize) -> Result<Vec<OrderIntent>> {
-        (0..num).map(|_| Ok(self.purchase()?.intent(&self.sku))).collect()
+        (0..num).map(|_| self.purchase()).collect()
     }
 
     /// A purchase of one unit with random, practically unique ids.
-    fn purchase(&self) -> Result<Reservation> {
+    fn purchase(&self) -> Result<OrderIntent> {
         let id = || fastrand::u64(1 << 60..1 << 63);
         let buyer = BuyerId::new(id()).context("0 is no buyer")?;
-        Ok(Reservation {
-            request: RequestId::new(id()).context("0 is no request")?,
-            sku: self.sku.no,
-            bucket: BucketNo::home_of(buyer, self.sku.buckets),
-            epoch: self.epoch,
-            terms: self.sku.terms(),
-            buyer,
-            quantity: 1,
-            placed_at_ms: clock::wall_ms(),
-            trace: TraceId(fastrand::u128(..)),
-        })
+        let request = RequestId::new(id()).context("0 is no request")?;
+        let placed = self.sku.intent(request, buyer, self.epoch, 1, clock::wall_ms());
+        Ok(OrderIntent { trace: TraceId(fastrand::u128(..)), ..placed })
     }
 
     /// A purchase by a buyer of this bucket.
-    fn purchase_from(&self, bucket: BucketNo) -> Result<Reservation> {
+    fn purchase_from(&self, bucket: BucketNo) -> Result<OrderIntent> {
         loop {
             let purchase = self.purchase()?;
             if purchase.bucket == bucket {

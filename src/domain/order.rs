@@ -1,6 +1,5 @@
-//! The values of a purchase, in order: a reservation, the gate's verdict, an order intent, the
-//! ledger's outcome, and an order or a recorded failure. Refusals are values: counted, never logged
-//! as errors.
+//! The values of a purchase, in order: an order intent, the gate's verdict, the ledger's outcome,
+//! and an order or a recorded failure. Refusals are values: counted, never logged as errors.
 
 use super::ids::{BucketNo, BuyerId, Epoch, RequestId, SkuNo, TraceId};
 use super::named::{ledger_numbers, named_enum};
@@ -8,50 +7,7 @@ use super::policy::Terms;
 use super::request_record::RequestRecord;
 use super::sale::Sku;
 
-/// One request for units, with all that a gate backend needs to decide it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reservation {
-    /// A repeat carries the same id.
-    pub request: RequestId,
-    pub sku: SkuNo,
-    /// The buyer's home bucket.
-    pub bucket: BucketNo,
-    /// The epoch of the sale in the sender's catalog; a bucket with another epoch answers
-    /// [`Verdict::StaleEpoch`].
-    pub epoch: Epoch,
-    pub buyer: BuyerId,
-    /// The terms of that epoch.
-    pub terms: Terms,
-    /// Units, at least 1.
-    pub quantity: u32,
-    /// When the request arrived, epoch milliseconds.
-    pub placed_at_ms: i64,
-    /// The trace of the HTTP request.
-    pub trace: TraceId,
-}
-
-impl Reservation {
-    /// The order intent of this reservation, once the units are reserved.
-    pub fn intent(&self, sku: &Sku) -> OrderIntent {
-        OrderIntent {
-            request: self.request,
-            sku: self.sku,
-            bucket: self.bucket,
-            epoch: self.epoch,
-            buyer: self.buyer,
-            quantity: self.quantity,
-            slot: sku.policy.slot(self.request),
-            quota: self.terms.limit,
-            amount: self.terms.price.saturating_mul(i64::from(self.quantity)),
-            placed_at_ms: self.placed_at_ms,
-            payment_window_s: self.terms.payment_window_s,
-            trace: self.trace,
-            published_at_ms: None,
-        }
-    }
-}
-
-/// A gate's answer to one reservation.
+/// A gate's answer to one intent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// Units are reserved for this request.
@@ -64,7 +20,7 @@ pub enum Verdict {
     Queued { intent: Option<OrderIntent> },
     /// Final.
     Refused(Refusal),
-    /// The epochs of the reservation and of the bucket differ; nothing was decided.
+    /// The epochs of the intent and of the bucket differ; nothing was decided.
     StaleEpoch,
     /// This bucket has fewer units than requested; other buckets may have them.
     Short,
@@ -127,16 +83,17 @@ impl Refusal {
     }
 }
 
-/// The command to write an order. Contains every column of the row, so that any consumer can
-/// write it.
+/// What a gate reserves units for, and then the command to write an order. Contains all that a gate
+/// needs to decide it, and every column of the row, so that any consumer can write it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OrderIntent {
-    /// At most one order has this request id.
+    /// At most one order has this request id; a repeat carries the same.
     pub request: RequestId,
     pub sku: SkuNo,
-    /// The bucket that reserved the units.
+    /// The buyer's home bucket, which reserves the units.
     pub bucket: BucketNo,
-    /// The epoch of the sale in which the units were reserved.
+    /// The epoch of the sale in the sender's catalog; a bucket with another epoch answers
+    /// [`Verdict::StaleEpoch`].
     pub epoch: Epoch,
     pub buyer: BuyerId,
     /// Units, at least 1.
@@ -203,17 +160,16 @@ impl OrderIntent {
     /// How this intent differs from the one that a gate makes for its SKU, under the terms of the
     /// intent's epoch; `None`: not at all. `latest` is the latest epoch of the sale.
     pub fn contradiction(&self, sku: &Sku, latest: Epoch) -> Option<String> {
-        let Terms { price, limit: quota, max_quantity: max, payment_window_s: window_s } =
-            sku.terms_in(self.epoch);
-        let home = BucketNo::home_of(self.buyer, sku.buckets);
-        let slot = sku.policy.slot(self.request);
-        let amount = price.saturating_mul(i64::from(self.quantity));
+        let max = sku.terms_in(self.epoch).max_quantity;
+        let Self { request, buyer, epoch, quantity, placed_at_ms, .. } = *self;
+        let OrderIntent { bucket, slot, quota, amount, payment_window_s: window_s, .. } =
+            sku.intent(request, buyer, epoch, quantity, placed_at_ms);
         Some(if self.quantity > max {
             format!("quantity {} is more than {max}", self.quantity)
         } else if self.epoch < Epoch(1) || self.epoch > latest {
             format!("epoch {} is none of 1 to {}", self.epoch.0, latest.0)
-        } else if self.bucket != home {
-            format!("bucket {}, the buyer's is {home}", self.bucket)
+        } else if self.bucket != bucket {
+            format!("bucket {}, the buyer's is {bucket}", self.bucket)
         } else if self.slot != slot {
             format!("slot {}, the policy's is {slot}", self.slot)
         } else if self.quota != quota {
@@ -226,6 +182,35 @@ impl OrderIntent {
         } else {
             return None;
         })
+    }
+}
+
+impl Sku {
+    /// The order intent of a request, under the terms of its epoch; without a trace.
+    pub fn intent(
+        &self,
+        request: RequestId,
+        buyer: BuyerId,
+        epoch: Epoch,
+        quantity: u32,
+        placed_at_ms: i64,
+    ) -> OrderIntent {
+        let Terms { price, limit: quota, payment_window_s, .. } = self.terms_in(epoch);
+        OrderIntent {
+            request,
+            sku: self.no,
+            bucket: BucketNo::home_of(buyer, self.buckets),
+            epoch,
+            buyer,
+            quantity,
+            slot: self.policy.slot(request),
+            quota,
+            amount: price.saturating_mul(i64::from(quantity)),
+            placed_at_ms,
+            payment_window_s,
+            trace: TraceId(0),
+            published_at_ms: None,
+        }
     }
 }
 

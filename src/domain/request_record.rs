@@ -1,9 +1,7 @@
 //! What a bucket stores of an accepted request and its order.
 
-use super::ids::{BucketNo, BuyerId, Epoch, RequestId, TraceId};
-use super::order::{
-    Failure, Order, OrderIntent, OrderState, Refusal, RequestStatus, Reservation, Verdict,
-};
+use super::ids::{BucketNo, BuyerId, Epoch, RequestId};
+use super::order::{Failure, Order, OrderIntent, OrderState, Refusal, RequestStatus, Verdict};
 use super::sale::Sku;
 
 /// An accepted request, as its bucket stores it.
@@ -59,18 +57,9 @@ impl RequestRecord {
     /// The intent of a queued request, as the gate built it, without the trace; `None` for others.
     pub fn intent(&self, request: RequestId, sku: &Sku, bucket: BucketNo) -> Option<OrderIntent> {
         let RecordState::Queued { epoch } = self.state else { return None };
-        let reservation = Reservation {
-            request,
-            sku: sku.no,
-            bucket,
-            epoch,
-            terms: sku.terms_in(epoch),
-            buyer: self.buyer,
-            quantity: self.quantity,
-            placed_at_ms: self.placed_at_ms,
-            trace: TraceId(0),
-        };
-        Some(reservation.intent(sku))
+        let Self { buyer, quantity, placed_at_ms, .. } = *self;
+        let intent = sku.intent(request, buyer, epoch, quantity, placed_at_ms);
+        Some(OrderIntent { bucket, ..intent })
     }
 
     /// The gate's answer to a repeat of the request; `intent` is that of a queued one.

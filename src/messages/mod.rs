@@ -20,7 +20,7 @@ use actix::Message;
 use tokio::sync::oneshot;
 
 use crate::db::ErrorClass;
-use crate::domain::{BucketNo, Loan, OrderIntent, PlaceOutcome, RequestStatus, Reservation};
+use crate::domain::{BucketNo, Loan, OrderIntent, PlaceOutcome, RequestStatus};
 use crate::runtime::permits::Permit;
 
 pub mod due_hint;
@@ -30,8 +30,8 @@ pub mod envelope;
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct Reserve {
-    pub reservation: Reservation,
-    /// Receives the answer; `None` if the reservation names another epoch of the sale: the sender
+    pub intent: OrderIntent,
+    /// Receives the answer; `None` if the intent names another epoch of the sale: the sender
     /// reads the sale and retries.
     pub reply: oneshot::Sender<Option<BuyAnswer>>,
     /// Held until the reply.

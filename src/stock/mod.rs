@@ -16,8 +16,8 @@ use async_trait::async_trait;
 use crate::domain::invariants::BucketFacts;
 use crate::domain::{
     BucketKey, BucketNo, BucketSnapshot, BuyerId, Epoch, Failure, LoaderToken, Loan, Order,
-    OrderIntent, Phase, Policy, RequestId, RequestRecord, Reservation, Sku, SkuNo, StockChange,
-    Verdict, Withdrawal,
+    OrderIntent, Phase, Policy, RequestId, RequestRecord, Sku, SkuNo, StockChange, Verdict,
+    Withdrawal,
 };
 use crate::redis::executor::CallError;
 use crate::redis::scripts::Error as ScriptError;
@@ -203,11 +203,11 @@ pub trait Stock: Send + Sync {
         is_recorded: bool,
     ) -> Result<(), Error>;
 
-    /// Decides a batch in order as one atomic step. Returns one verdict for each reservation.
+    /// Decides a batch in order as one atomic step. Returns one verdict for each intent.
     async fn reserve(
         &self,
         bucket: BucketKey,
-        batch: Vec<Reservation>,
+        batch: Vec<OrderIntent>,
     ) -> Result<Vec<Verdict>, Error>;
 
     /// Records committed orders, and each later change of an order: a larger version replaces a

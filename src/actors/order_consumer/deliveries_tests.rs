@@ -1,9 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::domain::{
-    BucketNo, BuyerId, Epoch, OrderIntent, Policy, RequestId, Reservation, TraceId, samples,
-};
+use crate::domain::{BucketNo, BuyerId, Epoch, OrderIntent, Policy, RequestId, TraceId, samples};
 use crate::redis::scripts::intent::{IntentKey, pack, pack_into};
 
 const OURS: &str = "0badcafe";
@@ -17,19 +15,9 @@ fn sku(policy: Policy, buckets: u16) -> Arc<Sku> {
 }
 
 fn intent(sku: &Sku, request: u64, buyer: u64, quantity: u32) -> OrderIntent {
-    let buyer = BuyerId::new(buyer).unwrap();
-    let reservation = Reservation {
-        request: RequestId::new(request).unwrap(),
-        sku: sku.no,
-        bucket: BucketNo::home_of(buyer, sku.buckets),
-        epoch: Epoch(2),
-        terms: sku.terms(),
-        buyer,
-        quantity,
-        placed_at_ms: 1_800_000_000_000,
-        trace: TraceId(9),
-    };
-    reservation.intent(sku)
+    let (request, buyer) = (RequestId::new(request).unwrap(), BuyerId::new(buyer).unwrap());
+    let placed = sku.intent(request, buyer, Epoch(2), quantity, 1_800_000_000_000);
+    OrderIntent { trace: TraceId(9), ..placed }
 }
 
 fn reader() -> EnvelopeReader {

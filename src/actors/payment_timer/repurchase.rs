@@ -6,10 +6,7 @@ use async_trait::async_trait;
 
 use super::retaker::{Purchase, Repurchase};
 use crate::actors::stock_gate::GateHandle;
-use crate::domain::{
-    BucketNo, BuyerId, Order, Refusal, RequestId, RequestStatus, Reservation, SaleId, SkuNo,
-    TraceId,
-};
+use crate::domain::{BuyerId, Order, Refusal, RequestId, RequestStatus, SaleId, SkuNo};
 use crate::messages::BuyAnswer;
 use crate::runtime::clock::SharedClock;
 use crate::services::catalog::Catalog;
@@ -43,37 +40,26 @@ impl Repurchase for GateRepurchase {
             Ok(None) => {}
             Err(_) => return Purchase::NotAccepted,
         }
-        let terms = sku.terms();
-        if terms.price.saturating_mul(order.quantity.into()) != order.amount {
+        let (buyer, quantity, now_ms) = (order.buyer, order.quantity, self.clock.wall_ms());
+        let intent = sku.intent(successor, buyer, sale.epoch, quantity, now_ms);
+        if intent.amount != order.amount {
             return Purchase::Refused("the price has changed".to_owned());
         }
-        if order.quantity > terms.max_quantity {
+        if quantity > sku.policy.max_quantity() {
             return Purchase::Refused("fewer units are sold at once now".to_owned());
         }
-        let (bucket, now_ms) = (BucketNo::home_of(order.buyer, sku.buckets), self.clock.wall_ms());
         // The units and the limit that the ended order has returned to the ledger.
-        if self.stock.settle(vec![(bucket, *order)]).await.is_err() {
+        if self.stock.settle(vec![(intent.bucket, *order)]).await.is_err() {
             return Purchase::NotAccepted;
         }
-        let reservation = Reservation {
-            request: successor,
-            sku: sku.no,
-            bucket,
-            epoch: sale.epoch,
-            buyer: order.buyer,
-            quantity: order.quantity,
-            placed_at_ms: now_ms,
-            trace: TraceId(0),
-            terms,
-        };
-        match self.gates.refuse(&sale, &reservation, now_ms).await {
+        match self.gates.refuse(&sale, &intent, now_ms).await {
             // What this process knows of the stock may be older than the unit that has returned;
             // of a bar it does not know which request is exempt. Gate and ledger decide.
             Ok(None | Some(Refusal::SoldOut | Refusal::Barred)) => {}
             Ok(Some(refusal)) => return purchase(RequestStatus::Failed(refusal)),
             Err(_) => return Purchase::NotAccepted,
         }
-        match self.gates.buy(reservation).await {
+        match self.gates.buy(intent).await {
             BuyAnswer::Known { status, .. } => purchase(status),
             BuyAnswer::Unknown | BuyAnswer::Busy => Purchase::NotAccepted,
         }

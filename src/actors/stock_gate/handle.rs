@@ -15,8 +15,8 @@ use super::StockGate;
 use crate::actors::supervisor::supervised::Address;
 use crate::config::Settings;
 use crate::domain::{
-    BucketKey, BucketNo, BuyerId, Phase, Refusal, RequestId, RequestRecord, RequestStatus,
-    Reservation, Sale, Sku, SkuNo,
+    BucketKey, BucketNo, BuyerId, OrderIntent, Phase, Refusal, RequestId, RequestRecord,
+    RequestStatus, Sale, Sku, SkuNo,
 };
 use crate::messages::{BuyAnswer, Reserve};
 use crate::runtime::clock::SharedClock;
@@ -119,53 +119,48 @@ impl GateHandle {
     pub async fn refuse(
         &self,
         sale: &Sale,
-        reservation: &Reservation,
+        intent: &OrderIntent,
         now_ms: i64,
     ) -> Result<Option<Refusal>, stock::Error> {
-        let Some(refusal) = self.local_refusal(sale, reservation, now_ms) else {
+        let Some(refusal) = self.local_refusal(sale, intent, now_ms) else {
             return Ok(None);
         };
-        let sku = sale.skus.iter().find(|sku| sku.no == reservation.sku);
+        let sku = sale.skus.iter().find(|sku| sku.no == intent.sku);
         let Some(sku) = sku.filter(|_| !sale.retention.is_purged()) else {
             return Ok(Some(refusal));
         };
-        let key = BucketKey { sku: reservation.sku, bucket: reservation.bucket };
+        let key = BucketKey { sku: intent.sku, bucket: intent.bucket };
         // The cached ids of accepted requests are as old as the last poll. They exclude a repeat
         // only if nothing can have been accepted since: sold out, or before the window.
-        let is_cache_valid = self.stock.is_sold_out(reservation.sku) || now_ms < sale.starts_at_ms;
-        let is_new = is_cache_valid && !self.stock.may_have_accepted(key, reservation.request);
-        if self.directory.has(reservation.sku) && is_new {
+        let is_cache_valid = self.stock.is_sold_out(intent.sku) || now_ms < sale.starts_at_ms;
+        let is_new = is_cache_valid && !self.stock.may_have_accepted(key, intent.request);
+        if self.directory.has(intent.sku) && is_new {
             return Ok(Some(refusal));
         }
         // A gate does not check the window, and would sell to a new request. So the stock is read
         // here, and a request that it does not have is refused.
-        let accepted = self.record(sku, reservation.request, reservation.buyer).await?;
+        let accepted = self.record(sku, intent.request, intent.buyer).await?;
         Ok(accepted.is_none().then_some(refusal))
     }
 
-    fn local_refusal(
-        &self,
-        sale: &Sale,
-        reservation: &Reservation,
-        now_ms: i64,
-    ) -> Option<Refusal> {
+    fn local_refusal(&self, sale: &Sale, intent: &OrderIntent, now_ms: i64) -> Option<Refusal> {
         if sale.is_over(now_ms) {
             return Some(Refusal::Ended);
         }
         if sale.phase != Phase::Open || now_ms < sale.starts_at_ms {
             return Some(Refusal::NotStarted);
         }
-        let Reservation { sku, buyer, .. } = *reservation;
+        let OrderIntent { sku, buyer, .. } = *intent;
         let sold_out = self.stock.is_sold_out(sku).then_some(Refusal::SoldOut);
         sold_out.or_else(|| self.catalog.is_barred(sku, buyer).then_some(Refusal::Barred))
     }
 
     /// Sends the request to the buyer's home gate, and awaits the answer up to the deadline.
-    pub async fn buy(&self, reservation: Reservation) -> BuyAnswer {
-        let Some(gate) = self.directory.gate(reservation.sku, reservation.bucket) else {
-            return self.recorded(&reservation).await;
+    pub async fn buy(&self, intent: OrderIntent) -> BuyAnswer {
+        let Some(gate) = self.directory.gate(intent.sku, intent.bucket) else {
+            return self.recorded(&intent).await;
         };
-        match tokio::time::timeout(self.deadline, self.buy_at(&gate, reservation)).await {
+        match tokio::time::timeout(self.deadline, self.buy_at(&gate, intent)).await {
             Ok(answer) => answer,
             // The gate may still accept; a repeat of the request id reads the outcome.
             Err(_elapsed) => BuyAnswer::Unknown,
@@ -173,8 +168,8 @@ impl GateHandle {
     }
 
     /// The recorded answer of a SKU without gates in this process; `Busy` without a record.
-    async fn recorded(&self, reservation: &Reservation) -> BuyAnswer {
-        let Reservation { request, sku, buyer, quantity, .. } = *reservation;
+    async fn recorded(&self, intent: &OrderIntent) -> BuyAnswer {
+        let OrderIntent { request, sku, buyer, quantity, .. } = *intent;
         let Some((_, sku)) = self.catalog.of_sku(sku) else { return BuyAnswer::Busy };
         match self.record(&sku, request, buyer).await {
             Ok(Some(record)) if record.quantity == quantity => {
@@ -185,14 +180,14 @@ impl GateHandle {
         }
     }
 
-    async fn buy_at(&self, gate: &GateAddress, mut reservation: Reservation) -> BuyAnswer {
+    async fn buy_at(&self, gate: &GateAddress, mut intent: OrderIntent) -> BuyAnswer {
         let mut may_be_accepted = false;
         for _ in 0..self.attempts_max {
             // Without a permit the request does not reach the gate.
             let Some(permit) = gate.permits.try_take() else { break };
             let address = gate.address.wait_up().await;
             let (reply, answer) = oneshot::channel();
-            if address.try_send(Reserve { reservation, reply, permit }).is_err() {
+            if address.try_send(Reserve { intent, reply, permit }).is_err() {
                 continue;
             }
             match answer.await {
@@ -201,14 +196,14 @@ impl GateHandle {
                 Ok(Some(answer)) => return answer,
                 // The sale has another epoch.
                 Ok(None) => {
-                    if let Some((sale, sku)) = self.catalog.of_sku(reservation.sku) {
+                    if let Some((sale, sku)) = self.catalog.of_sku(intent.sku) {
                         // The buyer has not seen other terms, or an earlier end: the next request
                         // has them.
-                        let is_late = reservation.placed_at_ms >= sale.ends_at_ms;
-                        if is_late || sku.terms() != reservation.terms {
+                        let is_late = intent.placed_at_ms >= sale.ends_at_ms;
+                        if is_late || sku.terms() != sku.terms_in(intent.epoch) {
                             break;
                         }
-                        reservation.epoch = sale.epoch;
+                        intent.epoch = sale.epoch;
                     }
                     tokio::task::yield_now().await;
                 }

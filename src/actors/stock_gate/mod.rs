@@ -141,9 +141,9 @@ impl StockGate {
     }
 
     fn reserve(&mut self, ctx: &mut Context<Self>, batch: Vec<Reserve>, failed: FailedAttempts) {
-        let reservations = batch.iter().map(|purchase| purchase.reservation).collect();
+        let intents = batch.iter().map(|purchase| purchase.intent).collect();
         let (stock, key) = (Arc::clone(&self.deps.stock), self.deps.key());
-        let work = async move { stock.reserve(key, reservations).await };
+        let work = async move { stock.reserve(key, intents).await };
         spawn_step(self, ctx, work, move |gate, ctx, verdicts| match verdicts {
             Ok(verdicts) => {
                 if gate.last_error.clear() {
@@ -173,8 +173,8 @@ impl StockGate {
         for (purchase, verdict) in batch.into_iter().zip(verdicts) {
             match verdict {
                 Verdict::Reserved => {
-                    let intent = purchase.reservation.intent(&self.deps.sku);
-                    self.dispatch(purchase, Some(intent), false, &mut intents);
+                    let intent = Some(purchase.intent);
+                    self.dispatch(purchase, intent, false, &mut intents);
                 }
                 // Accepted by an earlier call whose answer was lost, or by another process, which
                 // may have crashed. With an outbox it is only answered; without one it is submitted
@@ -306,7 +306,7 @@ struct FailedAttempts {
 
 /// Whether the stock may answer the purchase only as a repeat, because the breaker is open.
 fn is_repeat_only(purchase: &Reserve) -> bool {
-    purchase.reservation.epoch == NO_OPENING
+    purchase.intent.epoch == NO_OPENING
 }
 
 /// Answers one buyer; a buyer who has disconnected reads the result later.
@@ -344,7 +344,7 @@ impl Handler<Reserve> for StockGate {
             // the breaker is closed or as its probe.
             let has_outbox = matches!(gate.deps.dispatch, Dispatch::Outbox(_));
             if !has_outbox && !gate.deps.breaker.try_admit() {
-                purchase.reservation.epoch = NO_OPENING;
+                purchase.intent.epoch = NO_OPENING;
             }
             gate.pending.push_back(purchase);
             gate.decide(ctx);

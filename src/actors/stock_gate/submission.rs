@@ -93,7 +93,7 @@ impl StockGate {
     ) {
         match &self.deps.dispatch {
             Dispatch::LedgerWriter(_) => {
-                match (self.submitting.entry(purchase.reservation.request), intent) {
+                match (self.submitting.entry(purchase.intent.request), intent) {
                     (Entry::Occupied(mut waiters), _) => {
                         waiters.get_mut().push(Waiter { purchase, replayed });
                     }

@@ -50,7 +50,7 @@ impl StockGate {
             return;
         }
         self.in_progress.transferring = true;
-        let quantities = self.starved.iter().map(|purchase| purchase.reservation.quantity);
+        let quantities = self.starved.iter().map(|purchase| purchase.intent.quantity);
         let largest = quantities.clone().max().unwrap_or(1);
         let needed = quantities.fold(0, u32::saturating_add);
         let deps = self.deps.clone();
@@ -80,7 +80,7 @@ impl StockGate {
             TransferOutcome::NothingLent { .. } => 0,
         };
         for purchase in std::mem::take(&mut self.starved).into_iter().rev() {
-            let quantity = purchase.reservation.quantity;
+            let quantity = purchase.intent.quantity;
             match outcome {
                 TransferOutcome::DecideAgain => self.pending.push_front(purchase),
                 TransferOutcome::NothingLent { left } if left < quantity => {

@@ -1,4 +1,4 @@
-//! The book of one bucket: units, buyers and requests, decided one reservation at a time.
+//! The book of one bucket: units, buyers and requests, decided one intent at a time.
 //!
 //! The book is the state of the embedded gate. It has one writer at a time and no clock. Every
 //! change is idempotent by request id or loan number, and every check precedes the first write.
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::ids::{BucketNo, BuyerId, Epoch, RequestId};
 use super::loans::{Loan, Loans};
-use super::order::{Failure, Order, OrderIntent, Refusal, Reservation, Verdict};
+use super::order::{Failure, Order, OrderIntent, Refusal, Verdict};
 use super::request_record::{BookRecord, RecordState, RequestRecord};
 use super::sale::{Phase, Sku};
 
@@ -99,11 +99,11 @@ impl Book {
         (self.phase, self.epoch)
     }
 
-    pub fn reserve(&mut self, reservation: &Reservation) -> Verdict {
-        if let Some(repeat) = self.repeat(reservation) {
+    pub fn reserve(&mut self, intent: &OrderIntent) -> Verdict {
+        if let Some(repeat) = self.repeat(intent) {
             return repeat;
         }
-        if reservation.epoch != self.epoch {
+        if intent.epoch != self.epoch {
             return Verdict::StaleEpoch;
         }
         match self.phase {
@@ -112,15 +112,15 @@ impl Book {
             Phase::Closed => return Verdict::Refused(Refusal::Ended),
         }
         if self.counting == Counting::InStock {
-            if let Some(refusal) = self.quota_refusal(reservation) {
+            if let Some(refusal) = self.quota_refusal(intent) {
                 return Verdict::Refused(refusal);
             }
-            if self.available < reservation.quantity {
+            if self.available < intent.quantity {
                 return Verdict::Short;
             }
-            self.available -= reservation.quantity;
+            self.available -= intent.quantity;
         }
-        self.accept(reservation.intent(&self.sku));
+        self.accept(*intent);
         Verdict::Reserved
     }
 
@@ -135,19 +135,19 @@ impl Book {
     }
 
     /// The answer to a request that was accepted before.
-    fn repeat(&self, reservation: &Reservation) -> Option<Verdict> {
-        let record = self.requests.get(&reservation.request)?;
-        if record.buyer != reservation.buyer || record.quantity != reservation.quantity {
+    fn repeat(&self, intent: &OrderIntent) -> Option<Verdict> {
+        let record = self.requests.get(&intent.request)?;
+        if record.buyer != intent.buyer || record.quantity != intent.quantity {
             return Some(Verdict::Refused(Refusal::RequestIdReused));
         }
-        let intent = self.unsettled.get(&reservation.request).copied();
-        Some(self.record_of(reservation.request, record).verdict(intent))
+        let accepted = self.unsettled.get(&intent.request).copied();
+        Some(self.record_of(intent.request, record).verdict(accepted))
     }
 
-    fn quota_refusal(&self, reservation: &Reservation) -> Option<Refusal> {
-        let limit = reservation.terms.limit?;
-        let owned = self.owned(reservation.buyer);
-        (owned.saturating_add(reservation.quantity) > limit)
+    fn quota_refusal(&self, intent: &OrderIntent) -> Option<Refusal> {
+        let limit = intent.quota?;
+        let owned = self.owned(intent.buyer);
+        (owned.saturating_add(intent.quantity) > limit)
             .then_some(Refusal::QuotaExceeded { owned, limit })
     }
 

@@ -22,7 +22,7 @@ use utoipa::ToSchema;
 
 use super::mine::BuyerSku;
 use super::views::{RequestView, rfc3339};
-use crate::domain::{BuyerId, Phase, Refusal, RequestId, RequestStatus, Reservation, Sale};
+use crate::domain::{BuyerId, OrderIntent, Phase, Refusal, RequestId, RequestStatus, Sale};
 use crate::http::admission::LimitedCall;
 use crate::http::admission::tickets::{Ticket, UnverifiedTicket, is_ticket};
 use crate::http::buyers::auth::single;
@@ -113,18 +113,9 @@ async fn decide(
     let number = identify(deps, sent_id, &own, now_ms).await?;
     check_quantity(deps, purchase.quantity, &own, number).await?;
     let BuyerSku { sale, sku, .. } = &own;
-    let reservation = Reservation {
-        request: number,
-        sku: sku.no,
-        bucket: own.home(),
-        epoch: sale.epoch,
-        terms: sku.terms(),
-        buyer,
-        quantity: purchase.quantity,
-        placed_at_ms: now_ms,
-        trace: trace.trace,
-    };
-    let refusal = deps.gates.refuse(sale, &reservation, now_ms).await?;
+    let intent = sku.intent(number, buyer, sale.epoch, purchase.quantity, now_ms);
+    let intent = OrderIntent { trace: trace.trace, ..intent };
+    let refusal = deps.gates.refuse(sale, &intent, now_ms).await?;
     let answer = if let Some(refusal) = refusal {
         BuyAnswer::first(RequestStatus::Failed(refusal))
     } else {
@@ -133,7 +124,7 @@ async fn decide(
             use_ticket(ticket, number, &own, deps, now_ms).await?;
         }
         let _in_flight = state.admission.enter()?;
-        deps.gates.buy(reservation).await
+        deps.gates.buy(intent).await
     };
     if let BuyAnswer::Known { status: RequestStatus::Failed(refusal), replayed } = answer {
         let is_second = refusal == Refusal::RequestIdReused && sent_id.is_none();

@@ -5,7 +5,7 @@ use redis::Value;
 
 use crate::domain::book::gives_back;
 use crate::domain::{
-    Epoch, Failure, Order, Refusal, RequestId, RequestRecord, Reservation, Sku, Verdict,
+    Epoch, Failure, Order, OrderIntent, Refusal, RequestId, RequestRecord, Sku, Verdict,
 };
 
 use super::call::{Reply, number};
@@ -38,16 +38,16 @@ impl EntryLimits {
     const UNUSED: Self = Self { envelope_max: 1, entries_max: 0 };
 }
 
-/// Decides a batch of reservations of one bucket and one epoch, at most [`codes::ITEMS_MAX`], in
+/// Decides a batch of intents of one bucket and one epoch, at most [`codes::ITEMS_MAX`], in
 /// order and as one atomic step. With `touch` the script always writes something, so that `WAIT`
-/// also covers repeats. `key` signs the accepted intents. Answers one verdict for each reservation,
+/// also covers repeats. `key` signs the accepted intents. Answers one verdict for each intent,
 /// in order.
 pub fn reserve(
     keys: &BucketKeys,
     sku: &Sku,
     outbox: OutboxArgs,
     touch: bool,
-    batch: &[Reservation],
+    batch: &[OrderIntent],
     key: &IntentKey,
 ) -> ScriptCall<Leveled<Vec<Verdict>>> {
     let (kind, entries_key, entries) = match outbox {
@@ -55,13 +55,13 @@ pub fn reserve(
         OutboxArgs::List(entries) => ("list", keys.outbox(), entries),
         OutboxArgs::Stream(entries) => ("stream", keys.outbox(), entries),
     };
-    let (size, quota) = (batch.len(), batch.first().and_then(|first| first.terms.limit));
+    let (size, quota) = (batch.len(), batch.first().and_then(|first| first.quota));
     let reader = key.clone();
     let read = move |reply: &mut Reply| {
         let items = reply.items(size)?;
         items.map(|item| verdict(reply, &item, quota, &reader)).collect()
     };
-    let epoch = batch.first().map_or(Epoch(0), |reservation| reservation.epoch);
+    let epoch = batch.first().map_or(Epoch(0), |first| first.epoch);
     let call = ScriptCall::new(Script::Reserve, keys, leveled(read))
         .key(&entries_key)
         .arg(epoch.0)
@@ -74,7 +74,7 @@ pub fn reserve(
             sku,
             batch,
             |item| (item.request, item.buyer, item.quantity),
-            |item, bytes| intent::pack_into(&item.intent(sku), key, bytes),
+            |item, bytes| intent::pack_into(item, key, bytes),
         );
     if kind == "none" { call } else { call.key(&keys.dead()) }
 }

@@ -21,8 +21,8 @@ use super::{BucketHealth, Error, Loading, QueuedPage, SkuIndex, Stock, sum_facts
 use crate::domain::invariants::BucketFacts;
 use crate::domain::{
     Book, BucketKey, BucketNo, BucketSnapshot, BuyerId, Counting, Epoch, Failure, LoaderToken,
-    Loan, Order, OrderIntent, Phase, RequestId, RequestRecord, Reservation, Sku, SkuNo,
-    StockChange, Verdict, Withdrawal, withdrawn_from,
+    Loan, Order, OrderIntent, Phase, RequestId, RequestRecord, Sku, SkuNo, StockChange, Verdict,
+    Withdrawal, withdrawn_from,
 };
 
 #[derive(Debug)]
@@ -167,11 +167,11 @@ impl Stock for MemoryStock {
     async fn reserve(
         &self,
         bucket: BucketKey,
-        batch: Vec<Reservation>,
+        batch: Vec<OrderIntent>,
     ) -> Result<Vec<Verdict>, Error> {
-        self.index.get(bucket.sku)?.change(bucket.bucket, |book| {
-            batch.iter().map(|reservation| book.reserve(reservation)).collect()
-        })
+        self.index
+            .get(bucket.sku)?
+            .change(bucket.bucket, |book| batch.iter().map(|intent| book.reserve(intent)).collect())
     }
 
     async fn settle(&self, orders: Vec<(BucketNo, Order)>) -> Result<(), Error> {

@@ -19,8 +19,7 @@ use super::{BucketHealth, Error, Loading, QueuedPage, SkuIndex, Stock, sum_facts
 use crate::domain::invariants::BucketFacts;
 use crate::domain::{
     BucketKey, BucketNo, BucketSnapshot, BuyerId, Epoch, Failure, LoaderToken, Loan, Order,
-    OrderIntent, Phase, RequestId, RequestRecord, Reservation, Sku, SkuNo, StockChange, Verdict,
-    Withdrawal,
+    OrderIntent, Phase, RequestId, RequestRecord, Sku, SkuNo, StockChange, Verdict, Withdrawal,
 };
 use crate::redis::executor::ScriptExecutor;
 use crate::redis::scripts::intent::IntentKey;
@@ -99,12 +98,12 @@ impl RedisStock {
         buckets
     }
 
-    /// Calls the script for reservations of one epoch, at most [`codes::ITEMS_MAX`].
+    /// Calls the script for intents of one epoch, at most [`codes::ITEMS_MAX`].
     async fn reserve_same_epoch(
         &self,
         buckets: &SkuBuckets,
         bucket: BucketNo,
-        batch: &[Reservation],
+        batch: &[OrderIntent],
     ) -> Result<Vec<Verdict>, Error> {
         let keys = buckets.keys(bucket)?;
         let RedisStockOptions { replicated, intents, .. } = &self.options;
@@ -220,7 +219,7 @@ impl Stock for RedisStock {
     async fn reserve(
         &self,
         bucket: BucketKey,
-        batch: Vec<Reservation>,
+        batch: Vec<OrderIntent>,
     ) -> Result<Vec<Verdict>, Error> {
         let buckets = self.skus.get(bucket.sku)?;
         let mut verdicts = Vec::with_capacity(batch.len());

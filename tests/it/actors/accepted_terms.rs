@@ -71,17 +71,16 @@ fn a_repeat_of_a_queued_request_is_ordered_at_the_time_and_the_price_of_the_firs
         // Too short for the gate to submit the request again.
         fixture.clock.advance(Duration::from_millis(500));
         let repeat = fixture.ask(1, 1, 1);
-        assert_ne!((repeat.terms, repeat.epoch), (first.terms, first.epoch));
+        assert_ne!((repeat.amount, repeat.epoch), (first.amount, first.epoch));
         let placed = async || is_repeated_order(&fixture.gates.buy(repeat).await).then_some(());
         until("the order", placed).await;
         let timeline = fixture.ledger.order_timeline(first.request).await.unwrap().unwrap();
         let order = timeline.order;
         assert_eq!((order.placed_at_ms, order.epoch), (START_MS, first.epoch));
-        assert_eq!(order.amount, first.terms.price);
+        assert_eq!(order.amount, first.amount);
         let status = fixture.find(&first).await;
-        let price = first.terms.price;
         let is_of_first =
-            |it| matches!(it, RequestStatus::Ordered { amount, .. } if amount == price);
+            |it| matches!(it, RequestStatus::Ordered { amount, .. } if amount == first.amount);
         assert!(status.is_some_and(is_of_first), "{status:?}");
         fixture.assert_holds().await;
     });
@@ -97,8 +96,7 @@ fn late_money(fixture: &Failing) -> (RequestId, GateRepurchase, Order) {
         next: Arc::new(move |_, _, _, _| successor),
         clock: fixture.clock.clone(),
     };
-    let sku = fixture.catalog.sale("sale").unwrap().skus[0].clone();
-    let ended = fixture.ask(1, 1, 1).intent(&sku).order(START_MS);
+    let ended = fixture.ask(1, 1, 1).order(START_MS);
     (successor, shop, Order { state: OrderState::TimedOut, version: 1, ..ended })
 }
 

@@ -247,9 +247,7 @@ fn a_refusal_of_the_ledger_is_recorded_and_the_units_come_back_once() {
     where_gates_count(async |tier| {
         let harness = harness(tier, ONE_PER_BUYER, 5, 1).await;
         // The gate does not have this order: another process sold to buyer 1.
-        let mut foreign =
-            harness.ask(99, 1, 1).intent(&harness.catalog.sale("sale").unwrap().skus[0]);
-        foreign.quantity = 1;
+        let foreign = harness.ask(99, 1, 1);
         harness.backends.ledger.place(vec![foreign]).await.unwrap();
         let first = RequestId::new(99).unwrap();
         let refusal = Refusal::AlreadyPurchased { first };

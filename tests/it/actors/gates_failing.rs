@@ -8,8 +8,8 @@ use std::time::Duration;
 use floodgate::config::Tier;
 use floodgate::db::{ErrorClass, OrderReader, OrderWriter};
 use floodgate::domain::{
-    BucketKey, BucketNo, BuyerId, Phase, PlaceOutcome, Refusal, RequestId, RequestStatus,
-    Reservation,
+    BucketKey, BucketNo, BuyerId, OrderIntent, Phase, PlaceOutcome, Refusal, RequestId,
+    RequestStatus,
 };
 use floodgate::messages::{BuyAnswer, WriteError, WriteResult};
 use floodgate::runtime::clock::ManualClock;
@@ -77,7 +77,7 @@ impl Failing {
         Self { harness, ledger, stock }
     }
 
-    pub async fn find(&self, reservation: &Reservation) -> Option<RequestStatus> {
+    pub async fn find(&self, reservation: &OrderIntent) -> Option<RequestStatus> {
         let found =
             self.stock.record(key_of(reservation), reservation.request, None).await.unwrap();
         found.map(|record| record.status())
@@ -110,7 +110,7 @@ impl Failing {
     }
 }
 
-pub fn key_of(reservation: &Reservation) -> BucketKey {
+pub fn key_of(reservation: &OrderIntent) -> BucketKey {
     BucketKey { sku: reservation.sku, bucket: reservation.bucket }
 }
 
@@ -170,7 +170,7 @@ async fn accepted_stays_accepted(tier: Tier, in_doubt: bool) {
 fn an_unknown_outcome_stays_unknown_whatever_the_ledger_answers_next() {
     in_system(async {
         let fixture = Failing::open(Tier::Memory, OFFER).await;
-        let intent = fixture.ask(1, 1, 1).intent(&fixture.catalog.sale("sale").unwrap().skus[0]);
+        let intent = fixture.ask(1, 1, 1);
         fixture.ledger.set(Fault::AnswerLostThenDown);
         let outcomes = fixture.actors.ledger_writer.place_and_settle(vec![intent]).await;
         assert_eq!(fixture.ledger.num_refused(), 1, "the next attempt was certainly not written");
@@ -182,10 +182,9 @@ fn an_unknown_outcome_stays_unknown_whatever_the_ledger_answers_next() {
 fn an_undecided_request_withholds_no_outcome_of_its_submission() {
     in_system(async {
         let fixture = Failing::open(Tier::Memory, OFFER).await;
-        let sku = fixture.catalog.sale("sale").unwrap().skus[0].clone();
-        fixture.ledger.place(vec![fixture.ask(99, 1, 1).intent(&sku)]).await.unwrap();
+        fixture.ledger.place(vec![fixture.ask(99, 1, 1)]).await.unwrap();
         fixture.ledger.set(Fault::RecordsNothing);
-        let intents = [1, 2, 3].map(|no| fixture.ask(no, no, 1).intent(&sku));
+        let intents = [1, 2, 3].map(|no| fixture.ask(no, no, 1));
         let outcomes = fixture.actors.ledger_writer.place_and_settle(intents.to_vec()).await;
         let is_placed = |written: &WriteResult| matches!(written, Ok(PlaceOutcome::Placed(_)));
         assert!(outcomes[0].is_err() && !is_unwritten(&outcomes[0]), "no record: {outcomes:?}");
@@ -197,8 +196,7 @@ fn an_undecided_request_withholds_no_outcome_of_its_submission() {
 fn an_order_that_the_ledger_cannot_write_keeps_no_other_unwritten() {
     in_system(async {
         let fixture = Failing::open(Tier::Memory, OFFER).await;
-        let sku = fixture.catalog.sale("sale").unwrap().skus[0].clone();
-        let intents: Vec<_> = (1..=40).map(|no| fixture.ask(no, no, 1).intent(&sku)).collect();
+        let intents: Vec<_> = (1..=40).map(|no| fixture.ask(no, no, 1)).collect();
         fixture.ledger.set(Fault::Refuses(intents[16].request));
         let outcomes = fixture.actors.ledger_writer.place_and_settle(intents).await;
         let is_placed = |written: &WriteResult| matches!(written, Ok(PlaceOutcome::Placed(_)));
@@ -208,7 +206,7 @@ fn an_order_that_the_ledger_cannot_write_keeps_no_other_unwritten() {
         assert!(is_unwritten(&outcomes[16]), "{outcomes:?}");
 
         // Where it writes nothing at all, nothing is tried in ever smaller parts.
-        let intents: Vec<_> = (101..=140).map(|no| fixture.ask(no, no, 1).intent(&sku)).collect();
+        let intents: Vec<_> = (101..=140).map(|no| fixture.ask(no, no, 1)).collect();
         fixture.ledger.set(Fault::RefusesAll(ErrorClass::Bug));
         let before = fixture.ledger.num_refused();
         let outcomes = fixture.actors.ledger_writer.place_and_settle(intents).await;
@@ -222,7 +220,7 @@ fn a_refusal_that_cannot_be_recorded_gives_nothing_back() {
     in_system(async {
         let fixture = Failing::open(Tier::Memory, OFFER).await;
         // The gate does not have this order: another process sold to buyer 1.
-        let foreign = fixture.ask(99, 1, 1).intent(&fixture.catalog.sale("sale").unwrap().skus[0]);
+        let foreign = fixture.ask(99, 1, 1);
         fixture.ledger.place(vec![foreign]).await.unwrap();
         fixture.ledger.set(Fault::Frozen);
         let (first, second, third) =
@@ -292,8 +290,7 @@ fn a_counting_ledger_promises_nothing_that_it_did_not_decide() {
         fixture.ledger.set(Fault::None);
 
         // Another buyer gets the last unit. The clock is stopped, so the gate does not resubmit.
-        let sku = &fixture.catalog.sale("sale").unwrap().skus[0];
-        let last = fixture.ask(9, 9, 1).intent(sku);
+        let last = fixture.ask(9, 9, 1);
         let outcomes = fixture.actors.ledger_writer.place_and_settle(vec![last]).await;
         assert!(matches!(outcomes[..], [Ok(PlaceOutcome::Placed(_))]), "{outcomes:?}");
         let refused = BuyAnswer::first(RequestStatus::Failed(Refusal::SoldOut));

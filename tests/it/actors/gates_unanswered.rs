@@ -26,7 +26,7 @@ fn a_request_whose_acceptance_was_lost_is_not_answered_busy_by_a_later_attempt()
 fn an_order_that_another_writer_places_after_its_refusal_keeps_its_units() {
     in_system(async {
         let fixture = Failing::open(Tier::Memory, OFFER).await;
-        let intent = fixture.ask(1, 1, 1).intent(&fixture.catalog.sale("sale").unwrap().skus[0]);
+        let intent = fixture.ask(1, 1, 1);
         fixture.ledger.place(vec![intent]).await.unwrap();
         fixture.ledger.set(Fault::ExaminesBeforeOthers);
         let refused = fixture.actors.ledger_writer.place_and_settle(vec![intent]).await;
@@ -43,7 +43,7 @@ fn an_order_that_another_writer_places_after_its_refusal_keeps_its_units() {
 fn a_refusal_after_the_buyers_cancellation_keeps_the_recorded_reason() {
     in_system(async {
         let fixture = Failing::open(Tier::Memory, OFFER).await;
-        let intent = fixture.ask(1, 1, 1).intent(&fixture.catalog.sale("sale").unwrap().skus[0]);
+        let intent = fixture.ask(1, 1, 1);
         let cancelled = intent.failure(Refusal::CancelledByBuyer, 1);
         fixture.ledger.record_failures(vec![cancelled]).await.unwrap();
         fixture.ledger.set(Fault::ExaminesBeforeOthers);

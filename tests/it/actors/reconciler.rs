@@ -7,7 +7,7 @@ use floodgate::broker::{BrokerStatus, Route};
 use floodgate::db::{DeadLetterStore, OrderWriter, RepairStore};
 use floodgate::domain::{
     BucketKey, BucketNo, Currency, Epoch, Failure, LoaderToken, OrderIntent, Phase, Refusal,
-    RequestId, RequestStatus, Reservation, Sale, Sku, TraceId,
+    RequestStatus, Sale, Sku,
 };
 use floodgate::messages::envelope;
 use floodgate::outbox::OutboxDeadLetter;
@@ -265,20 +265,12 @@ pub(super) async fn sku_of_both(simulation: &Simulation) -> Arc<Sku> {
 }
 
 pub(super) async fn reserve(simulation: &Simulation, sku: &Sku, request: u64) -> OrderIntent {
-    let reservation = Reservation {
-        request: RequestId::new(request).unwrap(),
-        sku: sku.no,
-        bucket: BucketNo(0),
-        epoch: Epoch(1),
-        terms: sku.terms(),
-        buyer: offers::buyer(request),
-        quantity: 2,
-        placed_at_ms: simulation.clock.wall_ms(),
-        trace: TraceId(0),
-    };
+    let (request, buyer) = (offers::request(request), offers::buyer(request));
+    let placed = sku.intent(request, buyer, Epoch(1), 2, simulation.clock.wall_ms());
+    let intent = OrderIntent { bucket: BucketNo(0), ..placed };
     let key = BucketKey { sku: sku.no, bucket: BucketNo(0) };
-    simulation.stock.reserve(key, vec![reservation]).await.unwrap();
-    reservation.intent(sku)
+    simulation.stock.reserve(key, vec![intent]).await.unwrap();
+    intent
 }
 
 #[test]

@@ -7,7 +7,7 @@ use floodgate::actors::status_watcher::{
     FollowedRequest, StatusWatcher, StreamNews, StreamRegistry,
 };
 use floodgate::config::Tier;
-use floodgate::domain::{BucketNo, Phase, RequestStatus, Reservation, SkuNo};
+use floodgate::domain::{BucketNo, OrderIntent, Phase, RequestStatus, SkuNo};
 use floodgate::runtime::clock::Clock;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
@@ -92,7 +92,7 @@ fn a_sku_whose_statuses_cannot_be_read_delays_no_stream_of_another_sku() {
         let fixture = Failing::open(Tier::Memory, OFFER).await;
         assert!(is_placed(&fixture.buy_as(1, 1, 1).await));
         // The stock has no such SKU. Polls begin with the smallest number.
-        let unreadable = Reservation { sku: SkuNo(0), ..fixture.ask(2, 2, 1) };
+        let unreadable = OrderIntent { sku: SkuNo(0), ..fixture.ask(2, 2, 1) };
         assert_ends_beside(&fixture.harness, unreadable, fixture.ask(1, 1, 1)).await;
     });
 }
@@ -122,14 +122,14 @@ fn a_bucket_whose_statuses_cannot_be_read_delays_no_stream_of_another_bucket() {
 }
 
 /// Asserts that the stream of an order ends while the status of another request cannot be read.
-async fn assert_ends_beside(harness: &Harness, unreadable: Reservation, own: Reservation) {
+async fn assert_ends_beside(harness: &Harness, unreadable: OrderIntent, own: OrderIntent) {
     let registry = Arc::new(StreamRegistry::new(1_000, Arc::default()));
     let watcher = StatusWatcher {
         registry: Arc::clone(&registry),
         stock: harness.backends.stock.clone(),
         clock: harness.clock.clone(),
     };
-    let follow = |asked: Reservation| {
+    let follow = |asked: OrderIntent| {
         let request = (key_of(&asked), asked.request);
         registry.follow(request, asked.buyer, harness.clock.now()).unwrap()
     };

@@ -248,7 +248,7 @@ fn a_ledger_writer_ends_when_another_process_has_taken_over_its_ledger() {
         other.batch_execute("PRAGMA busy_timeout = 5000").unwrap();
         other.batch_execute("UPDATE tokens SET token = token + 1 WHERE name = 'writer'").unwrap();
 
-        let intent = harness.ask(1, 1, 1).intent(&harness.catalog.sale("sale").unwrap().skus[0]);
+        let intent = harness.ask(1, 1, 1);
         let written = harness.actors.ledger_writer.place_and_settle(vec![intent]).await;
         assert!(matches!(written[..], [Err(WriteError::Crashed)]), "{written:?}");
         let down = harness.actors.supervisor.component_down().await;

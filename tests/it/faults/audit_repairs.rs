@@ -14,7 +14,7 @@ use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::domain::invariants::Violation;
 use floodgate::domain::{
     AuditVerdict, BucketKey, BucketNo, BuyerId, ByOperator, InvariantId, OrderIntent, Phase,
-    RepairAction, RepairOutcome, RequestId, RequestStatus, Reservation, Sku, TraceId, Verdict,
+    RepairAction, RepairOutcome, RequestId, RequestStatus, Sku, Verdict,
 };
 use floodgate::runtime::clock::{ManualClock, SharedClock};
 use floodgate::services::audit::{AuditReport, AuditSources, RepairReport, Repairer, audit_all};
@@ -170,22 +170,12 @@ impl Shop {
 
 /// Accepts a request of the buyer with its number, without bringing it to the ledger.
 async fn accept(backends: &Backends, sku: &Sku, request: u64) -> OrderIntent {
-    let buyer = BuyerId::new(request).unwrap();
-    let reservation = Reservation {
-        request: RequestId::new(request).unwrap(),
-        sku: sku.no,
-        bucket: BucketNo::home_of(buyer, sku.buckets),
-        epoch: floodgate::domain::Epoch(1),
-        buyer,
-        quantity: 1,
-        placed_at_ms: START_MS,
-        trace: TraceId(0),
-        terms: sku.terms(),
-    };
-    let key = BucketKey { sku: sku.no, bucket: reservation.bucket };
-    let verdicts = backends.stock.reserve(key, vec![reservation]).await.unwrap();
+    let (request, buyer) = (RequestId::new(request).unwrap(), BuyerId::new(request).unwrap());
+    let intent = sku.intent(request, buyer, floodgate::domain::Epoch(1), 1, START_MS);
+    let key = BucketKey { sku: sku.no, bucket: intent.bucket };
+    let verdicts = backends.stock.reserve(key, vec![intent]).await.unwrap();
     assert_eq!(verdicts, [Verdict::Reserved]);
-    reservation.intent(sku)
+    intent
 }
 
 /// Sells a unit to the buyer with the number of the request.

@@ -97,7 +97,7 @@ impl Queue {
     }
 
     pub fn intent(&self, request: u64, buyer: u64) -> OrderIntent {
-        self.harness.ask(request, buyer, 1).intent(&self.sku())
+        self.harness.ask(request, buyer, 1)
     }
 
     /// The status of the buyer's first request.

@@ -58,8 +58,7 @@ fn service(fixture: &Failing) -> DeadLetterService {
 
 impl Failing {
     fn intent(&self, request: u64) -> OrderIntent {
-        let sale = self.harness.catalog.sale("sale").unwrap();
-        self.harness.ask(request, request, 1).intent(sale.sku("sku").unwrap())
+        self.harness.ask(request, request, 1)
     }
 
     /// Stores the dead letter of one message with these requests.

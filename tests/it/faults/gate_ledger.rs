@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
 use floodgate::db::{Ledger, OrderReader};
-use floodgate::domain::{BucketKey, Phase, Refusal, RequestStatus, Reservation, Verdict};
+use floodgate::domain::{BucketKey, OrderIntent, Phase, Refusal, RequestStatus, Verdict};
 use floodgate::messages::BuyAnswer;
 use floodgate::runtime::clock::{Clock, SharedClock};
 use floodgate::services::audit::AuditReport;
@@ -33,7 +33,7 @@ async fn open(fixture: &GateFixture, ledger: Arc<dyn Ledger>, more: &[(&str, &st
     harness
 }
 
-fn key_of(reservation: &Reservation) -> BucketKey {
+fn key_of(reservation: &OrderIntent) -> BucketKey {
     BucketKey { sku: reservation.sku, bucket: reservation.bucket }
 }
 

@@ -135,7 +135,7 @@ fn a_process_learns_that_units_have_returned() {
         there.register(&sku);
         let mut hints = there.result_hints().await.unwrap().unwrap();
         know_sold_out(&*there, sku.no).await;
-        let order = sold.intent(&sku).order(START_MS);
+        let order = sold.order(START_MS);
         let ended = Order { state: OrderState::TimedOut, version: 1, ..order };
         here.backends.stock.settle(vec![(sold.bucket, ended)]).await.unwrap();
         while there.is_sold_out(sku.no) {
@@ -214,7 +214,7 @@ fn a_process_without_a_subscription_denies_no_request_that_another_one_accepted(
         let sku = here.catalog.sale("sale").unwrap().skus[0].clone();
         there.register(&sku);
         know_sold_out(&*there, sku.no).await;
-        let order = sold.intent(&sku).order(START_MS);
+        let order = sold.order(START_MS);
         let ended = Order { state: OrderState::TimedOut, version: 1, ..order };
         here.backends.stock.settle(vec![(sold.bucket, ended)]).await.unwrap();
         let key = BucketKey { sku: sku.no, bucket: resold.bucket };

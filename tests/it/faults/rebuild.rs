@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use floodgate::db::{DeadLetterStore, OrderWriter};
 use floodgate::domain::{
-    BucketKey, Failure, Phase, Refusal, RequestStatus, Reservation, Sku, Verdict,
+    BucketKey, Failure, OrderIntent, Phase, Refusal, RequestStatus, Sku, Verdict,
 };
 use floodgate::messages::BuyAnswer;
 use floodgate::outbox::OutboxDeadLetter;
@@ -48,7 +48,7 @@ fn sku_of(harness: &Harness) -> Arc<Sku> {
     harness.catalog.sale("sale").unwrap().sku("sku").unwrap().clone()
 }
 
-fn home(reservation: &Reservation) -> BucketKey {
+fn home(reservation: &OrderIntent) -> BucketKey {
     BucketKey { sku: reservation.sku, bucket: reservation.bucket }
 }
 
@@ -61,7 +61,7 @@ fn decisions_during_a_load_are_recorded() {
         let (stock, ledger) = (harness.backends.stock.clone(), harness.backends.ledger.clone());
         let sku = sku_of(&harness);
         let [before, ordered, refused, ended] = [1, 2, 3, 4].map(|no| harness.ask(no, no, 1));
-        let failure = |reservation: &Reservation| Failure {
+        let failure = |reservation: &OrderIntent| Failure {
             request: reservation.request,
             sku: sku.no,
             buyer: reservation.buyer,
@@ -69,7 +69,7 @@ fn decisions_during_a_load_are_recorded() {
             reason: Refusal::Ended,
             recorded_at_ms: START_MS,
         };
-        ledger.place(vec![before.intent(&sku)]).await.unwrap();
+        ledger.place(vec![before]).await.unwrap();
         ledger.record_failures(vec![failure(&ended)]).await.unwrap();
         // Redis loses all data; the messages of these requests are in the broker.
         fixture.redis.cmd(&["FLUSHALL"]);
@@ -78,7 +78,7 @@ fn decisions_during_a_load_are_recorded() {
         assert_eq!(loaded.num_orders, 1);
         let failed = vec![Verdict::Repeat(RequestStatus::Failed(Refusal::Ended))];
         assert_eq!(stock.reserve(home(&ended), vec![ended]).await, Ok(failed.clone()));
-        ledger.place(vec![ordered.intent(&sku)]).await.unwrap();
+        ledger.place(vec![ordered]).await.unwrap();
         ledger.record_failures(vec![failure(&refused)]).await.unwrap();
         assert_eq!(stock.record(home(&ordered), ordered.request, None).await, Ok(None));
 
@@ -121,7 +121,7 @@ fn a_load_that_the_ledger_did_not_let_finish_is_repeated() {
             Err(Error::NotLoaded(sku.no))
         );
 
-        ledger.commit_after_scan(lost.intent(&sku));
+        ledger.commit_after_scan(lost);
         for _ in 0..2 {
             let synced = harness.sync().await;
             assert!(matches!(synced, Err(SalesError::Ledger(_))), "{synced:?}");
@@ -166,7 +166,7 @@ fn requests_in_dead_letters_are_entered_where_redis_lost_them() {
                 stock.reserve(home(reservation), vec![*reservation]).await,
                 Ok(vec![Verdict::Reserved])
             );
-            pack_into(&reservation.intent(&sku), &mut bytes);
+            pack_into(reservation, &mut bytes);
         }
         let dead_letter = |bytes: Vec<u8>| {
             let entry = OutboxDeadLetter {
@@ -183,7 +183,7 @@ fn requests_in_dead_letters_are_entered_where_redis_lost_them() {
         let dead_letters = others.chain([bytes]).map(dead_letter).collect();
         ledger.store_dead_letters(dead_letters, START_MS).await.unwrap();
         // One of the two requests is also an order.
-        ledger.place(vec![dead[1].intent(&sku)]).await.unwrap();
+        ledger.place(vec![dead[1]]).await.unwrap();
 
         for loss in ["nothing", "everything"] {
             if loss == "everything" {
@@ -269,7 +269,7 @@ fn a_bucket_with_more_units_than_the_ledger_sells_what_is_left() {
         harness.create(Offer { policy: UNLIMITED, stock: 2, buckets: 1 }, START_MS - 1000).await;
         harness.set_phase(Phase::Open).await;
         let lost = harness.ask(1, 1, 1);
-        ledger.place(vec![lost.intent(&sku_of(&harness))]).await.unwrap();
+        ledger.place(vec![lost]).await.unwrap();
         // The ledger has one unit left, the bucket two.
         let refused = harness.buy_as(2, 2, 2).await;
         assert!(
@@ -280,10 +280,7 @@ fn a_bucket_with_more_units_than_the_ledger_sells_what_is_left() {
             "{refused:?}"
         );
         let stock = &harness.backends.stock;
-        stock
-            .settle(vec![(lost.bucket, lost.intent(&sku_of(&harness)).order(lost.placed_at_ms))])
-            .await
-            .unwrap();
+        stock.settle(vec![(lost.bucket, lost.order(lost.placed_at_ms))]).await.unwrap();
         assert_eq!(harness.free().await, [0], "the bucket is empty, the ledger has one unit");
         // The difference is detected, confirmed under hold, and the bucket loaded. A stock refresh
         // that began before the hold makes one sync fail.

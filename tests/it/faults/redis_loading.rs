@@ -10,7 +10,7 @@ use std::time::Duration;
 use floodgate::config::{Role, Settings};
 use floodgate::db::{Ledger, SaleStore};
 use floodgate::domain::{
-    BucketKey, BucketNo, Epoch, LoaderToken, Order, Phase, RequestStatus, Reservation, Sku, Verdict,
+    BucketKey, BucketNo, Epoch, LoaderToken, Order, OrderIntent, Phase, RequestStatus, Sku, Verdict,
 };
 use floodgate::lease::SoleLease;
 use floodgate::messages::BuyAnswer;
@@ -144,7 +144,7 @@ fn after_a_loader_crash_the_next_one_starts_over() {
 
 fn order(harness: &Harness, request: u64, buyer: u64) -> Order {
     let reservation = harness.ask(request, buyer, 1);
-    reservation.intent(&sku_of(harness)).order(reservation.placed_at_ms)
+    reservation.order(reservation.placed_at_ms)
 }
 
 #[test]
@@ -346,7 +346,7 @@ fn requests_that_healthy_buckets_accept_survive_every_load() {
         for round in 0..4 {
             // Accepted, and not yet in the ledger.
             let reservation = harness.ask(100 + round, 100 + round, 1);
-            let home = |reservation: &Reservation| BucketKey {
+            let home = |reservation: &OrderIntent| BucketKey {
                 sku: reservation.sku,
                 bucket: reservation.bucket,
             };

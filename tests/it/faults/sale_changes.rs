@@ -7,8 +7,8 @@ use floodgate::config::{Settings, Tier};
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::db::{ErrorClass, Ledger, SaleStore};
 use floodgate::domain::{
-    Epoch, Phase, Refusal, RequestStatus, Reservation, SaleChange, SkuChange, SkuNo,
-    StockChangeOutcome, StockChangeRequest,
+    Epoch, Phase, Refusal, RequestStatus, SaleChange, SkuChange, SkuNo, StockChangeOutcome,
+    StockChangeRequest,
 };
 use floodgate::messages::BuyAnswer;
 use floodgate::services::sales::{SalesError, StockOrder};
@@ -366,15 +366,14 @@ fn terms_that_only_the_ledger_has_reach_the_buckets_by_the_next_sync() {
     let (fixture, folder) = (GateFixture::new(), tempfile::tempdir().unwrap());
     in_system(async {
         let harness = harness(&fixture, &folder).await;
-        let old = harness.ask(1, 1, 1);
-        assert!(is_placed(&harness.gates.buy(old).await));
+        assert!(is_placed(&harness.gates.buy(harness.ask(1, 1, 1)).await));
+        let late = harness.ask(3, 1, 1);
         let sale = "sale".parse().unwrap();
         harness.backends.ledger.change_sale(sale, priced(250), START_MS).await.unwrap();
         // The buckets sell under the old terms, which stay valid.
         assert!(is_placed(&harness.gates.buy(harness.ask(2, 2, 1)).await));
         harness.sync().await.unwrap();
         // A request under the old terms must be repeated under the new ones.
-        let late = Reservation { request: harness.ask(3, 3, 1).request, ..old };
         assert_eq!(harness.gates.buy(late).await, BuyAnswer::Busy);
         assert!(is_placed(&harness.gates.buy(harness.ask(4, 4, 1)).await));
         let sku = harness.catalog.sale("sale").unwrap().sku("sku").unwrap().clone();

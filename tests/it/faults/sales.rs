@@ -6,7 +6,7 @@ use std::time::Duration;
 use floodgate::config::Tier;
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::db::{ErrorClass, Ledger};
-use floodgate::domain::{Epoch, Phase, Refusal, RequestStatus, Reservation, SaleDraft};
+use floodgate::domain::{Epoch, Phase, Refusal, RequestStatus, SaleDraft};
 use floodgate::messages::BuyAnswer;
 use floodgate::runtime::clock::{Clock, ManualClock, SharedClock};
 use floodgate::services::rebuild::load_sku;
@@ -275,7 +275,7 @@ fn the_gates_of_a_sale_end_a_day_after_its_window_and_its_requests_are_read_on()
             ),
             "{repeated:?}"
         );
-        let more = Reservation { quantity: 2, ..reservation };
+        let more = harness.ask(1, 1, 2);
         let reused = BuyAnswer::first(RequestStatus::Failed(Refusal::RequestIdReused));
         assert_eq!(harness.gates.buy(more).await, reused);
         assert_eq!(harness.gates.buy(harness.ask(2, 2, 1)).await, BuyAnswer::Busy);

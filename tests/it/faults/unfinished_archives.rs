@@ -169,7 +169,7 @@ fn a_request_that_ends_long_after_its_sale_delays_its_archive_until_its_buckets_
         fixture.redis.kill();
         harness.clock.advance(Duration::from_secs(3 * 86_400));
         harness.sales.refresh_catalog().await.unwrap();
-        let failure = reservation.intent(&sku).failure(Refusal::Discarded, START_MS);
+        let failure = reservation.failure(Refusal::Discarded, START_MS);
         harness.backends.ledger.record_failures(vec![failure]).await.unwrap();
         fixture.redis.restart();
         let open = until("an answer of Redis", async || harness.sales.open_ends(&id()).await.ok());
@@ -196,7 +196,7 @@ fn a_load_of_a_dormant_sale_repeats_the_changes_of_its_orders() {
         assert!(is_placed(&harness.buy_as(1, 1, 1).await));
         let loader = ledger.begin_load(sku.no).await.unwrap();
         let loaded = load_sku(ledger, stock, &sku, loader, Vec::new()).await.unwrap();
-        let order = reservation.intent(&sku).key();
+        let order = reservation.key();
         ledger.cancel(order).await.unwrap();
         for (all, num_settled, state) in
             [(false, 0, OrderState::PendingPayment), (true, 1, OrderState::Cancelled)]

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use floodgate::domain::{
-    BucketNo, Epoch, Failure, LoaderToken, Loan, Order, OrderState, PayBy, Phase, RecordedOrder,
-    Refusal, Reservation, Sku, TraceId, Verdict,
+    BucketNo, Epoch, Failure, LoaderToken, Loan, Order, OrderIntent, OrderState, PayBy, Phase,
+    RecordedOrder, Refusal, Sku, TraceId, Verdict,
 };
 use floodgate::redis::scripts::load::{LoadRow, clear, hold, load_rows, set_phase};
 use floodgate::redis::scripts::loans::{borrow, clear_loan, lend};
@@ -202,7 +202,7 @@ impl Fixture {
         &self,
         bucket: usize,
         outbox: OutboxArgs,
-        batch: &[Reservation],
+        batch: &[OrderIntent],
     ) -> ScriptCall<Leveled<Vec<Verdict>>> {
         reserve(&self.buckets[bucket], &self.sku, outbox, false, batch, &intents::key())
     }
@@ -212,7 +212,7 @@ impl Fixture {
         &self,
         client: &mut ScriptClient,
         bucket: usize,
-        batch: &[Reservation],
+        batch: &[OrderIntent],
     ) -> Vec<Verdict> {
         let verdicts = self.run(client, &self.reserving(bucket, self.outbox, batch)).unwrap().0;
         verdicts.into_iter().map(without_intent).collect()
@@ -223,7 +223,7 @@ impl Fixture {
         &self,
         client: &mut ScriptClient,
         outbox: OutboxArgs,
-        batch: &[Reservation],
+        batch: &[OrderIntent],
     ) -> Vec<Verdict> {
         self.run(client, &self.reserving(0, outbox, batch)).unwrap().0
     }
@@ -303,22 +303,14 @@ impl Fixture {
         self.run(client, &snapshot(&self.buckets[bucket], self.pages().all())).unwrap()
     }
 
-    pub fn reservation(&self, request_no: u64, buyer_no: u64, quantity: u32) -> Reservation {
-        Reservation {
-            request: request(request_no),
-            sku: self.sku.no,
-            bucket: BucketNo(0),
-            epoch: Epoch(1),
-            terms: self.sku.terms(),
-            buyer: buyer(buyer_no),
-            quantity,
-            placed_at_ms: 1_790_000_000_000,
-            trace: TraceId(u128::from(request_no)),
-        }
+    pub fn reservation(&self, request_no: u64, buyer_no: u64, quantity: u32) -> OrderIntent {
+        let (request, buyer) = (request(request_no), buyer(buyer_no));
+        let placed = self.sku.intent(request, buyer, Epoch(1), quantity, 1_790_000_000_000);
+        OrderIntent { bucket: BucketNo(0), trace: TraceId(u128::from(request_no)), ..placed }
     }
 
-    pub fn order(&self, reservation: &Reservation) -> Order {
-        reservation.intent(&self.sku).order(reservation.placed_at_ms)
+    pub fn order(&self, reservation: &OrderIntent) -> Order {
+        reservation.order(reservation.placed_at_ms)
     }
 }
 
@@ -343,7 +335,7 @@ pub fn opening(loader: LoaderToken, stock: u32) -> OpenBucket {
 }
 
 /// A ledger refusal of this reservation, recorded 5 ms after the request.
-pub fn refused(reservation: &Reservation, reason: Refusal) -> Failure {
-    let Reservation { request, sku, buyer, quantity, placed_at_ms, .. } = *reservation;
+pub fn refused(reservation: &OrderIntent, reason: Refusal) -> Failure {
+    let OrderIntent { request, sku, buyer, quantity, placed_at_ms, .. } = *reservation;
     Failure { request, sku, buyer, quantity, reason, recorded_at_ms: placed_at_ms + 5 }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use floodgate::domain::{Policy, Reservation};
+use floodgate::domain::{OrderIntent, Policy};
 use floodgate::redis::scripts::OutboxArgs;
 
 use super::harness::{Fixture, OUTBOXES, ScriptClient, sku};
@@ -56,7 +56,7 @@ fn usual(client: &mut ScriptClient, purchases: &[(u64, u64)]) {
 /// Reserves and settles every purchase.
 fn gate(redis: &Redis, client: &mut ScriptClient, purchases: &[(u64, u64)]) {
     let fixture = Fixture::open(redis, client, sku(1, ONE, 2 * BUYERS), BUYERS);
-    let reservations: Vec<Reservation> =
+    let reservations: Vec<OrderIntent> =
         purchases.iter().map(|(request, buyer)| fixture.reservation(*request, *buyer, 1)).collect();
     for batch in reservations.chunks(BATCH) {
         fixture.reserve(client, 0, batch);
@@ -90,7 +90,7 @@ fn backlog(
     purchases: &[(u64, u64)],
 ) {
     let fixture = Fixture::open(redis, client, sku(1, policy, 2 * BUYERS), BUYERS);
-    let reservations: Vec<Reservation> =
+    let reservations: Vec<OrderIntent> =
         purchases.iter().map(|(request, buyer)| fixture.reservation(*request, *buyer, 1)).collect();
     for batch in reservations.chunks(BATCH) {
         fixture.run(client, &fixture.reserving(0, outbox, batch)).unwrap();

@@ -1,8 +1,7 @@
 //! Accepted intents in list and stream outboxes, and the count of queued requests.
 
 use floodgate::domain::{
-    Epoch, LoaderToken, Order, OrderIntent, OrderState, Phase, Refusal, RequestRecord, Reservation,
-    Verdict,
+    Epoch, LoaderToken, Order, OrderIntent, OrderState, Phase, Refusal, RequestRecord, Verdict,
 };
 use floodgate::redis::scripts::lookup::read_queued;
 use floodgate::redis::scripts::reserve_settle::{SettleOutcome, release, settle};
@@ -29,12 +28,12 @@ fn each(outboxes: [OutboxArgs; 2], mut test: impl FnMut(&mut ScriptClient, &Fixt
     }
 }
 
-fn reservations(fixture: &Fixture, numbers: std::ops::Range<u64>) -> Vec<Reservation> {
+fn reservations(fixture: &Fixture, numbers: std::ops::Range<u64>) -> Vec<OrderIntent> {
     numbers.map(|no| fixture.reservation(no, no, 1)).collect()
 }
 
-fn packed(fixture: &Fixture, reservations: &[Reservation]) -> Vec<u8> {
-    reservations.iter().flat_map(|reservation| pack(&reservation.intent(&fixture.sku))).collect()
+fn packed(reservations: &[OrderIntent]) -> Vec<u8> {
+    reservations.iter().flat_map(pack).collect()
 }
 
 /// `accepted` reservations, then `full` rejections.
@@ -54,7 +53,7 @@ fn a_batch_leaves_exactly_what_was_accepted() {
         fixture.reserve_into(client, outbox, &[a, other, b, over, a]);
         fixture.reserve_into(client, outbox, &[a, other, b, over]);
         assert_eq!(fixture.reserve_into(client, outbox, &[c]), [Verdict::Reserved]);
-        let expected = [packed(fixture, &[a, b]), packed(fixture, &[c])];
+        let expected = [packed(&[a, b]), packed(&[c])];
         assert_eq!(fixture.entries(client, 0, outbox), expected);
         let counts = fixture.counts(client, 0);
         assert_eq!(
@@ -76,7 +75,7 @@ fn a_batch_is_cut_into_envelopes_and_two_batches_share_none() {
             fixture.reserve_into(client, outbox, &batch);
             fixture.reserve_into(client, outbox, &second);
             let chunks = first.chunks(envelope_max).chain(second.chunks(envelope_max));
-            let expected: Vec<_> = chunks.map(|chunk| packed(fixture, chunk)).collect();
+            let expected: Vec<_> = chunks.map(packed).collect();
             assert_eq!(fixture.entries(client, 0, outbox), expected, "{envelope_max}");
         });
     }
@@ -92,8 +91,7 @@ fn thousands_of_entries_wait_and_keep_their_order() {
         for batch in all.chunks(1_000) {
             fixture.reserve_into(&mut client, outbox, batch);
         }
-        let expected: Vec<_> =
-            all.iter().map(|reservation| packed(&fixture, &[*reservation])).collect();
+        let expected: Vec<_> = all.iter().map(pack).collect();
         assert!(fixture.entries(&mut client, 0, outbox) == expected, "{outbox:?}");
     }
 }
@@ -191,7 +189,7 @@ fn queued_requests_are_counted_on_every_path() {
         assert_eq!(queued(client), 7);
         fixture.reserve_into(client, outbox, &all);
         assert_eq!(queued(client), 7, "repeats are not queued again");
-        let order = |reservation: &Reservation| fixture.order(reservation);
+        let order = |reservation: &OrderIntent| fixture.order(reservation);
         // One order twice in a batch, then again after it was settled.
         fixture.settle(client, 0, &[order(&all[0]), order(&all[1]), order(&all[0])]);
         assert_eq!(queued(client), 5);
@@ -273,7 +271,7 @@ fn queued_requests_are_read_page_by_page_whatever_the_server() {
         let queued: Vec<OrderIntent> = all
             .iter()
             .filter(|reservation| ![10, 11].contains(&reservation.request.get()))
-            .map(|reservation| reservation.intent(&fixture.sku))
+            .copied()
             .collect();
         let elsewhere = BucketFence { server: "elsewhere".into(), ..fixture.fence.clone() };
         for fixture in [fixture, &Fixture { fence: elsewhere, ..fixture.clone() }] {

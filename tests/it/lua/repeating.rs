@@ -73,7 +73,7 @@ fn without_an_outbox_each_intent_waits_under_its_request() {
     waiting.sort_unstable();
     for ((number, packed), reservation) in waiting.iter().zip(&batch) {
         assert_eq!(*number, reservation.request.get());
-        assert_eq!(intent::unpack(packed), Ok(reservation.intent(&fixture.sku)));
+        assert_eq!(intent::unpack(packed), Ok(*reservation));
     }
     assert_eq!(waiting.len(), 2);
     fixture.settle(&mut client, 0, &[fixture.order(&batch[1])]);
@@ -141,7 +141,7 @@ fn ids_of_eighteen_and_nineteen_digits_are_not_changed() {
     let mut intents: Vec<_> =
         waiting.iter().map(|packed| intent::unpack(packed).unwrap()).collect();
     intents.sort_by_key(|intent| intent.request);
-    assert_eq!(intents, reservations.map(|reservation| reservation.intent(&fixture.sku)));
+    assert_eq!(intents, reservations);
     let refusals: Vec<_> =
         reservations[5..].iter().map(|reservation| refused(reservation, Refusal::Ended)).collect();
     assert_eq!(fixture.release(&mut client, 0, &refusals).0, [SettleOutcome::Now; 5]);

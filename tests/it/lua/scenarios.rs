@@ -1,8 +1,8 @@
 //! One accepted call per script, with the bucket state that the call needs.
 
 use floodgate::domain::{
-    BucketNo, Epoch, LoaderToken, Loan, Order, OrderState, Phase, Policy, RecordState, Refusal,
-    RequestRecord, Reservation,
+    BucketNo, Epoch, LoaderToken, Loan, Order, OrderIntent, OrderState, Phase, Policy, RecordState,
+    Refusal, RequestRecord,
 };
 use floodgate::redis::scripts::load::{LoadRow, clear, hold, load_rows};
 use floodgate::redis::scripts::loans::{borrow, change_stock, clear_loan, lend};
@@ -146,6 +146,6 @@ pub fn reserve(fixture: &Fixture, outbox: OutboxArgs) -> Scenario {
 }
 
 /// `reserve` of this batch, without an outbox.
-pub fn reserving(fixture: &Fixture, batch: &[Reservation]) -> Scenario {
+pub fn reserving(fixture: &Fixture, batch: &[OrderIntent]) -> Scenario {
     scenario(fixture, "reserve", fixture.reserving(0, fixture.outbox, batch))
 }

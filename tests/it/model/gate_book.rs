@@ -4,9 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use floodgate::domain::{
-    Book, BucketNo, BucketSnapshot, BuyerId, Counting, Epoch, Order, OrderState, Phase, Policy,
-    Refusal, RequestId, RequestStatus, Reservation, Sku, SkuHistory, SkuNo, SlotReturns, TraceId,
-    Verdict,
+    Book, BucketSnapshot, BuyerId, Counting, Epoch, Order, OrderIntent, OrderState, Phase, Policy,
+    Refusal, RequestId, RequestStatus, Sku, SkuHistory, SkuNo, SlotReturns, Verdict,
 };
 use proptest::prelude::*;
 
@@ -47,18 +46,9 @@ fn sku(policy: Policy, initial: u32) -> Arc<Sku> {
     })
 }
 
-fn reservation(policy: Policy, request: u64, buyer: u64, quantity: u32) -> Reservation {
-    Reservation {
-        request: RequestId::new(request).unwrap(),
-        sku: SkuNo(1),
-        bucket: BucketNo(0),
-        epoch: Epoch(1),
-        terms: sku(policy, 0).terms(),
-        buyer: BuyerId::new(buyer).unwrap(),
-        quantity,
-        placed_at_ms: 0,
-        trace: TraceId(0),
-    }
+fn reservation(policy: Policy, request: u64, buyer: u64, quantity: u32) -> OrderIntent {
+    let (request, buyer) = (RequestId::new(request).unwrap(), BuyerId::new(buyer).unwrap());
+    sku(policy, 0).intent(request, buyer, Epoch(1), quantity, 0)
 }
 
 /// The model's answer that corresponds to a gate's verdict.
@@ -111,8 +101,7 @@ proptest! {
             let expected = model.buy(reservation.request, reservation.buyer, quantity);
             prop_assert_eq!(answer_of(verdict), expected);
             if num_versions > 0 && verdict == Verdict::Reserved {
-                let intent = reservation.intent(&sku(policy, initial));
-                let order = intent.order(reservation.placed_at_ms);
+                let order = reservation.order(reservation.placed_at_ms);
                 for version in 0..num_versions {
                     let is_end = version == 2;
                     let (state, counts_for_limit) =

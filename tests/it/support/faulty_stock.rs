@@ -8,7 +8,7 @@ use floodgate::domain::book::BucketSnapshot;
 use floodgate::domain::invariants::BucketFacts;
 use floodgate::domain::{
     BucketKey, BucketNo, BuyerId, Epoch, Failure, LoaderToken, Loan, Order, OrderIntent, Phase,
-    RequestId, RequestRecord, Reservation, Sku, SkuNo, StockChange, Verdict, Withdrawal,
+    RequestId, RequestRecord, Sku, SkuNo, StockChange, Verdict, Withdrawal,
 };
 use floodgate::stock::{BucketHealth, Error, Loading, QueuedPage, Stock};
 use futures_util::future::BoxFuture;
@@ -218,7 +218,7 @@ impl Stock for FaultyStock {
     async fn reserve(
         &self,
         bucket: BucketKey,
-        batch: Vec<Reservation>,
+        batch: Vec<OrderIntent>,
     ) -> Result<Vec<Verdict>, Error> {
         if self.is(StockFault::ReserveFails) {
             self.num_failed_reserves.fetch_add(1, Ordering::SeqCst);

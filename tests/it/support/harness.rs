@@ -9,8 +9,8 @@ use floodgate::actors::{ActorSystem, GateHandle};
 use floodgate::config::{Settings, Tier};
 use floodgate::db::Ledger;
 use floodgate::domain::{
-    BucketKey, BucketNo, BuyerId, Currency, InvariantId, Phase, Policy, RequestId, RequestStatus,
-    Reservation, SaleDraft, SkuDraft, SkuHistory, SlotReturns, TraceId,
+    BucketKey, BucketNo, BuyerId, Currency, InvariantId, OrderIntent, Phase, Policy, RequestId,
+    RequestStatus, SaleDraft, SkuDraft, SkuHistory, SlotReturns,
 };
 use floodgate::messages::BuyAnswer;
 use floodgate::observe::metrics::Metrics;
@@ -171,22 +171,12 @@ impl Harness {
         }
     }
 
-    /// A reservation as the HTTP layer builds it.
-    pub fn ask(&self, request: u64, buyer: u64, quantity: u32) -> Reservation {
+    /// An intent as the HTTP layer builds it.
+    pub fn ask(&self, request: u64, buyer: u64, quantity: u32) -> OrderIntent {
         let sale = self.catalog.sale("sale").unwrap();
         let sku = sale.sku("sku").unwrap();
-        let buyer = BuyerId::new(buyer).unwrap();
-        Reservation {
-            request: RequestId::new(request).unwrap(),
-            sku: sku.no,
-            bucket: BucketNo::home_of(buyer, sku.buckets),
-            epoch: sale.epoch,
-            terms: sku.terms(),
-            buyer,
-            quantity,
-            placed_at_ms: self.clock.wall_ms(),
-            trace: TraceId(0),
-        }
+        let (request, buyer) = (RequestId::new(request).unwrap(), BuyerId::new(buyer).unwrap());
+        sku.intent(request, buyer, sale.epoch, quantity, self.clock.wall_ms())
     }
 
     /// Buys with a given request id.

@@ -191,8 +191,7 @@ impl ConsumerHarness {
 
     /// An intent without a reservation.
     pub fn intent(&self, request: u64, buyer: u64) -> OrderIntent {
-        let sale = self.harness.catalog.sale("sale").unwrap();
-        self.harness.ask(request, buyer, 1).intent(sale.sku("sku").unwrap())
+        self.harness.ask(request, buyer, 1)
     }
 
     /// Puts one envelope into the queue.

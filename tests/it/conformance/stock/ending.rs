@@ -1,7 +1,7 @@
 //! Changes of orders: what ends gives its units back, once, in whatever order its changes arrive.
 
 use floodgate::domain::{
-    LoaderToken, Order, OrderState, Phase, Refusal, RequestStatus, Reservation, Verdict,
+    LoaderToken, Order, OrderIntent, OrderState, Phase, Refusal, RequestStatus, Verdict,
 };
 use floodgate::stock::Error;
 
@@ -13,7 +13,7 @@ impl Shop {
     /// limit.
     pub(super) fn changed(
         &self,
-        reservation: &Reservation,
+        reservation: &OrderIntent,
         state: OrderState,
         version: u16,
     ) -> Order {
@@ -186,7 +186,7 @@ pub async fn a_change_that_contradicts_moves_nothing(backend: &dyn Backend) {
     shop.take(&[failed, sold]).await;
     shop.release(&failed, Refusal::Ended).await;
     shop.settle(&[sold]).await;
-    let other = Reservation { quantity: 5, ..sold };
+    let other = shop.reservation(2, 2, 5);
     let contradicting = [
         shop.changed(&failed, OrderState::Cancelled, 1),
         shop.changed(&other, OrderState::Cancelled, 1),

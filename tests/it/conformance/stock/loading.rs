@@ -1,7 +1,7 @@
 //! Loading buckets from the ledger, by one loader at a time.
 
 use floodgate::domain::{
-    Epoch, LoaderToken, Order, OrderState, Phase, Refusal, RequestStatus, Reservation, Verdict,
+    Epoch, LoaderToken, Order, OrderIntent, OrderState, Phase, Refusal, RequestStatus, Verdict,
 };
 use floodgate::stock::{BucketHealth, Error};
 
@@ -109,9 +109,7 @@ pub async fn queued_requests_of_a_load_keep_their_units(backend: &dyn Backend) {
     // The buyer of `second` has an order by another request.
     let (second, first) = (shop.reservation(4, 4, 1), shop.reservation(9, 4, 1));
     let mut loading = shop.stock.load(shop.sku.clone(), FIRST_LOAD).await.unwrap();
-    let queued =
-        [waiting, committed, failed, second].map(|reservation| reservation.intent(&shop.sku));
-    loading.queued(queued.to_vec()).await.unwrap();
+    loading.queued(vec![waiting, committed, failed, second]).await.unwrap();
     loading.orders(vec![shop.order(&committed), shop.order(&first)]).await.unwrap();
     loading.failures(vec![failure(&failed, Refusal::SoldOut)]).await.unwrap();
     loading.publish(7, Phase::Open, OPENING).await.unwrap();
@@ -140,10 +138,7 @@ pub async fn queued_requests_of_a_load_count_for_a_quota(backend: &dyn Backend) 
     let shop = Shop { stock: backend.open().await, sku: sku(1, quota(5), 10, 1) };
     let [order, waiting] = [1, 2].map(|no| shop.reservation(no, 7, 2));
     let mut loading = shop.stock.load(shop.sku.clone(), FIRST_LOAD).await.unwrap();
-    loading
-        .queued([order, waiting].map(|reservation| reservation.intent(&shop.sku)).to_vec())
-        .await
-        .unwrap();
+    loading.queued(vec![order, waiting]).await.unwrap();
     loading.orders(vec![shop.order(&order)]).await.unwrap();
     loading.publish(8, Phase::Open, OPENING).await.unwrap();
     let over = Verdict::Refused(Refusal::QuotaExceeded { owned: 4, limit: 5 });
@@ -316,7 +311,7 @@ pub async fn late_and_crossed_phase_changes_take_nothing_back(backend: &dyn Back
             let health = process.stock.health(&process.sku, Phase::Closed, Epoch(2)).await;
             assert_eq!(health, Ok(BucketHealth::Ready), "after {phase:?} {epoch:?}");
         }
-        let reservation = Reservation { epoch, ..shop.reservation(1, 1, 1) };
+        let reservation = OrderIntent { epoch, ..shop.reservation(1, 1, 1) };
         let refused =
             if epoch == OPENING { Verdict::StaleEpoch } else { Verdict::Refused(Refusal::Ended) };
         assert_eq!(shop.reserve(reservation).await, refused);
@@ -338,6 +333,6 @@ pub async fn a_phase_set_during_a_load_is_published_with_it(backend: &dyn Backen
     // A loader that has read the next opening publishes that opening.
     let loading = shop.stock.load(shop.sku.clone(), LoaderToken(3)).await.unwrap();
     loading.publish(10, Phase::Open, Epoch(2)).await.unwrap();
-    let reservation = Reservation { epoch: Epoch(2), ..shop.reservation(1, 1, 1) };
+    let reservation = OrderIntent { epoch: Epoch(2), ..shop.reservation(1, 1, 1) };
     assert_eq!(shop.reserve(reservation).await, Verdict::Reserved);
 }

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use floodgate::config::{Settings, Tier};
 use floodgate::domain::{
     BucketKey, BucketNo, BucketSnapshot, Counting, Epoch, Failure, LoaderToken, Order, OrderIntent,
-    Phase, Policy, Refusal, RequestStatus, Reservation, Sku, TraceId, Verdict,
+    Phase, Policy, Refusal, RequestStatus, Sku, TraceId, Verdict,
 };
 use floodgate::redis::scripts::{Installation, OutboxArgs};
 use floodgate::stock::redis::RedisStockOptions;
@@ -43,8 +43,8 @@ pub trait Backend {
     async fn open(&self) -> Arc<dyn Stock>;
 
     /// What `Stock::unsettled` returns of an accepted reservation.
-    fn unsettled(&self, reservation: &Reservation, sku: &Sku) -> OrderIntent {
-        reservation.intent(sku)
+    fn unsettled(&self, reservation: &OrderIntent) -> OrderIntent {
+        *reservation
     }
 
     /// What a repeat reads of the queued request.
@@ -87,10 +87,9 @@ impl Backend for SingleRedis {
         on_redis(&self.redis.url(), "test", self.outbox)
     }
 
-    fn unsettled(&self, reservation: &Reservation, sku: &Sku) -> OrderIntent {
-        let intent = reservation.intent(sku);
+    fn unsettled(&self, reservation: &OrderIntent) -> OrderIntent {
         // Only the outbox entry has the trace.
-        self.kept(intent).unwrap_or(OrderIntent { trace: TraceId(0), ..intent })
+        self.kept(*reservation).unwrap_or(OrderIntent { trace: TraceId(0), ..*reservation })
     }
 
     fn kept(&self, intent: OrderIntent) -> Option<OrderIntent> {
@@ -176,46 +175,37 @@ impl Shop {
         BucketKey { sku: self.sku.no, bucket: BucketNo(bucket) }
     }
 
-    fn key_of(&self, reservation: &Reservation) -> BucketKey {
+    fn key_of(&self, reservation: &OrderIntent) -> BucketKey {
         self.key(reservation.bucket.0)
     }
 
-    fn reservation(&self, request_no: u64, buyer_no: u64, quantity: u32) -> Reservation {
-        let buyer = buyer(buyer_no);
-        Reservation {
-            request: request(request_no),
-            sku: self.sku.no,
-            bucket: BucketNo::home_of(buyer, self.sku.buckets),
-            epoch: OPENING,
-            terms: self.sku.terms(),
-            buyer,
-            quantity,
-            placed_at_ms: PLACED_AT_MS,
-            trace: TraceId(u128::from(request_no) << 64 | 7),
-        }
+    fn reservation(&self, request_no: u64, buyer_no: u64, quantity: u32) -> OrderIntent {
+        let (request, buyer) = (request(request_no), buyer(buyer_no));
+        let placed = self.sku.intent(request, buyer, OPENING, quantity, PLACED_AT_MS);
+        OrderIntent { trace: TraceId(u128::from(request_no) << 64 | 7), ..placed }
     }
 
-    async fn decide(&self, batch: &[Reservation]) -> Vec<Verdict> {
+    async fn decide(&self, batch: &[OrderIntent]) -> Vec<Verdict> {
         let decided = self.stock.reserve(self.key_of(&batch[0]), batch.to_vec()).await;
         decided.unwrap().into_iter().map(offers::without_intent).collect()
     }
 
-    async fn reserve(&self, reservation: Reservation) -> Verdict {
+    async fn reserve(&self, reservation: OrderIntent) -> Verdict {
         self.decide(&[reservation]).await[0]
     }
 
     /// Reserves units and requires every reservation to be accepted.
-    async fn take(&self, reservations: &[Reservation]) {
+    async fn take(&self, reservations: &[OrderIntent]) {
         for reservation in reservations {
             assert_eq!(self.reserve(*reservation).await, Verdict::Reserved, "{reservation:?}");
         }
     }
 
-    fn order(&self, reservation: &Reservation) -> Order {
-        reservation.intent(&self.sku).order(reservation.placed_at_ms)
+    fn order(&self, reservation: &OrderIntent) -> Order {
+        reservation.order(reservation.placed_at_ms)
     }
 
-    async fn settle(&self, reservations: &[Reservation]) {
+    async fn settle(&self, reservations: &[OrderIntent]) {
         let orders = reservations
             .iter()
             .map(|reservation| (reservation.bucket, self.order(reservation)))
@@ -223,7 +213,7 @@ impl Shop {
         self.stock.settle(orders).await.unwrap();
     }
 
-    async fn release(&self, reservation: &Reservation, reason: Refusal) {
+    async fn release(&self, reservation: &OrderIntent, reason: Refusal) {
         self.stock
             .release(self.key_of(reservation), vec![failure(reservation, reason)])
             .await
@@ -260,7 +250,7 @@ impl Shop {
         self.stock.is_sold_out(self.sku.no)
     }
 
-    async fn status(&self, reservation: &Reservation) -> Option<RequestStatus> {
+    async fn status(&self, reservation: &OrderIntent) -> Option<RequestStatus> {
         let found = self
             .stock
             .record(self.key_of(reservation), reservation.request, Some(reservation.buyer))

@@ -100,7 +100,7 @@ pub async fn units_under_way_are_not_sold_out(backend: &dyn Backend) {
 }
 
 /// A reservation of one unit by the `nth` buyer of a bucket.
-fn reservation_in(shop: &Shop, bucket: u16, nth: usize) -> floodgate::domain::Reservation {
+fn reservation_in(shop: &Shop, bucket: u16, nth: usize) -> floodgate::domain::OrderIntent {
     let mut own = (1..1_000)
         .map(|no| shop.reservation(no, no, 1))
         .filter(|reservation| reservation.bucket.0 == bucket);

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use floodgate::domain::{LoaderToken, OrderIntent, Phase, Reservation, TraceId, Verdict};
+use floodgate::domain::{LoaderToken, OrderIntent, Phase, TraceId, Verdict};
 use floodgate::redis::scripts::intent::{IntentKey, pack};
 use floodgate::redis::scripts::{BucketKeys, EntryLimits, OutboxArgs, Pages};
 use floodgate::stock::{BucketHealth, Error};
@@ -36,9 +36,9 @@ async fn unsettled(shop: &Shop) -> Result<Vec<OrderIntent>, Error> {
 
 /// Accepts requests `from..to` and returns them as `unsettled` does.
 async fn accept(backend: &SingleRedis, shop: &Shop, from: u64, to: u64) -> Vec<OrderIntent> {
-    let reservations: Vec<Reservation> = (from..to).map(|no| shop.reservation(no, no, 1)).collect();
+    let reservations: Vec<OrderIntent> = (from..to).map(|no| shop.reservation(no, no, 1)).collect();
     assert!(shop.decide(&reservations).await.iter().all(|verdict| *verdict == Verdict::Reserved));
-    reservations.iter().map(|reservation| backend.unsettled(reservation, &shop.sku)).collect()
+    reservations.iter().map(|reservation| backend.unsettled(reservation)).collect()
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn a_change_of_the_tier_leaves_nothing_behind() {
             assert_eq!(unsettled(&without_outbox).await, Ok(waiting.clone()));
             let direct = shop.reservation(3, 3, 1);
             assert_eq!(without_outbox.reserve(direct).await, Verdict::Reserved);
-            let all: Vec<_> = waiting.into_iter().chain([direct.intent(&shop.sku)]).collect();
+            let all: Vec<_> = waiting.into_iter().chain([direct]).collect();
             for shop in [&shop, &without_outbox] {
                 assert_eq!(unsettled(shop).await, Ok(all.clone()));
                 assert_eq!(shop.stock.num_unsettled(shop.sku.no).await, Ok(3));

@@ -1,7 +1,7 @@
 //! Reading requests and units, from the store and from the cache of a process.
 
 use floodgate::domain::{
-    LoaderToken, Phase, Refusal, RequestRecord, RequestStatus, Reservation, Verdict,
+    LoaderToken, OrderIntent, Phase, Refusal, RequestRecord, RequestStatus, Verdict,
 };
 
 use super::{Backend, OPENING, Shop, ordered};
@@ -11,7 +11,7 @@ pub async fn a_request_is_shown_to_its_owner_only(backend: &dyn Backend) {
     let shop = Shop::open(backend, ANY, 10, 1).await;
     let reservation = shop.reservation(7, 1, 3);
     shop.take(&[reservation]).await;
-    let found = RequestRecord::queued(&reservation.intent(&shop.sku));
+    let found = RequestRecord::queued(&reservation);
     let read = |owner| shop.stock.record(shop.key(0), reservation.request, Some(buyer(owner)));
     assert_eq!(read(1).await.unwrap(), Some(found));
     assert_eq!(read(2).await.unwrap(), None);
@@ -60,7 +60,7 @@ pub async fn many_statuses_come_in_the_order_of_the_requests(backend: &dyn Backe
 }
 
 /// Whether the cache of the process cannot rule out that the request was accepted.
-fn may_have_accepted(shop: &Shop, reservation: &Reservation) -> bool {
+fn may_have_accepted(shop: &Shop, reservation: &OrderIntent) -> bool {
     shop.stock.may_have_accepted(shop.key_of(reservation), reservation.request)
 }
 
@@ -102,7 +102,7 @@ pub async fn a_request_that_a_bucket_may_hold_is_never_denied(backend: &dyn Back
     assert!(reservations.iter().all(|reservation| may_have_accepted(&started, reservation)));
 }
 
-fn last_of_bucket_1(shop: &Shop) -> Reservation {
+fn last_of_bucket_1(shop: &Shop) -> OrderIntent {
     (1..1_000)
         .map(|no| shop.reservation(no, no, 1))
         .find(|reservation| reservation.bucket.0 == 1)
@@ -227,7 +227,7 @@ pub async fn the_store_answers(backend: &dyn Backend) {
     let missing = shop.stock.snapshot(shop.key(3)).await;
     assert!(missing.is_err(), "the SKU has three buckets: {missing:?}");
     let reservation =
-        Reservation { sku: floodgate::domain::SkuNo(99), ..shop.reservation(1, 1, 1) };
+        OrderIntent { sku: floodgate::domain::SkuNo(99), ..shop.reservation(1, 1, 1) };
     let key = floodgate::domain::BucketKey { sku: reservation.sku, bucket: reservation.bucket };
     assert!(shop.stock.reserve(key, vec![reservation]).await.is_err());
     assert!(shop.stock.facts(reservation.sku).await.is_err());

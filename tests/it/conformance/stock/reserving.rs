@@ -1,7 +1,7 @@
 //! Reserving units, and the answers to repeats.
 
 use floodgate::domain::{
-    Epoch, Phase, Policy, Refusal, RequestStatus, Reservation, Terms, TraceId, Verdict,
+    Epoch, OrderIntent, Phase, Policy, Refusal, RequestStatus, Sku, TraceId, Verdict,
 };
 use futures_util::future::join_all;
 
@@ -43,11 +43,12 @@ pub async fn a_repeat_reads_what_was_accepted(backend: &dyn Backend) {
     let first = shop.reservation(1, 1, 2);
     shop.take(&[first]).await;
     shop.stock.set_phase(&shop.sku, Phase::Open, Epoch(2)).await.unwrap();
-    let terms = Terms { price: first.terms.price + 1, ..first.terms };
-    let placed_at_ms = first.placed_at_ms + 1;
-    let repeat = Reservation { epoch: Epoch(2), terms, placed_at_ms, trace: TraceId(9), ..first };
+    let dearer = Sku { price: shop.sku.price + 1, ..(*shop.sku).clone() };
+    let at_ms = first.placed_at_ms + 1;
+    let repeat = dearer.intent(first.request, first.buyer, Epoch(2), first.quantity, at_ms);
+    let repeat = OrderIntent { trace: TraceId(9), ..repeat };
     let verdicts = shop.stock.reserve(shop.key_of(&repeat), vec![repeat]).await.unwrap();
-    assert_eq!(verdicts, [Verdict::Queued { intent: backend.kept(first.intent(&shop.sku)) }]);
+    assert_eq!(verdicts, [Verdict::Queued { intent: backend.kept(first) }]);
 }
 
 pub async fn a_repeat_reads_the_status_of_its_request(backend: &dyn Backend) {
@@ -58,7 +59,7 @@ pub async fn a_repeat_reads_the_status_of_its_request(backend: &dyn Backend) {
     shop.settle(&[a]).await;
     shop.release(&b, Refusal::Ended).await;
     // A repeat may arrive much later.
-    let late = |reservation: Reservation| Reservation {
+    let late = |reservation: OrderIntent| OrderIntent {
         placed_at_ms: reservation.placed_at_ms + 9_000,
         ..reservation
     };
@@ -164,7 +165,7 @@ pub async fn a_batch_larger_than_one_call_is_decided_in_order(backend: &dyn Back
 pub async fn a_batch_of_several_openings_is_decided_one_by_one(backend: &dyn Backend) {
     let shop = Shop::open(backend, ONE, 10, 1).await;
     shop.set_phase(Phase::Open, Epoch(2)).await;
-    let of = |no, epoch| Reservation { epoch: Epoch(epoch), ..shop.reservation(no, no, 1) };
+    let of = |no, epoch| OrderIntent { epoch: Epoch(epoch), ..shop.reservation(no, no, 1) };
     let batch = [of(1, 1), of(2, 2), of(3, 1), of(4, 3), of(5, 2)];
     let (stale, reserved) = (Verdict::StaleEpoch, Verdict::Reserved);
     assert_eq!(shop.decide(&batch).await, [stale, reserved, stale, stale, reserved]);
@@ -198,7 +199,7 @@ pub async fn ids_of_nineteen_digits_stay_apart(backend: &dyn Backend) {
     let mut found = shop.stock.unsettled(shop.key(0)).await.unwrap();
     found.sort_by_key(|intent| intent.request);
     let mut expected: Vec<_> =
-        reservations.iter().map(|reservation| backend.unsettled(reservation, &shop.sku)).collect();
+        reservations.iter().map(|reservation| backend.unsettled(reservation)).collect();
     expected.sort_by_key(|intent| intent.request);
     assert_eq!(found, expected);
     shop.settle(&reservations).await;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use floodgate::domain::{
-    BuyerId, Counting, Failure, Order, OrderState, Refusal, RequestStatus, Reservation, Verdict,
+    BuyerId, Counting, Failure, Order, OrderIntent, OrderState, Refusal, RequestStatus, Verdict,
 };
 use floodgate::stock::MemoryStock;
 
@@ -20,7 +20,7 @@ pub async fn an_order_settles_its_request_once(backend: &dyn Backend) {
         assert_eq!((counts.num_unsettled, counts.num_ordered, counts.available), (1, 1, 7));
     }
     let waiting = shop.stock.unsettled(shop.key(0)).await.unwrap();
-    assert_eq!(waiting, [backend.unsettled(&b, &shop.sku)]);
+    assert_eq!(waiting, [backend.unsettled(&b)]);
     shop.settle(&[a, b, b]).await;
     assert_eq!(shop.stock.unsettled(shop.key(0)).await.unwrap(), []);
     assert_eq!(shop.status(&b).await, Some(ordered(&b)));
@@ -176,7 +176,7 @@ pub async fn unsettled_intents_come_back_word_for_word(backend: &dyn Backend) {
         .map(|no| {
             let quantity = 1 + u32::try_from(no % 3).unwrap();
             let of = here.reservation(no << 40 | 5, no, quantity);
-            Reservation { placed_at_ms: PLACED_AT_MS + i64::try_from(no).unwrap(), ..of }
+            OrderIntent { placed_at_ms: PLACED_AT_MS + i64::try_from(no).unwrap(), ..of }
         })
         .filter(|reservation| reservation.bucket.0 == 1)
         .take(300)
@@ -184,7 +184,7 @@ pub async fn unsettled_intents_come_back_word_for_word(backend: &dyn Backend) {
     let size = reservations.len();
     assert_eq!(here.decide(&reservations).await, vec![Verdict::Reserved; size]);
     let mut expected: Vec<_> =
-        reservations.iter().map(|reservation| backend.unsettled(reservation, &here.sku)).collect();
+        reservations.iter().map(|reservation| backend.unsettled(reservation)).collect();
     expected.sort_by_key(|intent| intent.request);
     // A process without sales of its own also finds all of them.
     for shop in [&here, &there] {
@@ -205,7 +205,7 @@ pub async fn a_request_accepted_after_a_read_is_unsettled(backend: &dyn Backend)
     let reservation = here.reservation(1, 1, 1);
     here.take(&[reservation]).await;
     let found = there.stock.unsettled(there.key(0)).await.unwrap();
-    assert_eq!(found, [backend.unsettled(&reservation, &here.sku)]);
+    assert_eq!(found, [backend.unsettled(&reservation)]);
 }
 
 pub async fn intents_are_unsettled_until_the_ledger_has_decided_them(backend: &dyn Backend) {
@@ -248,18 +248,18 @@ fn a_refusal_of_a_ledger_that_counts_is_not_kept_however_often_it_arrives() {
     });
 }
 
-pub(super) fn ordered(reservation: &Reservation) -> RequestStatus {
+pub(super) fn ordered(reservation: &OrderIntent) -> RequestStatus {
     RequestStatus::Ordered {
         quantity: reservation.quantity,
         placed_at_ms: reservation.placed_at_ms,
-        amount: reservation.terms.price * i64::from(reservation.quantity),
+        amount: reservation.amount,
         state: OrderState::PendingPayment,
         pay_by_ms: Some(reservation.placed_at_ms + 900_000),
     }
 }
 
 /// The ledger's refusal of a reservation.
-pub(super) fn failure(reservation: &Reservation, reason: Refusal) -> Failure {
+pub(super) fn failure(reservation: &OrderIntent, reason: Refusal) -> Failure {
     Failure {
         request: reservation.request,
         sku: reservation.sku,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use floodgate::domain::{
     Book, BucketNo, BuyerId, Counting, Epoch, Loan, Order, OrderIntent, OrderState, Phase, Policy,
-    RecordState, Refusal, RequestId, Reservation, Verdict,
+    RecordState, Refusal, RequestId, Verdict,
 };
 use floodgate::redis::scripts::{BucketLevel, OutboxArgs};
 use proptest::sample::Index;
@@ -16,7 +16,7 @@ use crate::lua::harness::{Fixture, refused};
 /// An accepted request, or an adopted order without a reservation.
 #[derive(Debug, Clone)]
 struct Accepted {
-    reservation: Reservation,
+    reservation: OrderIntent,
     /// The versions of its order in the ledger.
     versions: Vec<Order>,
     /// The latest of them that the bucket has learned.
@@ -24,7 +24,7 @@ struct Accepted {
 }
 
 impl Accepted {
-    fn new(reservation: Reservation) -> Self {
+    fn new(reservation: OrderIntent) -> Self {
         Self { reservation, versions: Vec::new(), learned: None }
     }
 
@@ -114,7 +114,7 @@ impl<'a> Play<'a> {
     }
 
     /// Under `one_per_buyer` the request id is derived from the buyer.
-    fn reservation(&self, (buyer, request, quantity): (u64, u64, u32)) -> Reservation {
+    fn reservation(&self, (buyer, request, quantity): (u64, u64, u32)) -> OrderIntent {
         let derives = self.fixture.sku.policy.derives_request_id();
         let request = if derives { buyer } else { request };
         let mut reservation =
@@ -139,7 +139,7 @@ impl<'a> Play<'a> {
             }
             if verdict == Verdict::Reserved {
                 self.accepted[bucket].push(Accepted::new(*reservation));
-                intents.push(reservation.intent(&self.fixture.sku));
+                intents.push(*reservation);
             }
             verdicts.push(verdict);
         }
@@ -160,7 +160,7 @@ impl<'a> Play<'a> {
         }
     }
 
-    fn picked(&self, bucket: usize, picks: &[Index]) -> Vec<Reservation> {
+    fn picked(&self, bucket: usize, picks: &[Index]) -> Vec<OrderIntent> {
         let accepted = &self.accepted[bucket];
         let picks = picks.iter().filter(|_| !accepted.is_empty());
         picks.map(|pick| pick.get(accepted).reservation).collect()

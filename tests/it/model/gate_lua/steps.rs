@@ -1,6 +1,6 @@
 //! The steps of a sequence: a script call, the answer of the books, and the script's own answer.
 
-use floodgate::domain::{BucketNo, Epoch, Failure, Loan, Order, Phase, Reservation, Verdict};
+use floodgate::domain::{BucketNo, Epoch, Failure, Loan, Order, OrderIntent, Phase, Verdict};
 use floodgate::redis::scripts::load::set_phase;
 use floodgate::redis::scripts::loans::{borrow, change_stock, clear_loan, end_withdrawal, lend};
 use floodgate::redis::scripts::reserve_settle::{SettleOutcome, release, reserve, settle};
@@ -15,7 +15,7 @@ use crate::support::offers::without_intent;
 /// A script call with the answer of the books.
 #[derive(Debug)]
 pub enum StepCall {
-    Reserve(Vec<Reservation>, Vec<Verdict>),
+    Reserve(Vec<OrderIntent>, Vec<Verdict>),
     /// Orders, and for each whether its result is new.
     Settle(Vec<Order>, Vec<bool>),
     Release(Vec<Failure>, Vec<bool>),

@@ -11,8 +11,8 @@ use floodgate::actors::supervisor::{ChildSpec, Supervisor};
 use floodgate::actors::{OrphanRescuer, OutboxRelay, Periodic, RelayHandle};
 use floodgate::config::{Settings, Tier};
 use floodgate::domain::{
-    BucketKey, BucketNo, Counting, Currency, Epoch, LoaderToken, OrderIntent, Phase, RequestId,
-    Reservation, Sale, Sku, SkuHistory, SkuNo, SlotReturns, TraceId,
+    BucketKey, BucketNo, Counting, Currency, Epoch, LoaderToken, OrderIntent, Phase, Sale, Sku,
+    SkuHistory, SkuNo, SlotReturns, TraceId,
 };
 use floodgate::messages::Quiet;
 use floodgate::observe::metrics::Metrics;
@@ -297,19 +297,9 @@ impl Simulation {
     /// Reserves in the stock without outbox entries.
     pub async fn reserve(&self, requests: impl IntoIterator<Item = u64>) {
         for request in requests {
-            let intent = self.intent(request);
-            let reservation = Reservation {
-                request: RequestId::new(request).unwrap(),
-                sku: SKU,
-                bucket: intent.bucket,
-                epoch: Epoch(1),
-                terms: self.catalog.of_sku(SKU).unwrap().1.terms(),
-                buyer: intent.buyer,
-                quantity: 1,
-                placed_at_ms: self.clock.wall_ms(),
-                trace: TraceId(0),
-            };
-            self.stock.reserve(self.bucket_of(request), vec![reservation]).await.unwrap();
+            let placed_at_ms = self.clock.wall_ms();
+            let lost = OrderIntent { placed_at_ms, trace: TraceId(0), ..self.intent(request) };
+            self.stock.reserve(self.bucket_of(request), vec![lost]).await.unwrap();
         }
     }
 }
