@@ -44,7 +44,7 @@ pub use loans::Loan;
 pub use operator_verb::{ByOperator, OperatorVerb, VerbSubject};
 pub use order::{
     Failure, Order, OrderIntent, OrderKey, OrderState, OrderTimeline, PlaceOutcome, Refusal,
-    RequestStatus, Verdict,
+    Verdict,
 };
 pub use payment::{
     AttemptKey, CancelOutcome, Currency, DueOrder, DueRefund, ListedPayment, Money, OpenPayment,

@@ -14,7 +14,7 @@ pub enum Verdict {
     Reserved,
     /// The request was accepted before, and is an order or has failed; no further units were
     /// reserved.
-    Repeat(RequestStatus),
+    Repeat(RequestRecord),
     /// The request was accepted before, and the ledger has not decided it; no further units were
     /// reserved. `intent`: what was accepted, if the stock has no outbox and keeps it.
     Queued { intent: Option<OrderIntent> },
@@ -321,32 +321,6 @@ pub struct Failure {
     pub reason: Refusal,
     /// Epoch milliseconds.
     pub recorded_at_ms: i64,
-}
-
-/// The status of an accepted request, as its bucket stores it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RequestStatus {
-    /// Units are reserved; the result of the ledger is pending.
-    Queued,
-    /// The order is committed in the ledger.
-    Ordered {
-        quantity: u32,
-        /// When the request arrived, epoch milliseconds.
-        placed_at_ms: i64,
-        /// In minor units of the currency.
-        amount: i64,
-        state: OrderState,
-        /// When an unpaid order times out, epoch milliseconds in whole seconds; `None` if never.
-        pay_by_ms: Option<i64>,
-    },
-    /// The ledger refused. The bucket gave the units back, unless the ledger was sold out.
-    Failed(Refusal),
-}
-
-impl From<&Order> for RequestStatus {
-    fn from(order: &Order) -> Self {
-        RequestRecord::ordered(order).status()
-    }
 }
 
 /// An order with its times from the HTTP request to the ledger.

@@ -1,7 +1,7 @@
 //! What a bucket stores of an accepted request and its order.
 
 use super::ids::{BucketNo, BuyerId, Epoch, RequestId};
-use super::order::{Failure, Order, OrderIntent, OrderState, Refusal, RequestStatus, Verdict};
+use super::order::{Failure, Order, OrderIntent, OrderState, Refusal, Verdict};
 use super::sale::Sku;
 
 /// An accepted request, as its bucket stores it.
@@ -18,10 +18,10 @@ pub struct RequestRecord {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecordState {
     /// The ledger has not decided. The epoch is that of its terms.
-    Queued {
-        epoch: Epoch,
-    },
+    Queued { epoch: Epoch },
+    /// The order is committed in the ledger.
     Ordered(RecordedOrder),
+    /// The ledger refused. The bucket gave the units back, unless the ledger was sold out.
     Failed(Refusal),
 }
 
@@ -66,20 +66,7 @@ impl RequestRecord {
     pub fn verdict(&self, intent: Option<OrderIntent>) -> Verdict {
         match self.state {
             RecordState::Queued { .. } => Verdict::Queued { intent },
-            RecordState::Ordered(_) | RecordState::Failed(_) => Verdict::Repeat(self.status()),
-        }
-    }
-
-    /// The status that the buyer reads.
-    pub fn status(&self) -> RequestStatus {
-        match self.state {
-            RecordState::Queued { .. } => RequestStatus::Queued,
-            RecordState::Ordered(RecordedOrder { state, amount, pay_by, .. }) => {
-                let Self { quantity, placed_at_ms, .. } = *self;
-                let pay_by_ms = pay_by.ms();
-                RequestStatus::Ordered { quantity, placed_at_ms, amount, state, pay_by_ms }
-            }
-            RecordState::Failed(reason) => RequestStatus::Failed(reason),
+            RecordState::Ordered(_) | RecordState::Failed(_) => Verdict::Repeat(*self),
         }
     }
 }

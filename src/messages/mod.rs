@@ -20,7 +20,9 @@ use actix::Message;
 use tokio::sync::oneshot;
 
 use crate::db::ErrorClass;
-use crate::domain::{BucketNo, Loan, OrderIntent, PlaceOutcome, RequestStatus};
+use crate::domain::{
+    BucketNo, Loan, OrderIntent, PlaceOutcome, RecordState, Refusal, RequestRecord,
+};
 use crate::runtime::permits::Permit;
 
 pub mod due_hint;
@@ -48,15 +50,15 @@ pub struct LendStock {
     pub reply: oneshot::Sender<Option<Loan>>,
 }
 
-/// The answer to a buyer's request.
+/// The answer to a buyer's request; `replayed`: whether it repeats an earlier answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BuyAnswer {
-    /// The request is queued, an order, or refused for good.
-    Known {
-        status: RequestStatus,
-        /// Whether this repeats an earlier answer.
-        replayed: bool,
-    },
+    /// The request is accepted, and waits for the ledger.
+    Queued { replayed: bool },
+    /// The request is an order.
+    Ordered { record: RequestRecord, replayed: bool },
+    /// Final.
+    Refused { refusal: Refusal, replayed: bool },
     /// The outcome is unknown: the buyer repeats the request with the same id.
     Unknown,
     /// Nothing was reserved: the buyer retries later.
@@ -64,9 +66,18 @@ pub enum BuyAnswer {
 }
 
 impl BuyAnswer {
-    /// The first answer to a request.
-    pub fn first(status: RequestStatus) -> Self {
-        Self::Known { status, replayed: false }
+    /// The first answer to a request that is refused.
+    pub fn refused(refusal: Refusal) -> Self {
+        Self::Refused { refusal, replayed: false }
+    }
+
+    /// The answer to a repeat of the request with this record.
+    pub fn repeat(record: RequestRecord) -> Self {
+        match record.state {
+            RecordState::Queued { .. } => Self::Queued { replayed: true },
+            RecordState::Ordered { .. } => Self::Ordered { record, replayed: true },
+            RecordState::Failed(refusal) => Self::Refused { refusal, replayed: true },
+        }
     }
 }
 

@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 use crate::db::{self, Ledger};
 use crate::domain::{
-    BucketKey, BucketNo, Examination, Failure, OrderIntent, Refusal, RequestId, RequestRecord,
-    RequestStatus, Sku,
+    BucketKey, BucketNo, Examination, Failure, OrderIntent, RecordState, Refusal, RequestId,
+    RequestRecord, Sku,
 };
 use crate::observe::metrics::{Metrics, ReasonLabel};
 use crate::runtime::clock::SharedClock;
@@ -86,7 +86,7 @@ impl RequestService {
     }
 
     /// Cancels a request, if it is queued; `record` is what the stock has of it.
-    /// Returns its status then: failed with [`Refusal::CancelledByBuyer`] if it was cancelled, now
+    /// Returns its record then: failed with [`Refusal::CancelledByBuyer`] if it was cancelled, now
     /// or before.
     ///
     /// # Errors
@@ -96,14 +96,15 @@ impl RequestService {
         sku: &Sku,
         request: RequestId,
         record: &RequestRecord,
-    ) -> Result<RequestStatus, db::Error> {
-        let (status, home) = (record.status(), BucketNo::home_of(record.buyer, sku.buckets));
-        let Some(intent) = record.intent(request, sku, home) else { return Ok(status) };
+    ) -> Result<RequestRecord, db::Error> {
+        let home = BucketNo::home_of(record.buyer, sku.buckets);
+        let Some(intent) = record.intent(request, sku, home) else { return Ok(*record) };
         let found = self.end(&[intent], Refusal::CancelledByBuyer).await?;
         let order = found.orders.get(&request).filter(|order| order.answers(&intent));
-        let failure = found.failures.get(&request).copied().map(RequestStatus::Failed);
+        let failure = found.failures.get(&request).copied().map(RecordState::Failed);
+        let failed = failure.map(|state| RequestRecord { state, ..*record });
         // Neither: another request has this id, and the ledger will refuse this one.
-        Ok(order.map(RequestStatus::from).or(failure).unwrap_or(status))
+        Ok(order.map(RequestRecord::ordered).or(failed).unwrap_or(*record))
     }
 
     /// Ends those of these queued requests of one SKU that were queued for longer than its

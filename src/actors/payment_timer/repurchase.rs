@@ -6,7 +6,7 @@ use async_trait::async_trait;
 
 use super::retaker::{Purchase, Repurchase};
 use crate::actors::stock_gate::GateHandle;
-use crate::domain::{BuyerId, Order, Refusal, RequestId, RequestStatus, SaleId, SkuNo};
+use crate::domain::{BuyerId, Order, Refusal, RequestId, SaleId, SkuNo};
 use crate::messages::BuyAnswer;
 use crate::runtime::clock::SharedClock;
 use crate::services::catalog::Catalog;
@@ -36,7 +36,7 @@ impl Repurchase for GateRepurchase {
             return Purchase::NotAccepted;
         };
         match self.gates.record(&sku, successor, order.buyer).await {
-            Ok(Some(record)) => return purchase(record.status()),
+            Ok(Some(record)) => return purchase(BuyAnswer::repeat(record)),
             Ok(None) => {}
             Err(_) => return Purchase::NotAccepted,
         }
@@ -56,23 +56,21 @@ impl Repurchase for GateRepurchase {
             // What this process knows of the stock may be older than the unit that has returned;
             // of a bar it does not know which request is exempt. Gate and ledger decide.
             Ok(None | Some(Refusal::SoldOut | Refusal::Barred)) => {}
-            Ok(Some(refusal)) => return purchase(RequestStatus::Failed(refusal)),
+            Ok(Some(refusal)) => return purchase(BuyAnswer::refused(refusal)),
             Err(_) => return Purchase::NotAccepted,
         }
-        match self.gates.buy(intent).await {
-            BuyAnswer::Known { status, .. } => purchase(status),
-            BuyAnswer::Unknown | BuyAnswer::Busy => Purchase::NotAccepted,
-        }
+        purchase(self.gates.buy(intent).await)
     }
 }
 
-fn purchase(status: RequestStatus) -> Purchase {
-    match status {
-        RequestStatus::Queued => Purchase::Queued,
-        RequestStatus::Ordered { .. } => Purchase::Placed,
+fn purchase(answer: BuyAnswer) -> Purchase {
+    match answer {
+        BuyAnswer::Queued { .. } => Purchase::Queued,
+        BuyAnswer::Ordered { .. } => Purchase::Placed,
         // Paused: it may open again.
-        RequestStatus::Failed(Refusal::NotStarted) => Purchase::NotAccepted,
-        RequestStatus::Failed(refusal) => Purchase::Refused(refusal.code().to_owned()),
+        BuyAnswer::Refused { refusal: Refusal::NotStarted, .. } => Purchase::NotAccepted,
+        BuyAnswer::Refused { refusal, .. } => Purchase::Refused(refusal.code().to_owned()),
+        BuyAnswer::Unknown | BuyAnswer::Busy => Purchase::NotAccepted,
     }
 }
 
@@ -82,11 +80,11 @@ mod tests {
 
     #[test]
     fn a_paused_sale_is_waited_for_and_other_refusals_are_final() {
-        let refused = |refusal| purchase(RequestStatus::Failed(refusal));
+        let refused = |refusal| purchase(BuyAnswer::refused(refusal));
         assert_eq!(refused(Refusal::NotStarted), Purchase::NotAccepted);
         for refusal in [Refusal::SoldOut, Refusal::Ended, Refusal::Barred] {
             assert_eq!(refused(refusal), Purchase::Refused(refusal.code().to_owned()));
         }
-        assert_eq!(purchase(RequestStatus::Queued), Purchase::Queued);
+        assert_eq!(purchase(BuyAnswer::Queued { replayed: false }), Purchase::Queued);
     }
 }

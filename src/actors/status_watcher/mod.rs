@@ -15,7 +15,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::periodic::{RunResult, Task};
-use crate::domain::{BucketKey, BuyerId, RequestId, RequestStatus};
+use crate::domain::{BucketKey, BuyerId, RecordState, RequestId};
 use crate::runtime::clock::SharedClock;
 use crate::runtime::progress;
 use crate::stock::{self, Stock};
@@ -61,8 +61,8 @@ impl StatusWatcher {
     ) -> Result<(), stock::Error> {
         let records = self.stock.records(bucket.sku, requests.clone()).await?;
         for ((request, _), record) in requests.into_iter().zip(records) {
-            match record.map(|record| record.status()) {
-                Some(RequestStatus::Queued) => {}
+            match record {
+                Some(record) if matches!(record.state, RecordState::Queued { .. }) => {}
                 Some(ended) => self.registry.end(request, ended),
                 // The bucket has no record any more.
                 None => self.registry.remove(request),

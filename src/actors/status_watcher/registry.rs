@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use super::POLL_EVERY_MS;
-use crate::domain::{BucketKey, BuyerId, RequestId, RequestStatus};
+use crate::domain::{BucketKey, BuyerId, RequestId, RequestRecord};
 use crate::observe::metrics::{Metrics, ReasonLabel};
 
 /// One in this many connections may be an event stream.
@@ -36,7 +36,7 @@ const LOOK_UP_EVERY: u64 = 1_000 / POLL_EVERY_MS;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamNews {
     /// The request has ended; nothing follows.
-    Ended(RequestStatus),
+    Ended(RequestRecord),
     /// The request is still queued.
     Beat,
 }
@@ -149,10 +149,10 @@ impl StreamRegistry {
     }
 
     /// Sends the stream of a request how that ended.
-    pub fn end(&self, request: RequestId, status: RequestStatus) {
+    pub fn end(&self, request: RequestId, ended: RequestRecord) {
         let mut streams = self.streams.lock();
         if let Some(stream) = streams.by_request.get(&request) {
-            let _unread = stream.news.try_send(StreamNews::Ended(status));
+            let _unread = stream.news.try_send(StreamNews::Ended(ended));
         }
         streams.remove(request);
         self.count(&streams);
@@ -231,7 +231,7 @@ mod tests {
     use futures_util::FutureExt;
 
     use super::*;
-    use crate::domain::{BucketNo, SkuNo};
+    use crate::domain::{BucketNo, Refusal, SkuNo, samples};
     use crate::runtime::clock::now_monotonic;
 
     const BUCKET: BucketKey = BucketKey { sku: SkuNo(1), bucket: BucketNo(0) };
@@ -285,10 +285,10 @@ mod tests {
     fn an_end_is_sent_once_and_frees_the_place() {
         let registry = registry(5);
         let mut stream = follow(&registry, 1, 1).unwrap();
-        let request = RequestId::new(1).unwrap();
-        let ended = RequestStatus::Failed(crate::domain::Refusal::SoldOut);
-        registry.end(request, ended);
-        registry.end(request, RequestStatus::Queued);
+        let intent = samples::intent(1);
+        let ended = RequestRecord::failed(&intent.failure(Refusal::SoldOut, 1));
+        registry.end(intent.request, ended);
+        registry.end(intent.request, RequestRecord::queued(&intent));
         assert!(follow(&registry, 2, 2).is_some(), "the place is free before the stream is read");
         assert_eq!(news(&mut stream), Some(Some(StreamNews::Ended(ended))));
         assert_eq!(news(&mut stream), Some(None));

@@ -15,8 +15,8 @@ use super::StockGate;
 use crate::actors::supervisor::supervised::Address;
 use crate::config::Settings;
 use crate::domain::{
-    BucketKey, BucketNo, BuyerId, OrderIntent, Phase, Refusal, RequestId, RequestRecord,
-    RequestStatus, Sale, Sku, SkuNo,
+    BucketKey, BucketNo, BuyerId, OrderIntent, Phase, Refusal, RequestId, RequestRecord, Sale, Sku,
+    SkuNo,
 };
 use crate::messages::{BuyAnswer, Reserve};
 use crate::runtime::clock::SharedClock;
@@ -172,10 +172,8 @@ impl GateHandle {
         let OrderIntent { request, sku, buyer, quantity, .. } = *intent;
         let Some((_, sku)) = self.catalog.of_sku(sku) else { return BuyAnswer::Busy };
         match self.record(&sku, request, buyer).await {
-            Ok(Some(record)) if record.quantity == quantity => {
-                BuyAnswer::Known { status: record.status(), replayed: true }
-            }
-            Ok(Some(_)) => BuyAnswer::first(RequestStatus::Failed(Refusal::RequestIdReused)),
+            Ok(Some(record)) if record.quantity == quantity => BuyAnswer::repeat(record),
+            Ok(Some(_)) => BuyAnswer::refused(Refusal::RequestIdReused),
             Ok(None) | Err(_) => BuyAnswer::Busy,
         }
     }

@@ -25,7 +25,7 @@ use crate::actors::supervisor::supervised::{
     ExitReason, Incarnation, LastError, end, spawn_step, step, step_later, supervised,
 };
 use crate::config::GateSettings;
-use crate::domain::{BucketKey, BucketNo, Counting, Epoch, RequestId, RequestStatus, Sku, Verdict};
+use crate::domain::{BucketKey, BucketNo, Counting, Epoch, RequestId, Sku, Verdict};
 use crate::messages::{BuyAnswer, Quiet, Reserve, reply};
 use crate::observe::metrics::Metrics;
 use crate::runtime::backoff::Backoff;
@@ -185,12 +185,8 @@ impl StockGate {
                 Verdict::Queued { intent } => {
                     self.dispatch(purchase, intent, true, &mut intents);
                 }
-                Verdict::Repeat(status) => {
-                    answer(purchase, BuyAnswer::Known { status, replayed: true });
-                }
-                Verdict::Refused(refusal) => {
-                    answer(purchase, BuyAnswer::first(RequestStatus::Failed(refusal)));
-                }
+                Verdict::Repeat(record) => answer(purchase, BuyAnswer::repeat(record)),
+                Verdict::Refused(refusal) => answer(purchase, BuyAnswer::refused(refusal)),
                 Verdict::StaleEpoch if !is_repeat_only(&purchase) => {
                     reply(purchase.reply, None);
                 }

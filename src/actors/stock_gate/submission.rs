@@ -8,7 +8,7 @@ use actix::Context;
 
 use super::{Dispatch, StockGate, answer};
 use crate::actors::supervisor::supervised::{spawn_step, spawn_wait, step_later};
-use crate::domain::{Counting, OrderIntent, PlaceOutcome, RequestStatus};
+use crate::domain::{Counting, OrderIntent, PlaceOutcome, RequestRecord};
 use crate::messages::{BuyAnswer, Reserve, WriteResult};
 use crate::runtime::backoff::Backoff;
 use crate::stock;
@@ -106,9 +106,7 @@ impl StockGate {
                     }
                 }
             }
-            Dispatch::Outbox(_) => {
-                answer(purchase, BuyAnswer::Known { status: RequestStatus::Queued, replayed });
-            }
+            Dispatch::Outbox(_) => answer(purchase, BuyAnswer::Queued { replayed }),
         }
     }
 
@@ -194,11 +192,11 @@ impl StockGate {
 fn answer_of(written: &WriteResult, counting: Counting, replayed: bool) -> BuyAnswer {
     match written {
         Ok(PlaceOutcome::Placed(order) | PlaceOutcome::Repeat(order)) => {
-            BuyAnswer::Known { status: RequestStatus::from(order), replayed }
+            BuyAnswer::Ordered { record: RequestRecord::ordered(order), replayed }
         }
         Ok(PlaceOutcome::Refused(refusal)) => {
             let replayed = replayed && counting == Counting::InStock;
-            BuyAnswer::Known { status: RequestStatus::Failed(*refusal), replayed }
+            BuyAnswer::Refused { refusal: *refusal, replayed }
         }
         // The next resubmission pass submits it again.
         Err(_) => pending_answer(counting, replayed),
@@ -209,7 +207,7 @@ fn answer_of(written: &WriteResult, counting: Counting, replayed: bool) -> BuyAn
 /// its COMMIT accepts a request: until then the answer is `Unknown`.
 pub(super) fn pending_answer(counting: Counting, replayed: bool) -> BuyAnswer {
     match counting {
-        Counting::InStock => BuyAnswer::Known { status: RequestStatus::Queued, replayed },
+        Counting::InStock => BuyAnswer::Queued { replayed },
         Counting::InLedger => BuyAnswer::Unknown,
     }
 }

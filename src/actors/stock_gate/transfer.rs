@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use super::{GateDeps, StockGate, answer};
 use crate::actors::supervisor::supervised::{spawn_step, step};
-use crate::domain::{BucketKey, BucketNo, Refusal, RequestStatus};
+use crate::domain::{BucketKey, BucketNo, Refusal};
 use crate::messages::{BuyAnswer, LendStock, reply};
 use crate::runtime::backoff::doubled;
 use crate::stock;
@@ -84,8 +84,7 @@ impl StockGate {
             match outcome {
                 TransferOutcome::DecideAgain => self.pending.push_front(purchase),
                 TransferOutcome::NothingLent { left } if left < quantity => {
-                    let refusal = Refusal::SoldOut;
-                    answer(purchase, BuyAnswer::first(RequestStatus::Failed(refusal)));
+                    answer(purchase, BuyAnswer::refused(Refusal::SoldOut));
                 }
                 TransferOutcome::NothingLent { .. } => answer(purchase, BuyAnswer::Busy),
             }

@@ -22,7 +22,7 @@ use utoipa::ToSchema;
 
 use super::mine::BuyerSku;
 use super::views::{RequestView, rfc3339};
-use crate::domain::{BuyerId, OrderIntent, Phase, Refusal, RequestId, RequestStatus, Sale};
+use crate::domain::{BuyerId, OrderIntent, Phase, Refusal, RequestId, Sale};
 use crate::http::admission::LimitedCall;
 use crate::http::admission::tickets::{Ticket, UnverifiedTicket, is_ticket};
 use crate::http::buyers::auth::single;
@@ -117,7 +117,7 @@ async fn decide(
     let intent = OrderIntent { trace: trace.trace, ..intent };
     let refusal = deps.gates.refuse(sale, &intent, now_ms).await?;
     let answer = if let Some(refusal) = refusal {
-        BuyAnswer::first(RequestStatus::Failed(refusal))
+        BuyAnswer::refused(refusal)
     } else {
         state.admit_shared(request, LimitedCall::Buy, buyer, std::slice::from_ref(sku)).await?;
         if let Some(ticket) = &ticket {
@@ -126,18 +126,23 @@ async fn decide(
         let _in_flight = state.admission.enter()?;
         deps.gates.buy(intent).await
     };
-    if let BuyAnswer::Known { status: RequestStatus::Failed(refusal), replayed } = answer {
-        let is_second = refusal == Refusal::RequestIdReused && sent_id.is_none();
-        let (refusal, again) =
-            if is_second { own.refusal_of_second(deps, number).await? } else { (refusal, None) };
-        let again = again.or_else(|| own.again(deps, number, &refusal));
-        let problem = refused(&refusal, again, &own, deps, now_ms);
-        return Err(problem.replayed(replayed));
-    }
-    let id = sent_id.map_or_else(|| own.sign(deps, number), str::to_owned);
+    let id = || sent_id.map_or_else(|| own.sign(deps, number), str::to_owned);
     let (mut view, replayed) = match answer {
-        BuyAnswer::Known { status, replayed } => (RequestView::new(id, &own, status), replayed),
-        BuyAnswer::Unknown => (RequestView::pending(id, "unknown"), false),
+        BuyAnswer::Queued { replayed } => (RequestView::pending(id(), "queued"), replayed),
+        BuyAnswer::Ordered { record, replayed } => {
+            (RequestView::new(id(), &own, &record), replayed)
+        }
+        BuyAnswer::Refused { refusal, replayed } => {
+            let is_second = refusal == Refusal::RequestIdReused && sent_id.is_none();
+            let (refusal, again) = if is_second {
+                own.refusal_of_second(deps, number).await?
+            } else {
+                (refusal, None)
+            };
+            let again = again.or_else(|| own.again(deps, number, &refusal));
+            return Err(refused(&refusal, again, &own, deps, now_ms).replayed(replayed));
+        }
+        BuyAnswer::Unknown => (RequestView::pending(id(), "unknown"), false),
         BuyAnswer::Busy => return Err(ProblemCode::Busy.into()),
     };
     own.add_limit(&mut view, deps).await;

@@ -68,8 +68,8 @@ pub async fn events(request: HttpRequest, request_id: web::Path<String>, state: 
         let (owned, state, mut followed) = open?;
         let (chunk, goes_on) = match followed.next().await {
             Some(StreamNews::Beat) => (Bytes::from_static(BEAT), true),
-            Some(StreamNews::Ended(status)) => {
-                (event(&owned.view(&state.deps, status).await), false)
+            Some(StreamNews::Ended(record)) => {
+                (event(&owned.view(&state.deps, &record).await), false)
             }
             None => (come_again(), false),
         };

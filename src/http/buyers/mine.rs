@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 
 use super::views::{QuotaView, RequestView, no_store_json, request_state, request_states};
 use crate::domain::{
-    BucketNo, BuyerId, OrderState, Refusal, RequestId, RequestRecord, RequestStatus, Sale, Sku,
+    BucketNo, BuyerId, OrderState, RecordState, Refusal, RequestId, RequestRecord, Sale, Sku,
 };
 use crate::http::admission::LimitedCall;
 use crate::http::middleware::problem::Handled;
@@ -129,9 +129,8 @@ impl BuyerSku {
         let Some(record) = record else {
             return Ok(MySkuView { owned: Some(0), request_id, ..none });
         };
-        let status = record.status();
-        let owned = Some(if holds_units(status) { record.quantity } else { 0 });
-        Ok(MySkuView { owned, request_id, state: Some(request_state(status)), ..none })
+        let owned = Some(if holds_units(record.state) { record.quantity } else { 0 });
+        Ok(MySkuView { owned, request_id, state: Some(request_state(record.state)), ..none })
     }
 
     /// The present request of a buyer whose ids are derived, with its record; without one it is the
@@ -149,13 +148,11 @@ impl BuyerSku {
             let records = deps.gates.records(sku, &numbers, *buyer).await?;
             for (number, record) in numbers.into_iter().zip(records) {
                 let Some(record) = record else { return Ok((number, None)) };
-                let followed = match record.status() {
-                    RequestStatus::Ordered { state, .. }
-                        if may_buy_again(sku, state, num_ended) =>
-                    {
+                let followed = match record.state {
+                    RecordState::Ordered(order) if may_buy_again(sku, order.state, num_ended) => {
                         &mut num_ended
                     }
-                    RequestStatus::Failed(reason)
+                    RecordState::Failed(reason)
                         if reason.is_undecided() && num_failed < FAILED_MAX =>
                     {
                         &mut num_failed
@@ -182,8 +179,8 @@ impl BuyerSku {
             None => self.record(deps, first).await?,
             present => present,
         };
-        Ok(match record.map(|record| record.status()) {
-            Some(RequestStatus::Failed(reason)) => (reason, None),
+        Ok(match record.map(|record| record.state) {
+            Some(RecordState::Failed(reason)) => (reason, None),
             _ if is_free => (Refusal::AlreadyPurchased { first }, Some(self.sign(deps, present))),
             _ => (Refusal::AlreadyPurchased { first: present }, None),
         })
@@ -212,10 +209,10 @@ fn may_buy_again(sku: &Sku, state: OrderState, num_ended: u32) -> bool {
     sku.returns_limit(state, num_ended) && !sku.bars_after(state)
 }
 
-fn holds_units(status: RequestStatus) -> bool {
-    match status {
-        RequestStatus::Queued => true,
-        RequestStatus::Ordered { state, .. } => state.is_live(),
-        RequestStatus::Failed(_) => false,
+fn holds_units(state: RecordState) -> bool {
+    match state {
+        RecordState::Queued { .. } => true,
+        RecordState::Ordered(order) => order.state.is_live(),
+        RecordState::Failed(_) => false,
     }
 }

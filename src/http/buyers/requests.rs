@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use super::mine::BuyerSku;
 use super::views::{RequestView, no_store_json, rfc3339};
-use crate::domain::{BuyerId, Refusal, RequestId, RequestRecord, RequestStatus};
+use crate::domain::{BuyerId, RecordState, Refusal, RequestId, RequestRecord};
 use crate::http::admission::LimitedCall;
 use crate::http::buyers::request_ids::RequestIds;
 use crate::http::middleware::body::UnreadCall;
@@ -98,13 +98,13 @@ impl BuyerRequest {
 
     /// The request as the stock has it; `not-found` if it was never accepted.
     pub async fn poll(&self, deps: &HttpDeps) -> Result<RequestView, Problem> {
-        Ok(self.view(deps, self.record(deps).await?.status()).await)
+        Ok(self.view(deps, &self.record(deps).await?).await)
     }
 
-    /// The request in this status, with what its buyer may still buy.
-    pub async fn view(&self, deps: &HttpDeps, status: RequestStatus) -> RequestView {
-        let mut view = RequestView::new(self.id.clone(), &self.own, status);
-        if let RequestStatus::Failed(reason) = &status {
+    /// The request with this record, and with what its buyer may still buy.
+    pub async fn view(&self, deps: &HttpDeps, record: &RequestRecord) -> RequestView {
+        let mut view = RequestView::new(self.id.clone(), &self.own, record);
+        if let RecordState::Failed(reason) = &record.state {
             view.again = self.own.again(deps, self.number, reason);
         }
         self.own.add_limit(&mut view, deps).await;
@@ -146,14 +146,14 @@ pub async fn cancel(request: HttpRequest, request_id: web::Path<String>, state: 
     let owned = BuyerRequest::verified(&request_id, buyer, &state).await?;
     let record = owned.record(&state.deps).await?;
     let cancelled = state.deps.requests.cancel(&owned.own.sku, owned.number, &record).await;
-    let status = cancelled.map_err(|error| {
+    let record = cancelled.map_err(|error| {
         Problem::from(error)
             .with_detail("The ledger did not answer: the request may be cancelled. Ask again.")
     })?;
-    if status == RequestStatus::Failed(Refusal::CancelledByBuyer) {
-        return Ok(no_store_json(owned.view(&state.deps, status).await));
+    if record.state == RecordState::Failed(Refusal::CancelledByBuyer) {
+        return Ok(no_store_json(owned.view(&state.deps, &record).await));
     }
-    let view = RequestView::new(owned.id, &owned.own, status);
+    let view = RequestView::new(owned.id, &owned.own, &record);
     let decided = Problem::from(ProblemCode::AlreadyDecided)
         .with("request_id", view.request_id)
         .with("state", view.state);

@@ -10,8 +10,8 @@ use utoipa::openapi::schema::Object;
 
 use crate::domain::named::schema_of;
 use crate::domain::{
-    Order, OrderState, Payment, PaymentOutcome, PaymentState, Phase, Policy, RequestStatus, Sale,
-    Sku,
+    Order, OrderState, Payment, PaymentOutcome, PaymentState, Phase, Policy, RecordState,
+    RecordedOrder, RequestRecord, Sale, Sku,
 };
 use crate::http::buyers::mine::BuyerSku;
 use crate::http::middleware::problem::{NO_STORE, Problem, ProblemCode};
@@ -58,12 +58,12 @@ pub fn stock_left(state: &HttpState, sale: &Sale, sku: &Sku) -> u32 {
     if is_early { sku.initial } else { state.deps.stock.left(sku.no) }
 }
 
-/// The state of a request with this status, for its buyer.
-pub fn request_state(status: RequestStatus) -> &'static str {
-    match status {
-        RequestStatus::Queued => "queued",
-        RequestStatus::Ordered { .. } => "success",
-        RequestStatus::Failed(_) => "failed",
+/// The state of a request, for its buyer.
+pub fn request_state(state: RecordState) -> &'static str {
+    match state {
+        RecordState::Queued { .. } => "queued",
+        RecordState::Ordered { .. } => "success",
+        RecordState::Failed(_) => "failed",
     }
 }
 
@@ -307,26 +307,27 @@ impl RequestView {
         Self { request_id, state, poll_after_ms: POLL_AFTER_MS, ..Self::default() }
     }
 
-    /// A request with this status.
-    pub fn new(request_id: String, own: &BuyerSku, status: RequestStatus) -> Self {
-        let (reason, order) = match status {
-            RequestStatus::Queued => return Self::pending(request_id, request_state(status)),
-            RequestStatus::Failed(refusal) => (Some(refusal.code()), None),
-            RequestStatus::Ordered { quantity, placed_at_ms, amount, state, pay_by_ms } => {
+    /// A request with this record.
+    pub fn new(request_id: String, own: &BuyerSku, record: &RequestRecord) -> Self {
+        let shown = request_state(record.state);
+        let (reason, order) = match record.state {
+            RecordState::Queued { .. } => return Self::pending(request_id, shown),
+            RecordState::Failed(refusal) => (Some(refusal.code()), None),
+            RecordState::Ordered(RecordedOrder { state, amount, pay_by, .. }) => {
                 let BuyerSku { sale, sku, buyer } = own;
                 let order = OrderView {
                     request_id: request_id.clone(),
                     sale_id: sale.id.to_string(),
                     sku_id: sku.id.to_string(),
                     buyer_id: buyer.to_string(),
-                    quantity,
+                    quantity: record.quantity,
                     amount,
                     currency: sale.currency.to_string(),
                     sale_title: sale.title.clone(),
                     sku_title: sku.title.clone(),
                     state,
-                    placed_at: rfc3339(placed_at_ms),
-                    pay_by: pay_by_ms.map(rfc3339),
+                    placed_at: rfc3339(record.placed_at_ms),
+                    pay_by: pay_by.ms().map(rfc3339),
                     again: None,
                     replaced_by: None,
                     payment: None,
@@ -335,7 +336,7 @@ impl RequestView {
                 (None, Some(order))
             }
         };
-        Self { request_id, state: request_state(status), reason, order, ..Self::default() }
+        Self { request_id, state: shown, reason, order, ..Self::default() }
     }
 }
 

@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use crate::domain::{
     BucketKey, BuyerId, DeadLetter, DeadLetterNo, DeadLetterState, Failure, OrderTimeline,
-    RequestRecord, RequestStatus, SkuNo, TraceId,
+    RecordState, RequestRecord, SkuNo, TraceId,
 };
 use crate::http::buyers::views::rfc3339;
 
@@ -135,12 +135,12 @@ impl TraceFindings {
 
     /// Adds the record of a gate.
     pub(super) fn add_gate_record(&mut self, record: &RequestRecord) {
-        let stage = match record.status() {
-            RequestStatus::Queued => StageView::new("gate", "waits for the ledger", "queued"),
-            RequestStatus::Ordered { state, .. } => {
-                StageView::new("gate", "has the order", state.name())
+        let stage = match record.state {
+            RecordState::Queued { .. } => StageView::new("gate", "waits for the ledger", "queued"),
+            RecordState::Ordered(order) => {
+                StageView::new("gate", "has the order", order.state.name())
             }
-            RequestStatus::Failed(refusal) => {
+            RecordState::Failed(refusal) => {
                 StageView::new("gate", "failed", "failed").with_reason(refusal.code())
             }
         };

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use crate::db::{self, AuditRow, Ledger};
 use crate::domain::invariants::{BucketFacts, BucketView, Checker, Violation};
-use crate::domain::{Order, RequestStatus, RetentionState, Sale, SaleId, Sku, SkuNo};
+use crate::domain::{Order, RecordState, RetentionState, Sale, SaleId, Sku, SkuNo};
 use crate::outbox;
 use crate::runtime::clock::rfc3339;
 use crate::services::rebuild::for_each_chunk;
@@ -357,12 +357,12 @@ async fn check_orders(
     let requests = orders.iter().map(|order| (order.request, order.buyer)).collect();
     let records = stock.records(sku, requests).await?;
     for (order, record) in orders.iter().zip(records) {
-        let view = match record.map(|record| record.status()) {
-            Some(RequestStatus::Ordered { state, .. }) => {
-                BucketView::Ordered { is_live: state.is_live() }
+        let view = match record.map(|record| record.state) {
+            Some(RecordState::Ordered(order)) => {
+                BucketView::Ordered { is_live: order.state.is_live() }
             }
-            Some(RequestStatus::Queued) => BucketView::Queued,
-            Some(RequestStatus::Failed(_)) => BucketView::Failed,
+            Some(RecordState::Queued { .. }) => BucketView::Queued,
+            Some(RecordState::Failed(_)) => BucketView::Failed,
             None => BucketView::Unknown,
         };
         checker.order(order, Some(view));

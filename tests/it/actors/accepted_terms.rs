@@ -8,7 +8,7 @@ use floodgate::actors::payment_timer::repurchase::GateRepurchase;
 use floodgate::actors::payment_timer::retaker::{Purchase, Repurchase};
 use floodgate::config::Tier;
 use floodgate::db::OrderReader;
-use floodgate::domain::{Order, OrderState, RequestId, RequestStatus, SaleChange, SkuChange};
+use floodgate::domain::{Order, OrderState, RecordState, RequestId, SaleChange, SkuChange};
 use floodgate::messages::BuyAnswer;
 
 use super::gates_failing::{Failing, OFFER, undecided};
@@ -78,10 +78,10 @@ fn a_repeat_of_a_queued_request_is_ordered_at_the_time_and_the_price_of_the_firs
         let order = timeline.order;
         assert_eq!((order.placed_at_ms, order.epoch), (START_MS, first.epoch));
         assert_eq!(order.amount, first.amount);
-        let status = fixture.find(&first).await;
+        let state = fixture.find(&first).await;
         let is_of_first =
-            |it| matches!(it, RequestStatus::Ordered { amount, .. } if amount == first.amount);
-        assert!(status.is_some_and(is_of_first), "{status:?}");
+            |it| matches!(it, RecordState::Ordered(order) if order.amount == first.amount);
+        assert!(state.is_some_and(is_of_first), "{state:?}");
         fixture.assert_holds().await;
     });
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use floodgate::config::{Settings, Tier};
 use floodgate::db::Ledger;
 use floodgate::domain::{
-    BucketKey, BucketNo, BuyerId, OrderState, Phase, Policy, Refusal, RepairAction, RequestId,
-    RequestStatus,
+    BucketKey, BucketNo, BuyerId, OrderState, PayBy, Phase, Policy, RecordState, RecordedOrder,
+    Refusal, RepairAction, RequestId, RequestRecord,
 };
 use floodgate::messages::BuyAnswer;
 use futures_util::future::join_all;
@@ -68,17 +68,21 @@ fn where_gates_count(test: impl AsyncFn(Tier)) {
     });
 }
 
+/// The answer to buyer 1 with a new order.
 fn placed(quantity: u32, replayed: bool) -> BuyAnswer {
-    let amount = 100 * i64::from(quantity);
-    let state = OrderState::PendingPayment;
-    let pay_by_ms = Some(START_MS + 900_000);
-    let status =
-        RequestStatus::Ordered { quantity, placed_at_ms: START_MS, amount, state, pay_by_ms };
-    BuyAnswer::Known { status, replayed }
+    let order = RecordedOrder {
+        state: OrderState::PendingPayment,
+        version: 0,
+        amount: 100 * i64::from(quantity),
+        pay_by: PayBy::from_ms(Some(START_MS + 900_000)),
+    };
+    let (buyer, state) = (BuyerId::new(1).unwrap(), RecordState::Ordered(order));
+    let record = RequestRecord { buyer, quantity, placed_at_ms: START_MS, state };
+    BuyAnswer::Ordered { record, replayed }
 }
 
 fn refused(refusal: Refusal) -> BuyAnswer {
-    BuyAnswer::first(RequestStatus::Failed(refusal))
+    BuyAnswer::refused(refusal)
 }
 
 #[test]
@@ -252,10 +256,7 @@ fn a_refusal_of_the_ledger_is_recorded_and_the_units_come_back_once() {
         let first = RequestId::new(99).unwrap();
         let refusal = Refusal::AlreadyPurchased { first };
         assert_eq!(harness.buy_as(7, 1, 1).await, refused(refusal));
-        assert_eq!(
-            harness.buy_as(7, 1, 1).await,
-            BuyAnswer::Known { status: RequestStatus::Failed(refusal), replayed: true }
-        );
+        assert_eq!(harness.buy_as(7, 1, 1).await, BuyAnswer::Refused { refusal, replayed: true });
         assert_eq!(harness.free().await, [5]);
         let failure = harness.backends.ledger.failure(RequestId::new(7).unwrap()).await.unwrap();
         assert_eq!(failure.unwrap().reason, refusal);

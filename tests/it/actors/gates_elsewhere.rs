@@ -5,7 +5,7 @@ use std::sync::Arc;
 use floodgate::actors::GateHandle;
 use floodgate::actors::stock_gate::GateDirectory;
 use floodgate::config::Tier;
-use floodgate::domain::{Counting, Epoch, Phase, Refusal, RequestStatus, Sale};
+use floodgate::domain::{Counting, Epoch, Phase, RecordState, Refusal, Sale};
 use floodgate::messages::BuyAnswer;
 use floodgate::runtime::clock::ManualClock;
 use floodgate::services::catalog::Catalog;
@@ -34,7 +34,12 @@ fn handle(
 }
 
 fn is_replayed(answer: &BuyAnswer) -> bool {
-    matches!(answer, BuyAnswer::Known { replayed: true, .. })
+    matches!(
+        answer,
+        BuyAnswer::Queued { replayed: true }
+            | BuyAnswer::Ordered { replayed: true, .. }
+            | BuyAnswer::Refused { replayed: true, .. }
+    )
 }
 
 #[test]
@@ -60,7 +65,7 @@ fn a_process_without_gates_denies_nothing() {
             assert_eq!(gates.buy(fixture.ask(8, 8, 1)).await, BuyAnswer::Busy);
             let request =
                 gates.record(sku, reservation.request, reservation.buyer).await.unwrap().unwrap();
-            assert!(matches!(request.status(), RequestStatus::Ordered { .. }), "{request:?}");
+            assert!(matches!(request.state, RecordState::Ordered { .. }), "{request:?}");
 
             // No bucket can be read; a draft has none.
             let empty = Arc::new(MemoryStock::new(Counting::InStock));

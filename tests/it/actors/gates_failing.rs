@@ -8,8 +8,7 @@ use std::time::Duration;
 use floodgate::config::Tier;
 use floodgate::db::{ErrorClass, OrderReader, OrderWriter};
 use floodgate::domain::{
-    BucketKey, BucketNo, BuyerId, OrderIntent, Phase, PlaceOutcome, Refusal, RequestId,
-    RequestStatus,
+    BucketKey, BucketNo, BuyerId, OrderIntent, Phase, PlaceOutcome, RecordState, Refusal, RequestId,
 };
 use floodgate::messages::{BuyAnswer, WriteError, WriteResult};
 use floodgate::runtime::clock::ManualClock;
@@ -21,8 +20,8 @@ use crate::support::defective_ledger::{DefectiveLedger, LedgerDefect};
 use crate::support::faulty_ledger::{Fault, FaultyLedger};
 use crate::support::faulty_stock::{FaultyStock, StockFault};
 use crate::support::harness::{
-    Harness, ONE_PER_BUYER, Offer, START_MS, UNLIMITED, in_system, is_placed, is_repeated_order,
-    settings,
+    Harness, ONE_PER_BUYER, Offer, QUEUED, START_MS, UNLIMITED, in_system, is_placed,
+    is_repeated_order, settings,
 };
 use crate::support::wait::until;
 
@@ -30,11 +29,7 @@ pub const OFFER: Offer = Offer { policy: ONE_PER_BUYER, stock: 100, buckets: 2 }
 
 /// The answer to a buyer while the ledger has not decided.
 pub fn undecided(tier: Tier, replayed: bool) -> BuyAnswer {
-    if tier == Tier::Ledger {
-        BuyAnswer::Unknown
-    } else {
-        BuyAnswer::Known { status: RequestStatus::Queued, replayed }
-    }
+    if tier == Tier::Ledger { BuyAnswer::Unknown } else { BuyAnswer::Queued { replayed } }
 }
 
 fn is_unwritten(written: &WriteResult) -> bool {
@@ -77,10 +72,10 @@ impl Failing {
         Self { harness, ledger, stock }
     }
 
-    pub async fn find(&self, reservation: &OrderIntent) -> Option<RequestStatus> {
+    pub async fn find(&self, reservation: &OrderIntent) -> Option<RecordState> {
         let found =
             self.stock.record(key_of(reservation), reservation.request, None).await.unwrap();
-        found.map(|record| record.status())
+        found.map(|record| record.state)
     }
 
     /// Waits until the gates have accepted one request of each buyer, under the buyer's number.
@@ -149,7 +144,7 @@ async fn accepted_stays_accepted(tier: Tier, in_doubt: bool) {
     assert_eq!(answers, [undecided(tier, false); 20], "{tier:?}, in doubt: {in_doubt}");
     for buyer in &buyers {
         let status = fixture.find(&fixture.ask(*buyer, *buyer, 1)).await;
-        assert_eq!(status, Some(RequestStatus::Queued), "{buyer}");
+        assert_eq!(status, Some(QUEUED), "{buyer}");
     }
     if tier == Tier::Memory {
         assert_eq!(fixture.left().await, before - 20, "no unit is returned");
@@ -241,18 +236,15 @@ fn a_refusal_that_cannot_be_recorded_gives_nothing_back() {
             answer = &mut first => panic!("answered before the refusal was recorded: {answer:?}"),
             () = until("refused writes", refusals) => {}
         }
-        assert_eq!(fixture.find(&fixture.ask(1, 1, 1)).await, Some(RequestStatus::Queued));
+        assert_eq!(fixture.find(&fixture.ask(1, 1, 1)).await, Some(QUEUED));
         assert_eq!(fixture.left().await, 97, "no unit is returned");
         assert_eq!(fixture.ledger.failure(RequestId::new(1).unwrap()).await.unwrap(), None);
 
         fixture.ledger.set(Fault::None);
         let refusal = Refusal::AlreadyPurchased { first: RequestId::new(99).unwrap() };
-        assert_eq!(first.await, BuyAnswer::first(RequestStatus::Failed(refusal)));
+        assert_eq!(first.await, BuyAnswer::refused(refusal));
         assert_eq!(fixture.left().await, 98, "the unit is returned once");
-        assert_eq!(
-            fixture.buy_as(1, 1, 1).await,
-            BuyAnswer::Known { status: RequestStatus::Failed(refusal), replayed: true }
-        );
+        assert_eq!(fixture.buy_as(1, 1, 1).await, BuyAnswer::Refused { refusal, replayed: true });
     });
 }
 
@@ -293,7 +285,7 @@ fn a_counting_ledger_promises_nothing_that_it_did_not_decide() {
         let last = fixture.ask(9, 9, 1);
         let outcomes = fixture.actors.ledger_writer.place_and_settle(vec![last]).await;
         assert!(matches!(outcomes[..], [Ok(PlaceOutcome::Placed(_))]), "{outcomes:?}");
-        let refused = BuyAnswer::first(RequestStatus::Failed(Refusal::SoldOut));
+        let refused = BuyAnswer::refused(Refusal::SoldOut);
         assert_eq!(fixture.buy_as(1, 1, 1).await, refused, "a first answer, not a replayed one");
         assert_eq!(fixture.find(&fixture.ask(1, 1, 1)).await, None);
     });
@@ -386,7 +378,7 @@ fn units_of_a_loan_whose_answer_was_lost_are_sold() {
             assert!(is_placed(&answer), "units in transfer are not sold out: {answer:?}");
         }
         assert_eq!(fixture.free().await, [0, 0]);
-        let none = BuyAnswer::first(RequestStatus::Failed(Refusal::SoldOut));
+        let none = BuyAnswer::refused(Refusal::SoldOut);
         assert_eq!(fixture.buy_as(11, borrower, 1).await, none);
         fixture.assert_holds().await;
     });

@@ -6,8 +6,8 @@ use std::time::Duration;
 use floodgate::broker::{BrokerStatus, Route};
 use floodgate::db::{DeadLetterStore, OrderWriter, RepairStore};
 use floodgate::domain::{
-    BucketKey, BucketNo, Currency, Epoch, Failure, LoaderToken, OrderIntent, Phase, Refusal,
-    RequestStatus, Sale, Sku,
+    BucketKey, BucketNo, Currency, Epoch, Failure, LoaderToken, OrderIntent, Phase, RecordState,
+    Refusal, Sale, Sku,
 };
 use floodgate::messages::envelope;
 use floodgate::outbox::OutboxDeadLetter;
@@ -301,13 +301,10 @@ fn results_in_the_ledger_are_written_to_their_bucket_without_any_consumer() {
         until("results", settled).await;
         let key = BucketKey { sku: sku.no, bucket: BucketNo(0) };
         let status = async |request| {
-            simulation.stock.record(key, request, None).await.unwrap().map(|found| found.status())
+            simulation.stock.record(key, request, None).await.unwrap().map(|found| found.state)
         };
-        assert!(matches!(status(ordered.request).await, Some(RequestStatus::Ordered { .. })));
-        assert!(matches!(
-            status(refused.request).await,
-            Some(RequestStatus::Failed(Refusal::Ended))
-        ));
+        assert!(matches!(status(ordered.request).await, Some(RecordState::Ordered { .. })));
+        assert!(matches!(status(refused.request).await, Some(RecordState::Failed(Refusal::Ended))));
         assert_eq!(simulation.stock.left(sku.no), 98, "the refused units were returned once");
         assert_eq!(process.metric("floodgate_reconcile_matched_total"), 2);
         assert!(simulation.queues.kept().is_empty());

@@ -7,7 +7,7 @@ use floodgate::actors::status_watcher::{
     FollowedRequest, StatusWatcher, StreamNews, StreamRegistry,
 };
 use floodgate::config::Tier;
-use floodgate::domain::{BucketNo, OrderIntent, Phase, RequestStatus, SkuNo};
+use floodgate::domain::{BucketNo, OrderIntent, Phase, RecordState, RequestRecord, SkuNo};
 use floodgate::runtime::clock::Clock;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
@@ -21,10 +21,10 @@ use crate::support::servers::redis::Redis;
 use crate::support::wait::until;
 
 /// How the request of a stream ended, if the stream says so by now.
-fn end(stream: &mut FollowedRequest) -> Option<RequestStatus> {
+fn end(stream: &mut FollowedRequest) -> Option<RequestRecord> {
     while let Some(news) = stream.next().now_or_never() {
         match news.expect("a stream ends with the end of its request") {
-            StreamNews::Ended(status) => return Some(status),
+            StreamNews::Ended(record) => return Some(record),
             StreamNews::Beat => {}
         }
     }
@@ -66,8 +66,8 @@ fn fifty_streams_cost_one_lookup_per_bucket_and_poll_and_outlive_a_stock_that_fa
             until("the end of every stream", async || {
                 watcher.run(&()).await.unwrap();
                 streams.retain_mut(|stream| match end(stream) {
-                    Some(status) => {
-                        ended.push(status);
+                    Some(record) => {
+                        ended.push(record);
                         false
                     }
                     None => true,
@@ -76,7 +76,7 @@ fn fifty_streams_cost_one_lookup_per_bucket_and_poll_and_outlive_a_stock_that_fa
             })
             .await;
             assert_eq!(ended.len(), buyers.len());
-            assert!(ended.iter().all(|status| matches!(status, RequestStatus::Ordered { .. })));
+            assert!(ended.iter().all(|record| matches!(record.state, RecordState::Ordered { .. })));
             let after = fixture.stock.num_lookups();
             watcher.run(&()).await.unwrap();
             assert_eq!(fixture.stock.num_lookups(), after, "without streams nothing is read");
@@ -134,11 +134,11 @@ async fn assert_ends_beside(harness: &Harness, unreadable: OrderIntent, own: Ord
         registry.follow(request, asked.buyer, harness.clock.now()).unwrap()
     };
     let (_unreadable, mut stream) = (follow(unreadable), follow(own));
-    let status = until("the end of the stream", async || {
+    let record = until("the end of the stream", async || {
         registry.listen().hint(&[own.request, unreadable.request]);
         watcher.run(&()).await.unwrap_err();
         end(&mut stream)
     })
     .await;
-    assert!(matches!(status, RequestStatus::Ordered { .. }), "{status:?}");
+    assert!(matches!(record.state, RecordState::Ordered { .. }), "{record:?}");
 }

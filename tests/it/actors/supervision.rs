@@ -339,7 +339,7 @@ async fn buy_until_answered(harness: &Harness, buyer: u64) -> BuyAnswer {
     loop {
         match harness.buy_as(buyer, buyer, 1).await {
             BuyAnswer::Busy | BuyAnswer::Unknown => tokio::task::yield_now().await,
-            answer @ BuyAnswer::Known { .. } => return answer,
+            answer => return answer,
         }
     }
 }

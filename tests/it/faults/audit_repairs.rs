@@ -14,7 +14,7 @@ use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::domain::invariants::Violation;
 use floodgate::domain::{
     AuditVerdict, BucketKey, BucketNo, BuyerId, ByOperator, InvariantId, OrderIntent, Phase,
-    RepairAction, RepairOutcome, RequestId, RequestStatus, Sku, Verdict,
+    RecordState, RepairAction, RepairOutcome, RequestId, Sku, Verdict,
 };
 use floodgate::runtime::clock::{ManualClock, SharedClock};
 use floodgate::services::audit::{AuditReport, AuditSources, RepairReport, Repairer, audit_all};
@@ -26,7 +26,7 @@ use tempfile::TempDir;
 use crate::support::faulty_ledger::{Fault, FaultyLedger};
 use crate::support::faulty_stock::FaultyStock;
 use crate::support::gate::{GateFixture, PATIENT};
-use crate::support::harness::{Offer, START_MS, UNLIMITED, broken, in_system, settings};
+use crate::support::harness::{Offer, QUEUED, START_MS, UNLIMITED, broken, in_system, settings};
 use crate::support::wait::until;
 
 struct NoGates;
@@ -106,10 +106,10 @@ impl Shop {
             .of_request(Some(intent.request))
     }
 
-    async fn status(&self, intent: &OrderIntent) -> RequestStatus {
+    async fn state(&self, intent: &OrderIntent) -> RecordState {
         let key = BucketKey { sku: self.sku.no, bucket: intent.bucket };
         let stored = self.backends.stock.record(key, intent.request, None).await.unwrap();
-        stored.unwrap().status()
+        stored.unwrap().state
     }
 
     /// Changes rows of the ledger.
@@ -271,8 +271,7 @@ fn a_lost_request_becomes_an_order_or_a_recorded_failure() {
                 let repairs = shop.repair(&[shop.lost(&intent)]).await;
                 let outcomes: Vec<_> = repairs.iter().map(|one| one.outcome).collect();
                 assert_eq!(outcomes, [Some(outcome)], "{repairs:#?}");
-                let is_ordered =
-                    matches!(shop.status(&intent).await, RequestStatus::Ordered { .. });
+                let is_ordered = matches!(shop.state(&intent).await, RecordState::Ordered { .. });
                 assert_eq!(is_ordered, outcome == RepairOutcome::Compensated);
                 let failure = shop.backends.ledger.failure(intent.request).await.unwrap();
                 assert_eq!(failure.is_some(), !is_ordered);
@@ -292,11 +291,11 @@ fn a_lost_request_whose_refusal_cannot_be_recorded_stays_queued() {
         let sources = AuditSources { ledger: &ledger, ..shop.sources(Duration::ZERO) };
         let repairer = Repairer { sources, sales: &shop.sales, by: None, now_ms: START_MS };
         repairer.repair(&[shop.lost(&intent)]).await.unwrap_err();
-        assert_eq!(shop.status(&intent).await, RequestStatus::Queued);
+        assert_eq!(shop.state(&intent).await, QUEUED);
         // The next repair records the refusal first.
         ledger.set(Fault::None);
         repairer.repair(&[shop.lost(&intent)]).await.unwrap();
-        assert!(matches!(shop.status(&intent).await, RequestStatus::Failed(_)));
+        assert!(matches!(shop.state(&intent).await, RecordState::Failed(_)));
     });
 }
 
@@ -312,11 +311,11 @@ fn a_lost_request_that_another_writer_places_during_its_repair_keeps_its_units()
         let repairer = Repairer { sources, sales: &shop.sales, by: None, now_ms: START_MS };
         let repairs = repairer.repair(&[shop.lost(&intent)]).await.unwrap();
         assert_eq!(repairs.len(), 0, "{repairs:#?}");
-        assert_eq!(shop.status(&intent).await, RequestStatus::Queued);
+        assert_eq!(shop.state(&intent).await, QUEUED);
         // The next repair finds the order.
         ledger.set(Fault::None);
         repairer.repair(&[shop.lost(&intent)]).await.unwrap();
-        assert!(matches!(shop.status(&intent).await, RequestStatus::Ordered { .. }));
+        assert!(matches!(shop.state(&intent).await, RecordState::Ordered { .. }));
     });
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use floodgate::config::Tier;
 use floodgate::db::{OrderWriter, SaleStore};
 use floodgate::domain::{
-    BucketKey, BuyerId, Failure, OrderIntent, Phase, PlaceOutcome, Policy, Refusal, RequestStatus,
+    BucketKey, BuyerId, Failure, OrderIntent, Phase, PlaceOutcome, Policy, RecordState, Refusal,
     SaleDraft, Sku,
 };
 use floodgate::messages::BuyAnswer;
@@ -21,12 +21,12 @@ use crate::support::faulty_ledger::{Fault, FaultyLedger};
 use crate::support::faulty_stock::{FaultyStock, StockFault};
 use crate::support::gate::{GateFixture, PATIENT};
 use crate::support::harness::{
-    Harness, ONE_PER_BUYER, Offer, START_MS, in_system, is_placed, settings,
+    Harness, ONE_PER_BUYER, Offer, QUEUED, START_MS, in_system, is_placed, settings,
 };
 use crate::support::wait::until;
 
 const STOCK: u32 = 100;
-const CANCELLED: RequestStatus = RequestStatus::Failed(Refusal::CancelledByBuyer);
+const CANCELLED: RecordState = RecordState::Failed(Refusal::CancelledByBuyer);
 
 /// A sale of one order per buyer. A buyer's first request has the buyer's number.
 pub fn draft() -> SaleDraft {
@@ -79,7 +79,7 @@ impl Queue {
         let failing = async {
             until("accepted requests", async || {
                 for buyer in buyers {
-                    self.status(*buyer).await?;
+                    self.state(*buyer).await?;
                 }
                 Some(())
             })
@@ -100,25 +100,25 @@ impl Queue {
         self.harness.ask(request, buyer, 1)
     }
 
-    /// The status of the buyer's first request.
-    pub async fn status(&self, buyer: u64) -> Option<RequestStatus> {
+    /// The state of the buyer's first request.
+    pub async fn state(&self, buyer: u64) -> Option<RecordState> {
         let intent = self.intent(buyer, buyer);
         let key = BucketKey { sku: intent.sku, bucket: intent.bucket };
         let stock = &self.harness.backends.stock;
         let found = stock.record(key, intent.request, Some(intent.buyer)).await.unwrap();
-        found.map(|found| found.status())
+        found.map(|found| found.state)
     }
 
     /// Cancels the request of buyer `of` in the name of `buyer`.
-    async fn cancel_as(&self, of: u64, buyer: u64) -> Option<RequestStatus> {
+    async fn cancel_as(&self, of: u64, buyer: u64) -> Option<RecordState> {
         let (sku, request) = (self.sku(), self.intent(of, of).request);
         let buyer = BuyerId::new(buyer).unwrap();
         let stored = self.harness.gates.record(&sku, request, buyer).await.unwrap()?;
         let requests = &self.harness.actors.requests;
-        Some(requests.cancel(&sku, request, &stored).await.unwrap())
+        Some(requests.cancel(&sku, request, &stored).await.unwrap().state)
     }
 
-    async fn cancel(&self, buyer: u64) -> Option<RequestStatus> {
+    async fn cancel(&self, buyer: u64) -> Option<RecordState> {
         self.cancel_as(buyer, buyer).await
     }
 
@@ -156,7 +156,7 @@ fn a_queued_request_is_cancelled_once_and_its_buyer_buys_again() {
         in_system(async {
             let queue = Queue::open(tier, draft()).await;
             queue.queue(&[1, 2, 3]).await;
-            assert_eq!(queue.status(1).await, Some(RequestStatus::Queued), "{tier:?}");
+            assert_eq!(queue.state(1).await, Some(QUEUED), "{tier:?}");
             assert_eq!(queue.cancel_as(1, 2).await, None, "another buyer's");
             for _ in 0..2 {
                 assert_eq!(queue.cancel(1).await, Some(CANCELLED), "{tier:?}");
@@ -164,7 +164,7 @@ fn a_queued_request_is_cancelled_once_and_its_buyer_buys_again() {
                 let left = if tier == Tier::Ledger { STOCK } else { STOCK - 2 };
                 assert_eq!(queue.left().await, left, "{tier:?}: the unit came back once");
             }
-            assert_eq!(queue.status(1).await, Some(CANCELLED), "{tier:?}");
+            assert_eq!(queue.state(1).await, Some(CANCELLED), "{tier:?}");
             // A copy of the request arrives later.
             let late =
                 queue.harness.actors.ledger_writer.place_and_settle(vec![queue.intent(1, 1)]).await;
@@ -172,7 +172,7 @@ fn a_queued_request_is_cancelled_once_and_its_buyer_buys_again() {
             let repeated = queue.harness.buy_as(1, 1, 1).await;
             assert_eq!(
                 repeated,
-                BuyAnswer::Known { status: CANCELLED, replayed: true },
+                BuyAnswer::Refused { refusal: Refusal::CancelledByBuyer, replayed: true },
                 "{tier:?}"
             );
             assert!(is_placed(&queue.harness.buy_as(101, 1, 1).await), "{tier:?}: again");
@@ -180,7 +180,7 @@ fn a_queued_request_is_cancelled_once_and_its_buyer_buys_again() {
             assert_eq!(queue.left().await, STOCK - 3, "{tier:?}");
             // What is an order stays one.
             let decided = queue.cancel(2).await;
-            assert!(matches!(decided, Some(RequestStatus::Ordered { .. })), "{decided:?}");
+            assert!(matches!(decided, Some(RecordState::Ordered { .. })), "{decided:?}");
         });
     }
 }
@@ -193,8 +193,8 @@ fn the_quota_returns_with_the_cancellation() {
             draft.skus[0].policy = Policy::Quota { limit: 1, max_quantity: 1 };
             let queue = Queue::open(tier, draft).await;
             queue.queue(&[1]).await;
-            let over = RequestStatus::Failed(Refusal::QuotaExceeded { owned: 1, limit: 1 });
-            assert_eq!(queue.harness.buy_as(101, 1, 1).await, BuyAnswer::first(over), "{tier:?}");
+            let over = Refusal::QuotaExceeded { owned: 1, limit: 1 };
+            assert_eq!(queue.harness.buy_as(101, 1, 1).await, BuyAnswer::refused(over), "{tier:?}");
             assert_eq!(queue.cancel(1).await, Some(CANCELLED), "{tier:?}");
             assert!(is_placed(&queue.harness.buy_as(102, 1, 1).await), "{tier:?}");
             assert_eq!((queue.drained().await, queue.left().await), (1, STOCK - 1), "{tier:?}");
@@ -212,10 +212,7 @@ fn while_the_ledger_is_away_nothing_is_cancelled() {
         let stored = queue.harness.gates.record(&sku, intent.request, intent.buyer).await.unwrap();
         let requests = &queue.harness.actors.requests;
         requests.cancel(&sku, intent.request, &stored.unwrap()).await.unwrap_err();
-        assert_eq!(
-            (queue.status(1).await, queue.left().await),
-            (Some(RequestStatus::Queued), STOCK - 1)
-        );
+        assert_eq!((queue.state(1).await, queue.left().await), (Some(QUEUED), STOCK - 1));
         queue.ledger.set(Fault::None);
         assert_eq!(queue.drained().await, 1, "it is still an accepted request");
     });
@@ -229,7 +226,7 @@ fn ended_not_released_is_healed_by_the_next_submission() {
             let queue = Queue::open(tier, draft()).await;
             queue.queue(&[1, 2]).await;
             queue.ledger.record_failures(vec![queue.failure(1)]).await.unwrap();
-            assert_eq!(queue.status(1).await, Some(RequestStatus::Queued));
+            assert_eq!(queue.state(1).await, Some(QUEUED));
             assert_eq!(queue.drained().await, 1, "{tier:?}");
             assert_eq!(queue.left().await, STOCK - 1, "{tier:?}");
             assert_eq!(queue.cancel(1).await, Some(CANCELLED), "{tier:?}");
@@ -245,9 +242,9 @@ fn a_request_that_was_refused_keeps_its_reason_when_its_buyer_cancels() {
         queue.queue(&[1]).await;
         let refused = Failure { reason: Refusal::SoldOut, ..queue.failure(1) };
         queue.ledger.record_failures(vec![refused]).await.unwrap();
-        let sold_out = Some(RequestStatus::Failed(Refusal::SoldOut));
+        let sold_out = Some(RecordState::Failed(Refusal::SoldOut));
         assert_eq!(queue.cancel(1).await, sold_out);
-        assert_eq!(queue.status(1).await, sold_out);
+        assert_eq!(queue.state(1).await, sold_out);
         assert_eq!(queue.left().await, STOCK - 1, "the ledger has no such unit");
     });
 }
@@ -259,10 +256,7 @@ fn a_bucket_that_takes_no_results_learns_the_cancellation_later() {
         queue.queue(&[1]).await;
         queue.stock.set(StockFault::RefusesResults);
         assert_eq!(queue.cancel(1).await, Some(CANCELLED));
-        assert_eq!(
-            (queue.left().await, queue.status(1).await),
-            (STOCK - 1, Some(RequestStatus::Queued))
-        );
+        assert_eq!((queue.left().await, queue.state(1).await), (STOCK - 1, Some(QUEUED)));
         queue.stock.set(StockFault::None);
         assert_eq!(queue.cancel(1).await, Some(CANCELLED), "a repeat releases");
         assert_eq!((queue.drained().await, queue.left().await), (0, STOCK));
@@ -280,7 +274,7 @@ fn a_redis_that_is_emptied_in_between_gets_the_cancellation_from_the_ledger() {
         let (ledger, stock) = (&queue.harness.backends.ledger, &queue.harness.backends.stock);
         let loader = ledger.begin_load(queue.sku().no).await.unwrap();
         load_sku(&**ledger, &**stock, &queue.sku(), loader, Vec::new()).await.unwrap();
-        assert_eq!((queue.status(1).await, queue.left().await), (Some(CANCELLED), STOCK));
+        assert_eq!((queue.state(1).await, queue.left().await), (Some(CANCELLED), STOCK));
         assert_eq!(queue.cancel(1).await, Some(CANCELLED));
         assert!(is_placed(&queue.harness.buy_as(101, 1, 1).await), "again");
         assert_eq!((queue.drained().await, queue.left().await), (1, STOCK - 1));
@@ -314,7 +308,7 @@ fn cancellation_and_order_at_once_end_each_request_once() {
                 assert!(is_order != (placed[0] == refused), "{tier:?} {placed:?}");
                 for answer in [one, other] {
                     let is_same = match answer {
-                        Some(RequestStatus::Ordered { .. }) => is_order,
+                        Some(RecordState::Ordered { .. }) => is_order,
                         answer => !is_order && answer == Some(CANCELLED),
                     };
                     assert!(is_same, "{tier:?} {buyer}: {answer:?} {placed:?}");

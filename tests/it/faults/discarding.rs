@@ -5,8 +5,8 @@ use floodgate::broker::Delivery;
 use floodgate::config::Tier;
 use floodgate::db::{DeadLetterStore, OrderReader, OrderWriter};
 use floodgate::domain::{
-    DeadLetterFilter, DeadLetterNo, DeadLetterState, Failure, OrderIntent, PlaceOutcome, Refusal,
-    RequestStatus,
+    DeadLetterFilter, DeadLetterNo, DeadLetterState, Failure, OrderIntent, PlaceOutcome,
+    RecordState, Refusal,
 };
 use floodgate::messages::BuyAnswer;
 use floodgate::messages::envelope;
@@ -18,13 +18,12 @@ use crate::actors::gates_failing::{Failing, OFFER};
 use crate::support::dead_letters::read_dead_letters;
 use crate::support::faulty_ledger::Fault;
 use crate::support::faulty_stock::StockFault;
-use crate::support::harness::{START_MS, in_system};
+use crate::support::harness::{QUEUED, START_MS, in_system};
 use crate::support::intents::{pack_into, reader};
 
 const INSTALLATION: &str = "0badcafe";
 
-const DISCARDED: BuyAnswer =
-    BuyAnswer::Known { status: RequestStatus::Failed(Refusal::Discarded), replayed: true };
+const DISCARDED: BuyAnswer = BuyAnswer::Refused { refusal: Refusal::Discarded, replayed: true };
 
 /// Accepted requests that never reached the ledger; each has the number of its buyer.
 async fn accept_without_ledger(
@@ -95,7 +94,7 @@ fn a_discarded_request_is_a_failure_and_its_unit_comes_back_once() {
             assert_eq!(fixture.left().await, 100, "once");
             for request in [1, 2] {
                 let status = fixture.find(&fixture.harness.ask(request, request, 1)).await;
-                assert_eq!(status, Some(RequestStatus::Failed(Refusal::Discarded)));
+                assert_eq!(status, Some(RecordState::Failed(Refusal::Discarded)));
                 assert_eq!(fixture.harness.buy_as(request, request, 1).await, DISCARDED);
             }
             assert_eq!(service.discard(no, None).await.unwrap().0, DeadLetterOutcome::Already);
@@ -133,7 +132,7 @@ fn a_stock_that_takes_no_results_gets_the_failure_with_a_repeat() {
         assert_eq!(service.discard(no, None).await.unwrap().0, DeadLetterOutcome::Discarded);
         assert_eq!(
             (fixture.left().await, fixture.find(&fixture.harness.ask(1, 1, 1)).await),
-            (99, Some(RequestStatus::Queued))
+            (99, Some(QUEUED))
         );
         fixture.stock.set(StockFault::None);
         assert_eq!(service.discard(no, None).await.unwrap().0, DeadLetterOutcome::Already);

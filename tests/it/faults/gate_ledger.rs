@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
 use floodgate::db::{Ledger, OrderReader};
-use floodgate::domain::{BucketKey, OrderIntent, Phase, Refusal, RequestStatus, Verdict};
+use floodgate::domain::{BucketKey, OrderIntent, Phase, Refusal, Verdict};
 use floodgate::messages::BuyAnswer;
 use floodgate::runtime::clock::{Clock, SharedClock};
 use floodgate::services::audit::AuditReport;
@@ -45,10 +45,7 @@ async fn buy_all(harness: &Harness, buyers: std::ops::RangeInclusive<u64>) -> Ve
 async fn buy_for_sure(harness: &Harness, buyer: u64) {
     until("an order", async || {
         let answer = harness.buy_as(buyer, buyer, 1).await;
-        assert!(
-            !matches!(answer, BuyAnswer::Known { status: RequestStatus::Failed(_), .. }),
-            "{answer:?}"
-        );
+        assert!(!matches!(answer, BuyAnswer::Refused { .. }), "{answer:?}");
         if is_placed(&answer) {
             return Some(());
         }
@@ -79,12 +76,7 @@ async fn drained(harness: &Harness) -> AuditReport {
 async fn accepted_while_failing(harness: &Harness) -> u32 {
     let answers = join_all((1..=40).map(|buyer| harness.buy_until_decided(buyer))).await;
     let is_unsettled = |answer: &BuyAnswer| {
-        matches!(
-            answer,
-            BuyAnswer::Known { status: RequestStatus::Queued, .. }
-                | BuyAnswer::Unknown
-                | BuyAnswer::Busy
-        )
+        matches!(answer, BuyAnswer::Queued { .. } | BuyAnswer::Unknown | BuyAnswer::Busy)
     };
     assert!(answers.iter().flatten().all(is_unsettled), "{answers:?}");
     let taken = OFFER.stock - free_units(harness).await;
@@ -109,7 +101,7 @@ async fn healed(harness: &Harness, taken: u32) {
     for buyer in 1..=100 {
         buy_for_sure(harness, buyer).await;
     }
-    let sold_out = BuyAnswer::first(RequestStatus::Failed(Refusal::SoldOut));
+    let sold_out = BuyAnswer::refused(Refusal::SoldOut);
     until("sold out", async || {
         let answer = harness.buy_as(101, 101, 1).await;
         let is_retryable = matches!(answer, BuyAnswer::Busy | BuyAnswer::Unknown);
@@ -233,7 +225,7 @@ fn a_request_is_submitted_again_once_it_is_old_whichever_way_the_clock_steps() {
             harness.gates_begun().await;
             ledger.set(Fault::Down);
             let reservation = harness.ask(1, 1, 1);
-            let queued = BuyAnswer::first(RequestStatus::Queued);
+            let queued = BuyAnswer::Queued { replayed: false };
             assert_eq!(harness.gates.buy(reservation).await, queued);
             ledger.set(Fault::None);
             gates_have_looked(&harness).await;

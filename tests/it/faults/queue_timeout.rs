@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use floodgate::config::Tier;
 use floodgate::db::OrderWriter;
-use floodgate::domain::{Refusal, RequestStatus, Sale};
+use floodgate::domain::{Epoch, RecordState, Refusal, Sale};
 use floodgate::runtime::clock::Clock;
 use floodgate::runtime::clock_guard::CALM;
 use floodgate::stock::Stock;
@@ -18,8 +18,8 @@ use crate::support::relays::{SKU, Simulation};
 use crate::support::wait::until;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
-const TIMED_OUT: Option<RequestStatus> = Some(RequestStatus::Failed(Refusal::QueueTimeout));
-const QUEUED: Option<RequestStatus> = Some(RequestStatus::Queued);
+const TIMED_OUT: Option<RecordState> = Some(RecordState::Failed(Refusal::QueueTimeout));
+const QUEUED: Option<RecordState> = Some(RecordState::Queued { epoch: Epoch(1) });
 
 /// A tier whose requests may be queued for a minute.
 async fn timing_out(tier: Tier) -> Queue {
@@ -41,7 +41,7 @@ async fn pass(queue: &Queue) {
 /// Waits for the order of request 1.
 async fn until_ordered(queue: &Queue) {
     until("an order", async || {
-        matches!(queue.status(1).await, Some(RequestStatus::Ordered { .. })).then_some(())
+        matches!(queue.state(1).await, Some(RecordState::Ordered { .. })).then_some(())
     })
     .await;
 }
@@ -56,11 +56,11 @@ fn a_request_that_was_queued_for_too_long_ends_by_itself() {
             queue.ledger.set(Fault::Down);
             queue.harness.clock.advance(TIMEOUT + Duration::from_secs(1));
             pass(&queue).await;
-            assert_eq!(queue.status(1).await, QUEUED, "{tier:?}: the ledger is away");
+            assert_eq!(queue.state(1).await, QUEUED, "{tier:?}: the ledger is away");
             assert_eq!(queue.left().await, before - 2);
             queue.ledger.set(Fault::None);
             until("timed-out requests", async || {
-                let both = (queue.status(1).await, queue.status(2).await);
+                let both = (queue.state(1).await, queue.state(2).await);
                 (both == (TIMED_OUT, TIMED_OUT)).then_some(())
             })
             .await;
@@ -98,7 +98,7 @@ fn an_order_that_its_bucket_calls_queued_is_settled_after_the_timeout() {
         let queue = timing_out(Tier::Memory).await;
         queue.queue(&[1]).await;
         queue.ledger.place(vec![queue.intent(1, 1)]).await.unwrap();
-        assert_eq!(queue.status(1).await, QUEUED);
+        assert_eq!(queue.state(1).await, QUEUED);
         queue.harness.clock.advance(TIMEOUT + Duration::from_secs(1));
         until_ordered(&queue).await;
     });
@@ -155,9 +155,9 @@ async fn waiting(consumers: Consumers) -> (Simulation, Process) {
     (simulation, process)
 }
 
-async fn status(simulation: &Simulation, request: u64) -> Option<RequestStatus> {
+async fn state(simulation: &Simulation, request: u64) -> Option<RecordState> {
     let (key, id) = (simulation.bucket_of(request), simulation.intent(request).request);
-    simulation.stock.record(key, id, None).await.unwrap().map(|found| found.status())
+    simulation.stock.record(key, id, None).await.unwrap().map(|found| found.state)
 }
 
 #[test]
@@ -169,19 +169,19 @@ fn the_reconciler_ends_what_waits_for_too_long_wherever_it_is() {
             simulation.reserve(11..=12).await;
             process.passes(4).await;
             for request in 1..=12 {
-                assert_eq!(status(&simulation, request).await, QUEUED, "{consumers:?}");
+                assert_eq!(state(&simulation, request).await, QUEUED, "{consumers:?}");
             }
             simulation.clock.advance(Duration::from_secs(10));
             until("timed-out requests", async || {
                 simulation.clock.advance(Duration::from_secs(1));
                 process.passes(2).await;
-                (status(&simulation, 10).await == TIMED_OUT).then_some(())
+                (state(&simulation, 10).await == TIMED_OUT).then_some(())
             })
             .await;
             process.passes(4).await;
             for request in 1..=12 {
                 let expected = if request > 10 { QUEUED } else { TIMED_OUT };
-                assert_eq!(status(&simulation, request).await, expected, "{request}");
+                assert_eq!(state(&simulation, request).await, expected, "{request}");
             }
             let ended = process.metric("floodgate_requests_ended_total{reason=\"queue-timeout\"}");
             assert_eq!(ended, 10, "{consumers:?}");
@@ -196,11 +196,11 @@ fn the_reconciler_ends_nothing_by_a_clock_that_jumped() {
         let (clock, jumped_ms) = (&simulation.clock, 3_600_000);
         clock.set_wall_ms(clock.wall_ms() + jumped_ms);
         process.passes(6).await;
-        assert_eq!(status(&simulation, 1).await, QUEUED);
+        assert_eq!(state(&simulation, 1).await, QUEUED);
         clock.set_wall_ms(clock.wall_ms() - jumped_ms);
         clock.advance(TIMEOUT * 2);
         until("timed-out requests", async || {
-            (status(&simulation, 1).await == TIMED_OUT).then_some(())
+            (state(&simulation, 1).await == TIMED_OUT).then_some(())
         })
         .await;
     });

@@ -10,7 +10,7 @@ use std::time::Duration;
 use floodgate::config::{Role, Settings};
 use floodgate::db::{Ledger, SaleStore};
 use floodgate::domain::{
-    BucketKey, BucketNo, Epoch, LoaderToken, Order, OrderIntent, Phase, RequestStatus, Sku, Verdict,
+    BucketKey, BucketNo, Epoch, LoaderToken, Order, OrderIntent, Phase, Sku, Verdict,
 };
 use floodgate::lease::SoleLease;
 use floodgate::messages::BuyAnswer;
@@ -306,20 +306,15 @@ fn a_load_waits_for_no_answer_of_the_ledger() {
         let is_known = matches!(
             repeated,
             BuyAnswer::Unknown
-                | BuyAnswer::Known {
-                    status: RequestStatus::Queued | RequestStatus::Ordered { .. },
-                    replayed: true,
-                }
+                | BuyAnswer::Queued { replayed: true }
+                | BuyAnswer::Ordered { replayed: true, .. }
         );
         assert!(is_known, "{repeated:?}");
 
         ledger.set(Fault::None);
         until("the order", async || {
             let answer = harness.buy_as(7, 1, 1).await;
-            let is_new_order = matches!(
-                answer,
-                BuyAnswer::Known { status: RequestStatus::Ordered { .. }, replayed: false }
-            );
+            let is_new_order = matches!(answer, BuyAnswer::Ordered { replayed: false, .. });
             assert!(!is_new_order, "{answer:?}");
             is_placed(&answer).then_some(())
         })

@@ -7,8 +7,7 @@ use floodgate::config::{Settings, Tier};
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::db::{ErrorClass, Ledger, SaleStore};
 use floodgate::domain::{
-    Epoch, Phase, Refusal, RequestStatus, SaleChange, SkuChange, SkuNo, StockChangeOutcome,
-    StockChangeRequest,
+    Epoch, Phase, Refusal, SaleChange, SkuChange, SkuNo, StockChangeOutcome, StockChangeRequest,
 };
 use floodgate::messages::BuyAnswer;
 use floodgate::services::sales::{SalesError, StockOrder};
@@ -193,7 +192,7 @@ fn a_change_without_an_outcome_is_ended_by_its_repeat() {
             for request in 1..=3 {
                 assert!(is_placed(&harness.buy_as(request, request, 1).await), "{fault:?}");
             }
-            let sold_out = BuyAnswer::first(RequestStatus::Failed(Refusal::SoldOut));
+            let sold_out = BuyAnswer::refused(Refusal::SoldOut);
             assert_eq!(harness.buy_as(4, 4, 1).await, sold_out, "{fault:?}");
             harness.assert_holds().await;
         });

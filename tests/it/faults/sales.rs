@@ -6,7 +6,7 @@ use std::time::Duration;
 use floodgate::config::Tier;
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::db::{ErrorClass, Ledger};
-use floodgate::domain::{Epoch, Phase, Refusal, RequestStatus, SaleDraft};
+use floodgate::domain::{Epoch, Phase, Refusal, SaleDraft};
 use floodgate::messages::BuyAnswer;
 use floodgate::runtime::clock::{Clock, ManualClock, SharedClock};
 use floodgate::services::rebuild::load_sku;
@@ -47,7 +47,7 @@ fn phase_set_not_applied_is_applied_by_the_next_start() {
 }
 
 fn refused(refusal: Refusal) -> BuyAnswer {
-    BuyAnswer::first(RequestStatus::Failed(refusal))
+    BuyAnswer::refused(refusal)
 }
 
 /// A harness whose stock can be made to fail.
@@ -268,15 +268,9 @@ fn the_gates_of_a_sale_end_a_day_after_its_window_and_its_requests_are_read_on()
             harness.sales.refresh_catalog().await.unwrap();
         }
         let repeated = harness.gates.buy(reservation).await;
-        assert!(
-            matches!(
-                repeated,
-                BuyAnswer::Known { status: RequestStatus::Ordered { .. }, replayed: true }
-            ),
-            "{repeated:?}"
-        );
+        assert!(matches!(repeated, BuyAnswer::Ordered { replayed: true, .. }), "{repeated:?}");
         let more = harness.ask(1, 1, 2);
-        let reused = BuyAnswer::first(RequestStatus::Failed(Refusal::RequestIdReused));
+        let reused = BuyAnswer::refused(Refusal::RequestIdReused);
         assert_eq!(harness.gates.buy(more).await, reused);
         assert_eq!(harness.gates.buy(harness.ask(2, 2, 1)).await, BuyAnswer::Busy);
 

@@ -1,8 +1,7 @@
 //! Loaders build a bucket from the ledger, one loader at a time.
 
 use floodgate::domain::{
-    BucketNo, Epoch, LoaderToken, Loan, Phase, RecordState, Refusal, RequestRecord, RequestStatus,
-    Verdict,
+    BucketNo, Epoch, LoaderToken, Loan, Phase, RecordState, Refusal, RequestRecord, Verdict,
 };
 use floodgate::redis::scripts::load::LoadRow;
 use floodgate::redis::scripts::lookup;
@@ -59,8 +58,7 @@ fn loaded_rows_are_answered_as_they_were() {
         fixture.reservation(601, 7, 1),
     ];
     let answers = fixture.reserve(&mut client, 0, &batch);
-    let known =
-        Verdict::Repeat(RequestStatus::Failed(Refusal::QuotaExceeded { owned: 4, limit: 5 }));
+    let known = Verdict::Repeat(record(501, failed));
     assert_eq!(answers, [known, over, Verdict::Reserved]);
     let wanted = [request(601), request(999), request(1), request(601)];
     let find = lookup::find(&fixture.buckets[0], &fixture.sku, &wanted);
@@ -213,8 +211,7 @@ fn decisions_on_lost_requests_are_recorded() {
         assert_eq!((counts.num_failed, counts.released_units), (2, 2));
     }
     let answers = fixture.reserve(&mut client, 0, &[b, c]);
-    let failed = |reason| Verdict::Repeat(RequestStatus::Failed(reason));
-    assert_eq!(answers, [failed(Refusal::Ended), failed(Refusal::SoldOut)]);
+    assert_eq!(answers, refusals.map(|it| Verdict::Repeat(RequestRecord::failed(&it))));
     let find = lookup::find(&fixture.buckets[0], &fixture.sku, &[b.request]);
     let found = fixture.run(&mut client, &find).unwrap();
     assert_eq!(

@@ -1,10 +1,13 @@
 //! The verdicts of `reserve` and the outcomes of `settle` and `release`.
 
-use floodgate::domain::{Epoch, OrderState, Phase, Policy, Refusal, RequestStatus, Verdict};
+use floodgate::domain::{
+    Epoch, OrderIntent, OrderState, PayBy, Phase, Policy, RecordState, RecordedOrder, Refusal,
+    RequestRecord, Verdict,
+};
 use floodgate::redis::scripts::reserve_settle::SettleOutcome;
 
 use super::harness::{Fixture, ScriptClient, refused, sku};
-use crate::support::offers::{ANY, ONE, quota, request};
+use crate::support::offers::{ANY, ONE, buyer, quota, request};
 use crate::support::servers::redis::Redis;
 
 fn fixture(policy: Policy, stock: u32) -> (Redis, ScriptClient, Fixture) {
@@ -14,11 +17,23 @@ fn fixture(policy: Policy, stock: u32) -> (Redis, ScriptClient, Fixture) {
     (redis, client, fixture)
 }
 
-fn ordered(quantity: u32, state: OrderState) -> Verdict {
+/// The answer to buyer 1 with a new order.
+fn ordered(quantity: u32) -> Verdict {
     let placed_at_ms = 1_790_000_000_000;
-    let pay_by_ms = Some(placed_at_ms + 900_000);
-    let amount = 250 * i64::from(quantity);
-    Verdict::Repeat(RequestStatus::Ordered { quantity, placed_at_ms, amount, state, pay_by_ms })
+    let order = RecordedOrder {
+        state: OrderState::PendingPayment,
+        version: 0,
+        amount: 250 * i64::from(quantity),
+        pay_by: PayBy::from_ms(Some(placed_at_ms + 900_000)),
+    };
+    let state = RecordState::Ordered(order);
+    Verdict::Repeat(RequestRecord { buyer: buyer(1), quantity, placed_at_ms, state })
+}
+
+/// The answer to a repeat of an accepted request that the ledger refused.
+fn failed(reservation: &OrderIntent, reason: Refusal) -> Verdict {
+    let state = RecordState::Failed(reason);
+    Verdict::Repeat(RequestRecord { state, ..RequestRecord::queued(reservation) })
 }
 
 const QUEUED: Verdict = Verdict::Queued { intent: None };
@@ -60,7 +75,7 @@ fn a_quota_counts_over_batches_and_comes_back_with_a_refusal() {
         fixture.reserve(&mut client, 0, &[c, fixture.reservation(4, 7, 3)]),
         [Verdict::Reserved, over(3)]
     );
-    let failed = Verdict::Repeat(RequestStatus::Failed(Refusal::RequestIdReused));
+    let failed = failed(&a, Refusal::RequestIdReused);
     assert_eq!(fixture.reserve(&mut client, 0, &[a]), [failed]);
 }
 
@@ -88,7 +103,7 @@ fn an_order_is_settled_once_and_never_goes_back() {
     );
     let outcomes = fixture.release(&mut client, 0, &[refused(&reservation, Refusal::SoldOut)]);
     assert_eq!((outcomes.0, outcomes.1.stock), (vec![SettleOutcome::Contradicts], 8));
-    let repeat = ordered(2, OrderState::PendingPayment);
+    let repeat = ordered(2);
     assert_eq!(fixture.reserve(&mut client, 0, &[reservation]), [repeat]);
     assert_eq!(fixture.counts(&mut client, 0).num_unsettled(), 0);
 }
@@ -113,7 +128,7 @@ fn a_refusal_gives_back_once_and_only_what_the_ledger_still_has() {
             fixture.settle(&mut client, 0, &[fixture.order(&reservation)]),
             [SettleOutcome::Contradicts]
         );
-        let failed = Verdict::Repeat(RequestStatus::Failed(reason));
+        let failed = failed(&reservation, reason);
         let next = fixture.reservation(2, 1, 1);
         assert_eq!(
             fixture.reserve(&mut client, 0, &[reservation, next]),

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use floodgate::domain::{
     Book, BucketSnapshot, BuyerId, Counting, Epoch, Order, OrderIntent, OrderState, Phase, Policy,
-    Refusal, RequestId, RequestStatus, Sku, SkuHistory, SkuNo, SlotReturns, Verdict,
+    RecordState, RecordedOrder, Refusal, RequestId, RequestRecord, Sku, SkuHistory, SkuNo,
+    SlotReturns, Verdict,
 };
 use proptest::prelude::*;
 
@@ -55,9 +56,8 @@ fn reservation(policy: Policy, request: u64, buyer: u64, quantity: u32) -> Order
 fn answer_of(verdict: Verdict) -> ModelAnswer {
     match verdict {
         Verdict::Reserved => ModelAnswer::Yes,
-        Verdict::Repeat(RequestStatus::Failed(refusal)) | Verdict::Refused(refusal) => {
-            ModelAnswer::No(refusal)
-        }
+        Verdict::Repeat(RequestRecord { state: RecordState::Failed(refusal), .. })
+        | Verdict::Refused(refusal) => ModelAnswer::No(refusal),
         Verdict::Queued { .. } | Verdict::Repeat(_) => ModelAnswer::Again,
         Verdict::Short => ModelAnswer::No(Refusal::SoldOut),
         Verdict::StaleEpoch => panic!("the test has one epoch only"),
@@ -89,11 +89,13 @@ proptest! {
             let reservation = reservation(policy, request, buyer, quantity);
             // A repeat of an ended request reads its order.
             if ended.contains(&reservation.request) {
-                let answers_end = matches!(
-                    book.reserve(&reservation),
-                    Verdict::Repeat(RequestStatus::Ordered { state: OrderState::TimedOut, .. })
-                        | Verdict::Refused(Refusal::RequestIdReused)
-                );
+                let answers_end = match book.reserve(&reservation) {
+                    Verdict::Repeat(record) => matches!(
+                        record.state,
+                        RecordState::Ordered(RecordedOrder { state: OrderState::TimedOut, .. })
+                    ),
+                    verdict => verdict == Verdict::Refused(Refusal::RequestIdReused),
+                };
                 prop_assert!(answers_end);
                 continue;
             }
@@ -149,7 +151,8 @@ proptest! {
                     continue;
                 }
                 // The ledger records what ended without its decision, and so does the book.
-                let cancelled = RequestStatus::Failed(Refusal::CancelledByBuyer);
+                let state = RecordState::Failed(Refusal::CancelledByBuyer);
+                let cancelled = RequestRecord { state, ..RequestRecord::queued(&reservation) };
                 for _ in 0..2 {
                     book.release(reservation.request, Refusal::CancelledByBuyer);
                     prop_assert_eq!(book.reserve(&reservation), Verdict::Repeat(cancelled));

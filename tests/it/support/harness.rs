@@ -9,8 +9,8 @@ use floodgate::actors::{ActorSystem, GateHandle};
 use floodgate::config::{Settings, Tier};
 use floodgate::db::Ledger;
 use floodgate::domain::{
-    BucketKey, BucketNo, BuyerId, Currency, InvariantId, OrderIntent, Phase, Policy, RequestId,
-    RequestStatus, SaleDraft, SkuDraft, SkuHistory, SlotReturns,
+    BucketKey, BucketNo, BuyerId, Currency, Epoch, InvariantId, OrderIntent, Phase, Policy,
+    RecordState, RequestId, SaleDraft, SkuDraft, SkuHistory, SlotReturns,
 };
 use floodgate::messages::BuyAnswer;
 use floodgate::observe::metrics::Metrics;
@@ -25,6 +25,9 @@ use super::wait::until;
 
 /// The wall-clock time at which every harness starts.
 pub const START_MS: i64 = 1_800_000_000_000;
+
+/// The state of a queued request, in the first opening of its sale.
+pub const QUEUED: RecordState = RecordState::Queued { epoch: Epoch(1) };
 
 /// Runs a test inside its own actix system.
 pub fn in_system<T>(test: impl Future<Output = T>) -> T {
@@ -253,9 +256,9 @@ pub fn settings(tier: Tier) -> Settings {
 }
 
 pub fn is_repeated_order(answer: &BuyAnswer) -> bool {
-    matches!(answer, BuyAnswer::Known { replayed: true, .. }) && is_placed(answer)
+    matches!(answer, BuyAnswer::Ordered { replayed: true, .. })
 }
 
 pub fn is_placed(answer: &BuyAnswer) -> bool {
-    matches!(answer, BuyAnswer::Known { status: RequestStatus::Ordered { .. }, .. })
+    matches!(answer, BuyAnswer::Ordered { .. })
 }

@@ -13,7 +13,7 @@ use floodgate::actors::supervisor::supervised::{Address, ExitReason, end};
 use floodgate::broker::Headers;
 use floodgate::config::{Settings, Tier};
 use floodgate::db::Ledger;
-use floodgate::domain::{BucketKey, BucketNo, OrderIntent, RequestStatus, Verdict};
+use floodgate::domain::{BucketKey, BucketNo, OrderIntent, RecordState, Verdict};
 use floodgate::messages::envelope;
 use floodgate::observe::metrics::Metrics;
 use floodgate::runtime::backoff::Backoff;
@@ -253,7 +253,7 @@ impl ConsumerHarness {
         let key = BucketKey { sku: reservation.sku, bucket: reservation.bucket };
         let found =
             self.harness.backends.stock.record(key, reservation.request, None).await.unwrap();
-        matches!(found.map(|record| record.status()), Some(RequestStatus::Ordered { .. }))
+        matches!(found.map(|record| record.state), Some(RecordState::Ordered { .. }))
     }
 
     /// Waits until exactly these requests are orders, in ledger and stock, then asserts that the

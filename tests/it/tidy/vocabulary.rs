@@ -38,7 +38,7 @@ const BANNED: &[(&str, &str)] = &[
     ("SalesDesk", "SalesService"),
     ("Shelf", "SkuBuckets"),
     ("Shelves", "SkuIndex"),
-    ("Standing", "RequestStatus, or another status"),
+    ("Standing", "RecordState, or another state"),
     ("StockTeller", "StockRefresher"),
     ("StoredRequest", "RequestRecord"),
     ("Strike", "FaultPoint"),

@@ -91,7 +91,7 @@ pub async fn a_sold_out_sku_sells_again(backend: &dyn Backend) {
     there.refresh().await;
     assert!(!there.is_sold_out());
     there.take(&[there.reservation(3, 3, 1)]).await;
-    assert_eq!(there.status(&sold[0]).await, Some(ordered(&sold[0])));
+    assert_eq!(there.record(&sold[0]).await, Some(ordered(&sold[0])));
 }
 
 pub async fn withdrawn_units_are_not_sold(backend: &dyn Backend) {

@@ -1,11 +1,12 @@
 //! Changes of orders: what ends gives its units back, once, in whatever order its changes arrive.
 
 use floodgate::domain::{
-    LoaderToken, Order, OrderIntent, OrderState, Phase, Refusal, RequestStatus, Verdict,
+    LoaderToken, Order, OrderIntent, OrderState, Phase, RecordState, RecordedOrder, Refusal,
+    RequestRecord, Verdict,
 };
 use floodgate::stock::Error;
 
-use super::{Backend, FIRST_LOAD, OPENING, Shop, sku};
+use super::{Backend, FIRST_LOAD, OPENING, Shop, released, sku};
 use crate::support::offers::{ANY, ONE, quota};
 
 impl Shop {
@@ -34,9 +35,9 @@ impl Shop {
     }
 }
 
-fn state_of(status: Option<RequestStatus>) -> Option<(OrderState, Option<i64>)> {
-    match status {
-        Some(RequestStatus::Ordered { state, pay_by_ms, .. }) => Some((state, pay_by_ms)),
+fn state_of(record: Option<RequestRecord>) -> Option<(OrderState, Option<i64>)> {
+    match record?.state {
+        RecordState::Ordered(RecordedOrder { state, pay_by, .. }) => Some((state, pay_by.ms())),
         _ => None,
     }
 }
@@ -53,7 +54,7 @@ pub async fn an_order_that_ends_gives_its_units_back_once(backend: &dyn Backend)
         assert!(pay_by_ms.is_some(), "the SKU has a payment window");
         for (version, state) in [(1, OrderState::Paying), (2, OrderState::PendingPayment)] {
             shop.settle_orders(&[shop.changed(&reservation, state, version)]).await.unwrap();
-            assert_eq!(state_of(shop.status(&reservation).await), Some((state, pay_by_ms)));
+            assert_eq!(state_of(shop.record(&reservation).await), Some((state, pay_by_ms)));
             assert_eq!(shop.returned().await, (7, 0, num_buyers), "{policy:?}");
         }
         let ended = shop.changed(&reservation, OrderState::TimedOut, 3);
@@ -66,9 +67,9 @@ pub async fn an_order_that_ends_gives_its_units_back_once(backend: &dyn Backend)
             shop.settle_orders(&[shop.changed(&reservation, state, version)]).await.unwrap();
             assert_eq!(shop.returned().await, (10, 3, 0), "{policy:?}");
         }
-        let status = shop.status(&reservation).await;
-        assert_eq!(state_of(status), Some((OrderState::TimedOut, pay_by_ms)));
-        assert_eq!(shop.reserve(reservation).await, Verdict::Repeat(status.unwrap()));
+        let record = shop.record(&reservation).await;
+        assert_eq!(state_of(record), Some((OrderState::TimedOut, pay_by_ms)));
+        assert_eq!(shop.reserve(reservation).await, Verdict::Repeat(record.unwrap()));
         // The next request of the buyer is another record.
         shop.take(&[shop.reservation(2, 1, 5)]).await;
         assert_eq!(shop.returned().await, (5, 3, num_buyers));
@@ -102,7 +103,7 @@ pub async fn an_ended_order_of_an_unknown_request_moves_nothing(backend: &dyn Ba
         shop.settle(&[freed, counted]).await;
         assert_eq!(shop.returned().await, (10, 7, 1), "the placement arrived after the end");
     }
-    assert_eq!(state_of(shop.status(&freed).await).unwrap().0, OrderState::Cancelled);
+    assert_eq!(state_of(shop.record(&freed).await).unwrap().0, OrderState::Cancelled);
     shop.take(&[shop.reservation(3, 1, 5)]).await;
 }
 
@@ -193,6 +194,6 @@ pub async fn a_change_that_contradicts_moves_nothing(backend: &dyn Backend) {
     ];
     shop.settle_orders(&contradicting).await.unwrap();
     assert_eq!(shop.returned().await, (6, 0, 1));
-    assert_eq!(shop.status(&failed).await, Some(RequestStatus::Failed(Refusal::Ended)));
-    assert_eq!(state_of(shop.status(&sold).await).unwrap().0, OrderState::PendingPayment);
+    assert_eq!(shop.record(&failed).await, Some(released(&failed, Refusal::Ended)));
+    assert_eq!(state_of(shop.record(&sold).await).unwrap().0, OrderState::PendingPayment);
 }

@@ -1,18 +1,19 @@
 //! Loading buckets from the ledger, by one loader at a time.
 
 use floodgate::domain::{
-    Epoch, LoaderToken, Order, OrderIntent, OrderState, Phase, Refusal, RequestStatus, Verdict,
+    Epoch, LoaderToken, Order, OrderIntent, OrderState, Phase, RecordState, Refusal, RequestRecord,
+    Verdict,
 };
 use floodgate::stock::{BucketHealth, Error};
 
 use super::{Backend, FIRST_LOAD, OPENING, Shop, failure, ordered, sku};
 use crate::support::offers::{ANY, ONE, quota};
 
-/// The answer to a repeat of a request with this status.
-fn repeated(status: RequestStatus) -> Verdict {
-    match status {
-        RequestStatus::Queued => Verdict::Queued { intent: None },
-        status => Verdict::Repeat(status),
+/// The answer to a repeat of a request with this record.
+fn repeated(record: RequestRecord) -> Verdict {
+    match record.state {
+        RecordState::Queued { .. } => Verdict::Queued { intent: None },
+        _ => Verdict::Repeat(record),
     }
 }
 
@@ -61,25 +62,22 @@ pub async fn orders_and_failures_are_remembered(backend: &dyn Backend) {
         failure(&reservations[4], Refusal::AlreadyPurchased { first }),
         failure(&reservations[5], Refusal::SoldOut),
     ];
+    let [failed, sold_out] = [0, 1].map(|at| RequestRecord::failed(&failures[at]));
     shop.load(FIRST_LOAD, 96, orders, failures).await;
 
     for (reservation, state) in
         reservations.iter().zip([OrderState::PendingPayment, OrderState::Paid])
     {
-        let status = RequestStatus::from(&Order { state, ..shop.order(reservation) });
-        assert_eq!(shop.reserve(*reservation).await, Verdict::Repeat(status));
+        let record = RequestRecord::ordered(&Order { state, ..shop.order(reservation) });
+        assert_eq!(shop.reserve(*reservation).await, Verdict::Repeat(record));
         let other = shop.reservation(reservation.request.get(), reservation.buyer.get(), 1);
         assert_eq!(shop.reserve(other).await, Verdict::Refused(Refusal::RequestIdReused));
     }
     for buyer in [3, 4, 5, 6] {
         shop.take(&[shop.reservation(100 + buyer, buyer, 1)]).await;
     }
-    let failed = RequestStatus::Failed(Refusal::AlreadyPurchased { first });
-    assert_eq!(shop.status(&reservations[4]).await, Some(failed));
-    assert_eq!(
-        shop.reserve(reservations[5]).await,
-        Verdict::Repeat(RequestStatus::Failed(Refusal::SoldOut))
-    );
+    assert_eq!(shop.record(&reservations[4]).await, Some(failed));
+    assert_eq!(shop.reserve(reservations[5]).await, Verdict::Repeat(sold_out));
     let facts = shop.stock.facts(shop.sku.no).await.unwrap();
     assert_eq!((facts.left, facts.num_ordered, facts.num_unsettled), (92, 4, 4));
     assert_eq!(facts.released_units, 2, "the sold-out failure gives back no units");
@@ -117,18 +115,18 @@ pub async fn queued_requests_of_a_load_keep_their_units(backend: &dyn Backend) {
     assert_eq!(shop.units().await, 4, "three units are held by waiting requests");
     let facts = shop.stock.facts(shop.sku.no).await.unwrap();
     assert_eq!((facts.num_ordered, facts.num_unsettled), (2, 2));
-    for (reservation, status) in [
-        (waiting, RequestStatus::Queued),
+    for (reservation, record) in [
+        (waiting, RequestRecord::queued(&waiting)),
         (committed, ordered(&committed)),
-        (failed, RequestStatus::Failed(Refusal::SoldOut)),
-        (second, RequestStatus::Queued),
+        (failed, RequestRecord::failed(&failure(&failed, Refusal::SoldOut))),
+        (second, RequestRecord::queued(&second)),
     ] {
-        assert_eq!(shop.reserve(reservation).await, repeated(status));
+        assert_eq!(shop.reserve(reservation).await, repeated(record));
     }
     assert_eq!(shop.reserve(shop.reservation(23, 3, 1)).await, Verdict::Reserved);
 
     shop.settle(&[waiting]).await;
-    assert_eq!(shop.status(&waiting).await, Some(ordered(&waiting)));
+    assert_eq!(shop.record(&waiting).await, Some(ordered(&waiting)));
     shop.release(&second, Refusal::AlreadyPurchased { first: first.request }).await;
     let facts = shop.stock.facts(shop.sku.no).await.unwrap();
     assert_eq!((facts.left, facts.num_ordered, facts.num_unsettled), (4, 3, 1));
@@ -157,14 +155,14 @@ pub async fn an_accepted_request_stays_queued_through_a_load(backend: &dyn Backe
     shop.load(LoaderToken(2), 6, orders, vec![failure(&failed, Refusal::Ended)]).await;
 
     assert_eq!(shop.units().await, 4, "the waiting request holds two units");
-    for (reservation, status) in [
-        (waiting, RequestStatus::Queued),
+    for (reservation, record) in [
+        (waiting, RequestRecord::queued(&waiting)),
         (committed, ordered(&committed)),
-        (failed, RequestStatus::Failed(Refusal::Ended)),
+        (failed, RequestRecord::failed(&failure(&failed, Refusal::Ended))),
         (settled, ordered(&settled)),
     ] {
-        assert_eq!(shop.reserve(reservation).await, repeated(status));
-        assert_eq!(shop.status(&reservation).await, Some(status));
+        assert_eq!(shop.reserve(reservation).await, repeated(record));
+        assert_eq!(shop.record(&reservation).await, Some(record));
     }
     assert_eq!(shop.reserve(shop.reservation(23, 23, 1)).await, Verdict::Reserved);
     let mut unsettled = Vec::new();
@@ -197,7 +195,7 @@ pub async fn loaders_that_end_early_lose_nothing(backend: &dyn Backend) {
 
     assert_eq!(shop.units().await, 4);
     for reservation in [a, b] {
-        assert_eq!(shop.reserve(reservation).await, repeated(RequestStatus::Queued));
+        assert_eq!(shop.reserve(reservation).await, repeated(RequestRecord::queued(&reservation)));
     }
     shop.settle(&[a, b]).await;
     let facts = shop.stock.facts(shop.sku.no).await.unwrap();
@@ -222,7 +220,7 @@ pub async fn another_process_finds_what_was_loaded(backend: &dyn Backend) {
     assert_eq!(other.reserve(order).await, Verdict::Repeat(ordered(&order)));
     let reservation = shop.reservation(2, 2, 1);
     other.take(&[reservation]).await;
-    assert_eq!(shop.reserve(reservation).await, repeated(RequestStatus::Queued));
+    assert_eq!(shop.reserve(reservation).await, repeated(RequestRecord::queued(&reservation)));
     assert_eq!(shop.units().await, 7);
 }
 
@@ -235,8 +233,8 @@ pub async fn a_later_load_replaces_the_one_before(backend: &dyn Backend) {
     shop.load(LoaderToken(2), 7, vec![paid], Vec::new()).await;
 
     assert_eq!(shop.units().await, 7);
-    assert_eq!(shop.status(&lost).await, None);
-    assert_eq!(shop.status(&kept).await, Some(RequestStatus::from(&paid)));
+    assert_eq!(shop.record(&lost).await, None);
+    assert_eq!(shop.record(&kept).await, Some(RequestRecord::ordered(&paid)));
     assert_eq!(shop.reserve(lost).await, Verdict::Reserved, "the load released the buyer");
     assert_eq!(shop.units().await, 5);
 }
@@ -259,7 +257,7 @@ pub async fn a_loader_with_a_smaller_token_changes_nothing(backend: &dyn Backend
         assert!(begin(no).await.is_err_and(|e| fenced(&e)), "token {no} is fenced");
     }
     assert_eq!(shop.free().await, [5, 5]);
-    assert_eq!(shop.status(&shop.reservation(1, 1, 2)).await, None);
+    assert_eq!(shop.record(&shop.reservation(1, 1, 2)).await, None);
     shop.take(&[shop.reservation(2, 1, 1)]).await;
 }
 

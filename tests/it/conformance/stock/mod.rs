@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use floodgate::config::{Settings, Tier};
 use floodgate::domain::{
     BucketKey, BucketNo, BucketSnapshot, Counting, Epoch, Failure, LoaderToken, Order, OrderIntent,
-    Phase, Policy, Refusal, RequestStatus, Sku, TraceId, Verdict,
+    Phase, Policy, Refusal, RequestRecord, Sku, TraceId, Verdict,
 };
 use floodgate::redis::scripts::{Installation, OutboxArgs};
 use floodgate::stock::redis::RedisStockOptions;
@@ -33,7 +33,7 @@ mod reserving;
 mod settling;
 mod trust;
 
-use settling::{failure, ordered};
+use settling::{failure, ordered, released};
 
 /// A store that outlives the stocks opened on it; new for each case.
 #[async_trait(?Send)]
@@ -250,13 +250,9 @@ impl Shop {
         self.stock.is_sold_out(self.sku.no)
     }
 
-    async fn status(&self, reservation: &OrderIntent) -> Option<RequestStatus> {
-        let found = self
-            .stock
-            .record(self.key_of(reservation), reservation.request, Some(reservation.buyer))
-            .await
-            .unwrap();
-        found.map(|record| record.status())
+    async fn record(&self, reservation: &OrderIntent) -> Option<RequestRecord> {
+        let (key, owner) = (self.key_of(reservation), Some(reservation.buyer));
+        self.stock.record(key, reservation.request, owner).await.unwrap()
     }
 }
 

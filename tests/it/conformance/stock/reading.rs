@@ -1,7 +1,7 @@
 //! Reading requests and units, from the store and from the cache of a process.
 
 use floodgate::domain::{
-    LoaderToken, OrderIntent, Phase, Refusal, RequestRecord, RequestStatus, Verdict,
+    LoaderToken, OrderIntent, Phase, RecordState, Refusal, RequestRecord, Verdict,
 };
 
 use super::{Backend, OPENING, Shop, ordered};
@@ -44,19 +44,19 @@ pub async fn many_statuses_come_in_the_order_of_the_requests(backend: &dyn Backe
     requests.push((request(9_999), buyer(1)));
     requests.push(requests[0]);
     let records = shop.stock.records(shop.sku.no, requests).await.unwrap();
-    let status = |record: Option<RequestRecord>| record.map(|record| record.status());
-    let statuses: Vec<_> = records.into_iter().map(status).collect();
-    assert_eq!(statuses.len(), 1_503);
+    assert_eq!(records.len(), 1_503);
     assert!(
         reservations[..500]
             .iter()
-            .zip(&statuses)
+            .zip(&records)
             .all(|(reservation, found)| *found == Some(ordered(reservation)))
     );
-    let failed = Some(RequestStatus::Failed(Refusal::Ended));
-    assert!(statuses[500..510].iter().all(|found| *found == failed));
-    assert!(statuses[510..1_500].iter().all(|found| *found == Some(RequestStatus::Queued)));
-    assert_eq!(statuses[1_500..], [None, None, Some(ordered(&reservations[0]))]);
+    let states: Vec<_> = records.iter().map(|record| record.map(|record| record.state)).collect();
+    let failed = Some(RecordState::Failed(Refusal::Ended));
+    assert!(states[500..510].iter().all(|found| *found == failed));
+    let queued = Some(RecordState::Queued { epoch: OPENING });
+    assert!(states[510..1_500].iter().all(|found| *found == queued));
+    assert_eq!(records[1_500..], [None, None, Some(ordered(&reservations[0]))]);
 }
 
 /// Whether the cache of the process cannot rule out that the request was accepted.

@@ -1,11 +1,9 @@
 //! Reserving units, and the answers to repeats.
 
-use floodgate::domain::{
-    Epoch, OrderIntent, Phase, Policy, Refusal, RequestStatus, Sku, TraceId, Verdict,
-};
+use floodgate::domain::{Epoch, OrderIntent, Phase, Policy, Refusal, Sku, TraceId, Verdict};
 use futures_util::future::join_all;
 
-use super::{Backend, OPENING, Shop, ordered};
+use super::{Backend, OPENING, Shop, ordered, released};
 use crate::support::offers::{ANY, ONE, quota};
 
 const QUEUED: Verdict = Verdict::Queued { intent: None };
@@ -64,8 +62,7 @@ pub async fn a_repeat_reads_the_status_of_its_request(backend: &dyn Backend) {
         ..reservation
     };
     for _ in 0..2 {
-        let failed = Verdict::Repeat(RequestStatus::Failed(Refusal::Ended));
-        let expected = [Verdict::Repeat(ordered(&a)), failed];
+        let expected = [ordered(&a), released(&b, Refusal::Ended)].map(Verdict::Repeat);
         assert_eq!(shop.decide(&[late(a), late(b)]).await, expected);
     }
     assert_eq!(shop.free().await, [8]);
@@ -181,7 +178,7 @@ pub async fn reservations_of_more_than_is_left_take_nothing(backend: &dyn Backen
     ];
     let (reserved, short) = (Verdict::Reserved, Verdict::Short);
     assert_eq!(shop.decide(&batch).await, [short, reserved, short, reserved]);
-    assert_eq!(shop.status(&batch[0]).await, None, "a reservation without units is not stored");
+    assert_eq!(shop.record(&batch[0]).await, None, "a reservation without units is not stored");
     assert_eq!(shop.counts(0).await.num_unsettled, 2);
 }
 
@@ -204,7 +201,7 @@ pub async fn ids_of_nineteen_digits_stay_apart(backend: &dyn Backend) {
     assert_eq!(found, expected);
     shop.settle(&reservations).await;
     for reservation in &reservations {
-        assert_eq!(shop.status(reservation).await, Some(ordered(reservation)));
+        assert_eq!(shop.record(reservation).await, Some(ordered(reservation)));
     }
     assert_eq!(shop.free().await, [84]);
 }

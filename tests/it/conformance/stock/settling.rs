@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use floodgate::domain::{
-    BuyerId, Counting, Failure, Order, OrderIntent, OrderState, Refusal, RequestStatus, Verdict,
+    BuyerId, Counting, Failure, Order, OrderIntent, OrderState, PayBy, RecordState, RecordedOrder,
+    Refusal, RequestRecord, Verdict,
 };
 use floodgate::stock::MemoryStock;
 
@@ -23,7 +24,7 @@ pub async fn an_order_settles_its_request_once(backend: &dyn Backend) {
     assert_eq!(waiting, [backend.unsettled(&b)]);
     shop.settle(&[a, b, b]).await;
     assert_eq!(shop.stock.unsettled(shop.key(0)).await.unwrap(), []);
-    assert_eq!(shop.status(&b).await, Some(ordered(&b)));
+    assert_eq!(shop.record(&b).await, Some(ordered(&b)));
 }
 
 pub async fn a_refusal_gives_back_once(backend: &dyn Backend) {
@@ -39,7 +40,7 @@ pub async fn a_refusal_gives_back_once(backend: &dyn Backend) {
             assert_eq!((counts.available, counts.released_units), (10, 3), "{policy:?}");
             assert_eq!((counts.num_unsettled, counts.num_failed, counts.num_buyers), (0, 1, 0));
         }
-        let failed = Verdict::Repeat(RequestStatus::Failed(refusal));
+        let failed = Verdict::Repeat(released(&reservation, refusal));
         assert_eq!(shop.reserve(reservation).await, failed);
         shop.release(&shop.reservation(9, 9, 5), refusal).await;
         assert_eq!(
@@ -72,11 +73,9 @@ pub async fn a_refusal_of_a_request_that_was_lost_is_entered(backend: &dyn Backe
         let facts = shop.stock.facts(shop.sku.no).await.unwrap();
         assert_eq!((facts.left, facts.released_units), (10, 2));
         for (reservation, reason) in [(ended, Refusal::Ended), (sold_out, Refusal::SoldOut)] {
-            assert_eq!(shop.status(&reservation).await, Some(RequestStatus::Failed(reason)));
-            assert_eq!(
-                shop.reserve(reservation).await,
-                Verdict::Repeat(RequestStatus::Failed(reason))
-            );
+            let record = RequestRecord::failed(&failure(&reservation, reason));
+            assert_eq!(shop.record(&reservation).await, Some(record));
+            assert_eq!(shop.reserve(reservation).await, Verdict::Repeat(record));
         }
     }
 }
@@ -89,8 +88,8 @@ pub async fn the_first_answer_of_the_ledger_stays(backend: &dyn Backend) {
     shop.release(&failed, Refusal::Ended).await;
     shop.release(&sold, Refusal::Ended).await;
     shop.settle(&[failed]).await;
-    assert_eq!(shop.status(&sold).await, Some(ordered(&sold)));
-    assert_eq!(shop.status(&failed).await, Some(RequestStatus::Failed(Refusal::Ended)));
+    assert_eq!(shop.record(&sold).await, Some(ordered(&sold)));
+    assert_eq!(shop.record(&failed).await, Some(released(&failed, Refusal::Ended)));
     let counts = shop.counts(0).await;
     assert_eq!((counts.available, counts.num_ordered, counts.num_failed), (8, 1, 1));
 }
@@ -242,20 +241,24 @@ fn a_refusal_of_a_ledger_that_counts_is_not_kept_however_often_it_arrives() {
         shop.take(&[reservation]).await;
         for _ in 0..2 {
             shop.release(&reservation, Refusal::SoldOut).await;
-            assert_eq!(shop.status(&reservation).await, None);
+            assert_eq!(shop.record(&reservation).await, None);
         }
         shop.take(&[reservation]).await;
     });
 }
 
-pub(super) fn ordered(reservation: &OrderIntent) -> RequestStatus {
-    RequestStatus::Ordered {
-        quantity: reservation.quantity,
-        placed_at_ms: reservation.placed_at_ms,
-        amount: reservation.amount,
-        state: OrderState::PendingPayment,
-        pay_by_ms: Some(reservation.placed_at_ms + 900_000),
-    }
+/// The record of a new order.
+pub(super) fn ordered(reservation: &OrderIntent) -> RequestRecord {
+    let OrderIntent { buyer, quantity, placed_at_ms, amount, .. } = *reservation;
+    let pay_by = PayBy::from_ms(Some(placed_at_ms + 900_000));
+    let order = RecordedOrder { state: OrderState::PendingPayment, version: 0, amount, pay_by };
+    RequestRecord { buyer, quantity, placed_at_ms, state: RecordState::Ordered(order) }
+}
+
+/// The record of an accepted request that was released for this reason.
+pub(super) fn released(reservation: &OrderIntent, reason: Refusal) -> RequestRecord {
+    let state = RecordState::Failed(reason);
+    RequestRecord { state, ..RequestRecord::queued(reservation) }
 }
 
 /// The ledger's refusal of a reservation.
