@@ -55,7 +55,7 @@ pub use phase_history::{PhaseChange, PhaseHistory};
 pub use placing::Examination;
 pub use policy::{Policy, SkuHistory, Terms, TermsSince};
 pub use repair::{AuditVerdict, Repair, RepairAction, RepairOutcome};
-pub use request_record::{PayBy, RecordState, RecordedOrder, RequestRecord};
+pub use request_record::{PayBy, RecordState, RequestRecord};
 pub use retake::{DueRetake, RetakeEnd, RetakeOutcome};
 pub use retention::{
     ArchiveCursor, ArchiveDigest, ArchivePage, ArchiveTable, OpenEnd, Retention, RetentionChange,

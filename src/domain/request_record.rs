@@ -4,7 +4,8 @@ use super::ids::{BucketNo, BuyerId, Epoch, RequestId};
 use super::order::{Failure, Order, OrderIntent, OrderState, Refusal, Verdict};
 use super::sale::Sku;
 
-/// An accepted request, as its bucket stores it.
+/// An accepted request, as its bucket stores it. Kept small: a book has one for each order of the
+/// sale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestRecord {
     pub buyer: BuyerId,
@@ -20,7 +21,15 @@ pub enum RecordState {
     /// The ledger has not decided. The epoch is that of its terms.
     Queued { epoch: Epoch },
     /// The order is committed in the ledger.
-    Ordered(RecordedOrder),
+    Ordered {
+        state: OrderState,
+        /// Number of changes of the order. A bucket replaces its copy only by one of a larger
+        /// version, so changes may arrive late, repeated or reordered.
+        version: u16,
+        /// In minor units of the sale's currency.
+        amount: i64,
+        pay_by: PayBy,
+    },
     /// The ledger refused. The bucket gave the units back, unless the ledger was sold out.
     Failed(Refusal),
 }
@@ -41,7 +50,12 @@ impl RequestRecord {
             buyer: order.buyer,
             quantity: order.quantity,
             placed_at_ms: order.placed_at_ms,
-            state: RecordState::Ordered(order.into()),
+            state: RecordState::Ordered {
+                state: order.state,
+                version: order.version,
+                amount: order.amount,
+                pay_by: PayBy::from_ms(order.pay_until_ms()),
+            },
         }
     }
 
@@ -66,27 +80,29 @@ impl RequestRecord {
     pub fn verdict(&self, intent: Option<OrderIntent>) -> Verdict {
         match self.state {
             RecordState::Queued { .. } => Verdict::Queued { intent },
-            RecordState::Ordered(_) | RecordState::Failed(_) => Verdict::Repeat(*self),
+            RecordState::Ordered { .. } | RecordState::Failed(_) => Verdict::Repeat(*self),
         }
     }
-}
 
-/// State, version, amount and payment deadline of an order, as its bucket stores them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RecordedOrder {
-    pub state: OrderState,
-    /// Number of changes of the order. A bucket replaces its copy only by one of a larger version,
-    /// so changes may arrive late, repeated or reordered.
-    pub version: u16,
-    /// In minor units of the sale's currency.
-    pub amount: i64,
-    pub pay_by: PayBy,
-}
+    /// Units that the request holds.
+    pub fn units(&self) -> u32 {
+        let holds_units = match self.state {
+            RecordState::Queued { .. } => true,
+            RecordState::Ordered { state, .. } => state.is_live(),
+            RecordState::Failed(_) => false,
+        };
+        if holds_units { self.quantity } else { 0 }
+    }
 
-impl From<&Order> for RecordedOrder {
-    fn from(order: &Order) -> Self {
-        let pay_by = PayBy::from_ms(order.pay_until_ms());
-        Self { state: order.state, version: order.version, amount: order.amount, pay_by }
+    /// Whether this record of an order is later than what is stored of the same request.
+    pub(super) fn replaces(&self, stored: &Self) -> bool {
+        let is_later = match (self.state, stored.state) {
+            (RecordState::Ordered { version, .. }, RecordState::Ordered { version: last, .. }) => {
+                version > last
+            }
+            (_, before) => matches!(before, RecordState::Queued { .. }),
+        };
+        is_later && (self.buyer, self.quantity) == (stored.buyer, stored.quantity)
     }
 }
 
@@ -110,43 +126,6 @@ impl PayBy {
     /// Epoch milliseconds; `None` without a deadline.
     pub fn ms(self) -> Option<i64> {
         (self != Self::NONE).then(|| FIRST_MS + i64::from(self.0) * 1_000)
-    }
-}
-
-/// A request in the book. Kept small: the book has one for each order of the sale.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct BookRecord {
-    pub(super) buyer: BuyerId,
-    pub(super) placed_at_ms: i64,
-    pub(super) quantity: u32,
-    /// `None`: no order; the request is in `Book::unsettled` or in `Book::failures`.
-    pub(super) order: Option<RecordedOrder>,
-    pub(super) counts_for_limit: bool,
-}
-
-impl BookRecord {
-    /// Units that the request holds.
-    pub(super) fn units(&self) -> u32 {
-        if self.order.is_none_or(|order| order.state.is_live()) { self.quantity } else { 0 }
-    }
-
-    /// Units that count for the buyer's limit.
-    pub(super) fn counted(&self) -> u32 {
-        if self.counts_for_limit { self.quantity } else { 0 }
-    }
-
-    /// Whether this is a later decision of the same request.
-    pub(super) fn replaces(&self, stored: &Self) -> bool {
-        let version = |record: &Self| record.order.map(|order| order.version);
-        (self.buyer, self.quantity) == (stored.buyer, stored.quantity)
-            && version(self) > version(stored)
-    }
-}
-
-impl From<&Order> for BookRecord {
-    fn from(order: &Order) -> Self {
-        let Order { buyer, placed_at_ms, quantity, counts_for_limit, .. } = *order;
-        Self { buyer, placed_at_ms, quantity, order: Some(order.into()), counts_for_limit }
     }
 }
 

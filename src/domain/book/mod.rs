@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::ids::{BucketNo, BuyerId, Epoch, RequestId};
 use super::loans::{Loan, Loans};
 use super::order::{Failure, Order, OrderIntent, Refusal, Verdict};
-use super::request_record::{BookRecord, RecordState, RequestRecord};
+use super::request_record::{RecordState, RequestRecord};
 use super::sale::{Phase, Sku};
 
 mod stock_changes;
@@ -33,8 +33,7 @@ pub struct Book {
     available: u32,
     released_units: u64,
     returned_units: u64,
-    requests: HashMap<RequestId, BookRecord>,
-    failures: HashMap<RequestId, Refusal>,
+    requests: HashMap<RequestId, RequestRecord>,
     /// The units of each buyer under a quota. `one_per_buyer` does not require them: the request id
     /// is derived from the buyer, so that a second order is a repeat.
     buyers: HashMap<BuyerId, u32>,
@@ -80,7 +79,6 @@ impl Book {
             released_units: 0,
             returned_units: 0,
             requests: HashMap::new(),
-            failures: HashMap::new(),
             buyers: HashMap::new(),
             unsettled: HashMap::new(),
             loans: Loans::default(),
@@ -126,12 +124,9 @@ impl Book {
 
     /// Records an accepted request, and counts its units as the buyer's.
     fn accept(&mut self, intent: OrderIntent) {
-        let OrderIntent { request, buyer, quantity, placed_at_ms, .. } = intent;
-        let record =
-            BookRecord { buyer, placed_at_ms, quantity, order: None, counts_for_limit: true };
-        self.requests.insert(request, record);
-        self.unsettled.insert(request, intent);
-        self.add_owned(buyer, quantity);
+        self.requests.insert(intent.request, RequestRecord::queued(&intent));
+        self.unsettled.insert(intent.request, intent);
+        self.add_owned(intent.buyer, intent.quantity);
     }
 
     /// The answer to a request that was accepted before.
@@ -141,7 +136,7 @@ impl Book {
             return Some(Verdict::Refused(Refusal::RequestIdReused));
         }
         let accepted = self.unsettled.get(&intent.request).copied();
-        Some(self.record_of(intent.request, record).verdict(accepted))
+        Some(record.verdict(accepted))
     }
 
     fn quota_refusal(&self, intent: &OrderIntent) -> Option<Refusal> {
@@ -158,7 +153,7 @@ impl Book {
     /// has ended moves nothing any more. An order without a request in this book was committed
     /// while the book was rebuilt from the ledger: its units are subtracted.
     pub fn settle(&mut self, order: &Order) -> bool {
-        let new = BookRecord::from(order);
+        let new = RequestRecord::ordered(order);
         let Some(stored) = self.requests.get(&order.request).copied() else {
             self.load_order(order);
             if self.counting == Counting::InStock {
@@ -166,7 +161,7 @@ impl Book {
             }
             return true;
         };
-        if self.failures.contains_key(&order.request) || !new.replaces(&stored) {
+        if !new.replaces(&stored) {
             return false;
         }
         self.unsettled.remove(&order.request);
@@ -176,7 +171,9 @@ impl Book {
                 self.give_back(new.quantity);
                 self.returned_units += u64::from(new.quantity);
             }
-            self.subtract_owned(new.buyer, new.quantity - new.counted());
+            if !order.counts_for_limit {
+                self.subtract_owned(new.buyer, new.quantity);
+            }
         }
         true
     }
@@ -198,7 +195,8 @@ impl Book {
             self.requests.remove(&request);
             return 0;
         }
-        self.failures.insert(request, reason);
+        let state = RecordState::Failed(reason);
+        self.requests.insert(request, RequestRecord { state, ..RequestRecord::queued(&intent) });
         if !gives_back(&reason) {
             return 0;
         }
@@ -280,20 +278,7 @@ impl Book {
     pub fn record(&self, request: RequestId, owner: Option<BuyerId>) -> Option<RequestRecord> {
         let record = self.requests.get(&request)?;
         let is_visible = owner.is_none_or(|owner| owner == record.buyer);
-        is_visible.then(|| self.record_of(request, record))
-    }
-
-    fn record_of(&self, request: RequestId, record: &BookRecord) -> RequestRecord {
-        let state = match (record.order, self.failures.get(&request)) {
-            (Some(order), _) => RecordState::Ordered(order),
-            (None, Some(reason)) => RecordState::Failed(*reason),
-            (None, None) => {
-                let intent = self.unsettled.get(&request);
-                RecordState::Queued { epoch: intent.map_or(Epoch(0), |intent| intent.epoch) }
-            }
-        };
-        let BookRecord { buyer, placed_at_ms, quantity, .. } = *record;
-        RequestRecord { buyer, quantity, placed_at_ms, state }
+        is_visible.then_some(*record)
     }
 
     /// The intents without a result of the ledger.
@@ -307,14 +292,16 @@ impl Book {
 
     /// The present counts. Iterates over all requests: for audits, not for the hot path.
     pub fn snapshot(&self) -> BucketSnapshot {
-        let ordered = self.requests.values().filter(|record| record.order.is_some());
+        let states = || self.requests.values().map(|record| record.state);
+        let num_ordered = states().filter(|it| matches!(it, RecordState::Ordered { .. })).count();
+        let num_failed = states().filter(|it| matches!(it, RecordState::Failed(_))).count();
         BucketSnapshot {
             available: self.available,
             lent_units: self.loans.units(),
             num_unsettled: self.unsettled.len(),
             oldest_unsettled_ms: self.unsettled.values().map(|i| i.placed_at_ms).min(),
-            num_ordered: ordered.count(),
-            num_failed: self.failures.len(),
+            num_ordered,
+            num_failed,
             num_buyers: self.buyers.len(),
             released_units: self.released_units,
             returned_units: self.returned_units,
@@ -329,24 +316,19 @@ impl Book {
     /// Adds an order of the ledger, without moving units: those of an ended order are free already.
     /// Idempotent.
     pub fn load_order(&mut self, order: &Order) {
-        let record = BookRecord::from(order);
+        let record = RequestRecord::ordered(order);
         if self.requests.insert(order.request, record).is_none() {
-            self.add_owned(record.buyer, record.counted());
+            if order.counts_for_limit {
+                self.add_owned(record.buyer, record.quantity);
+            }
             self.returned_units += u64::from(record.quantity - record.units());
         }
     }
 
     /// Adds a recorded failure of the ledger. Idempotent.
     pub fn load_failure(&mut self, failure: &Failure) {
-        let record = BookRecord {
-            buyer: failure.buyer,
-            placed_at_ms: failure.recorded_at_ms,
-            quantity: failure.quantity,
-            order: None,
-            counts_for_limit: false,
-        };
+        let record = RequestRecord::failed(failure);
         let is_new = self.requests.insert(failure.request, record).is_none();
-        self.failures.insert(failure.request, failure.reason);
         if is_new && gives_back(&failure.reason) {
             self.released_units += u64::from(failure.quantity);
         }

@@ -129,8 +129,8 @@ impl BuyerSku {
         let Some(record) = record else {
             return Ok(MySkuView { owned: Some(0), request_id, ..none });
         };
-        let owned = Some(if holds_units(record.state) { record.quantity } else { 0 });
-        Ok(MySkuView { owned, request_id, state: Some(request_state(record.state)), ..none })
+        let (owned, state) = (Some(record.units()), Some(request_state(record.state)));
+        Ok(MySkuView { owned, request_id, state, ..none })
     }
 
     /// The present request of a buyer whose ids are derived, with its record; without one it is the
@@ -149,7 +149,7 @@ impl BuyerSku {
             for (number, record) in numbers.into_iter().zip(records) {
                 let Some(record) = record else { return Ok((number, None)) };
                 let followed = match record.state {
-                    RecordState::Ordered(order) if may_buy_again(sku, order.state, num_ended) => {
+                    RecordState::Ordered { state, .. } if may_buy_again(sku, state, num_ended) => {
                         &mut num_ended
                     }
                     RecordState::Failed(reason)
@@ -207,12 +207,4 @@ impl BuyerSku {
 /// Whether the order has ended, and its end gave the limit back.
 fn may_buy_again(sku: &Sku, state: OrderState, num_ended: u32) -> bool {
     sku.returns_limit(state, num_ended) && !sku.bars_after(state)
-}
-
-fn holds_units(state: RecordState) -> bool {
-    match state {
-        RecordState::Queued { .. } => true,
-        RecordState::Ordered(order) => order.state.is_live(),
-        RecordState::Failed(_) => false,
-    }
 }

@@ -11,7 +11,7 @@ use utoipa::openapi::schema::Object;
 use crate::domain::named::schema_of;
 use crate::domain::{
     Order, OrderState, Payment, PaymentOutcome, PaymentState, Phase, Policy, RecordState,
-    RecordedOrder, RequestRecord, Sale, Sku,
+    RequestRecord, Sale, Sku,
 };
 use crate::http::buyers::mine::BuyerSku;
 use crate::http::middleware::problem::{NO_STORE, Problem, ProblemCode};
@@ -313,7 +313,7 @@ impl RequestView {
         let (reason, order) = match record.state {
             RecordState::Queued { .. } => return Self::pending(request_id, shown),
             RecordState::Failed(refusal) => (Some(refusal.code()), None),
-            RecordState::Ordered(RecordedOrder { state, amount, pay_by, .. }) => {
+            RecordState::Ordered { state, amount, pay_by, .. } => {
                 let BuyerSku { sale, sku, buyer } = own;
                 let order = OrderView {
                     request_id: request_id.clone(),

@@ -137,8 +137,8 @@ impl TraceFindings {
     pub(super) fn add_gate_record(&mut self, record: &RequestRecord) {
         let stage = match record.state {
             RecordState::Queued { .. } => StageView::new("gate", "waits for the ledger", "queued"),
-            RecordState::Ordered(order) => {
-                StageView::new("gate", "has the order", order.state.name())
+            RecordState::Ordered { state, .. } => {
+                StageView::new("gate", "has the order", state.name())
             }
             RecordState::Failed(refusal) => {
                 StageView::new("gate", "failed", "failed").with_reason(refusal.code())

@@ -43,8 +43,8 @@ use bytes::{Buf, BufMut, TryGetError};
 use hmac::Mac;
 
 use crate::domain::{
-    BucketNo, BuyerId, Epoch, OrderIntent, OrderState, PayBy, RecordState, RecordedOrder, Refusal,
-    RequestId, RequestRecord, SkuNo, TraceId,
+    BucketNo, BuyerId, Epoch, OrderIntent, OrderState, PayBy, RecordState, Refusal, RequestId,
+    RequestRecord, SkuNo, TraceId,
 };
 use crate::runtime::mac::{HmacSha256, MAC_BYTES, keyed};
 
@@ -95,7 +95,7 @@ impl RequestRecord {
         put_three_bytes(self.quantity, bytes);
         bytes.put_u8(match self.state {
             RecordState::Queued { .. } => b'Q',
-            RecordState::Ordered(order) => b'0' + order.state as u8,
+            RecordState::Ordered { state, .. } => b'0' + state as u8,
             RecordState::Failed(_) => b'F',
         });
         bytes.put_int(self.placed_at_ms.clamp(0, PLACED_AT_MS_MAX), 6);
@@ -103,7 +103,7 @@ impl RequestRecord {
             RecordState::Queued { epoch } => {
                 bytes.put_i32(i32::try_from(epoch.0).unwrap_or(i32::MAX));
             }
-            RecordState::Ordered(RecordedOrder { version, pay_by, amount, .. }) => {
+            RecordState::Ordered { version, pay_by, amount, .. } => {
                 bytes.put_u16(version);
                 bytes.put_u32(pay_by.0);
                 bytes.extend(amount.max(0).to_be_bytes().into_iter().skip_while(|byte| *byte == 0));
@@ -125,13 +125,13 @@ impl RequestRecord {
         let state = match code {
             b'Q' => RecordState::Queued { epoch: Epoch(rest.try_get_i32()?.into()) },
             b'F' => RecordState::Failed(unpack_reason(rest)?),
-            _ => RecordState::Ordered(RecordedOrder {
+            _ => RecordState::Ordered {
                 state: OrderState::from_db(i16::from(code) - i16::from(b'0'))
                     .ok_or(BrokenRecord("an unknown state"))?,
                 version: rest.try_get_u16()?,
                 pay_by: PayBy(rest.try_get_u32()?),
                 amount: unpack_amount(rest)?,
-            }),
+            },
         };
         end(rest)?;
         Ok(Self { buyer, quantity, placed_at_ms, state })

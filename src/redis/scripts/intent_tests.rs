@@ -39,7 +39,7 @@ fn states() -> impl Strategy<Value = RecordState> {
         )
             .prop_map(|(state, (version, amount, pay_by))| {
                 let pay_by = PayBy(pay_by);
-                RecordState::Ordered(RecordedOrder { state, version, amount, pay_by })
+                RecordState::Ordered { state, version, amount, pay_by }
             }),
         refusals().prop_map(RecordState::Failed),
     ]
@@ -62,7 +62,7 @@ proptest! {
         let bytes = packed(&record);
         match record.state {
             RecordState::Queued { .. } => prop_assert_eq!(bytes.len(), QUEUED_BYTES),
-            RecordState::Ordered(_) => {
+            RecordState::Ordered { .. } => {
                 let amount_bytes = bytes.len().checked_sub(ORDERED_BYTES);
                 prop_assert!(amount_bytes.is_some_and(|it| it <= AMOUNT_BYTES_MAX));
             }
@@ -75,7 +75,7 @@ proptest! {
     fn a_record_cut_short_or_made_longer_is_refused(record in records(), at in any::<usize>()) {
         let mut bytes = packed(&record);
         // What follows is the amount, whose length only its hash field tells.
-        let is_ordered = matches!(record.state, RecordState::Ordered(_));
+        let is_ordered = matches!(record.state, RecordState::Ordered { .. });
         let end = if is_ordered { ORDERED_BYTES } else { bytes.len() };
         prop_assert!(RequestRecord::unpack(&bytes[..at % end]).is_err());
         bytes.resize(end + if is_ordered { AMOUNT_BYTES_MAX + 1 } else { 1 }, 1);

@@ -358,8 +358,8 @@ async fn check_orders(
     let records = stock.records(sku, requests).await?;
     for (order, record) in orders.iter().zip(records) {
         let view = match record.map(|record| record.state) {
-            Some(RecordState::Ordered(order)) => {
-                BucketView::Ordered { is_live: order.state.is_live() }
+            Some(RecordState::Ordered { state, .. }) => {
+                BucketView::Ordered { is_live: state.is_live() }
             }
             Some(RecordState::Queued { .. }) => BucketView::Queued,
             Some(RecordState::Failed(_)) => BucketView::Failed,

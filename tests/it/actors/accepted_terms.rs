@@ -80,7 +80,7 @@ fn a_repeat_of_a_queued_request_is_ordered_at_the_time_and_the_price_of_the_firs
         assert_eq!(order.amount, first.amount);
         let state = fixture.find(&first).await;
         let is_of_first =
-            |it| matches!(it, RecordState::Ordered(order) if order.amount == first.amount);
+            |it| matches!(it, RecordState::Ordered { amount, .. } if amount == first.amount);
         assert!(state.is_some_and(is_of_first), "{state:?}");
         fixture.assert_holds().await;
     });

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use floodgate::config::{Settings, Tier};
 use floodgate::db::Ledger;
 use floodgate::domain::{
-    BucketKey, BucketNo, BuyerId, OrderState, PayBy, Phase, Policy, RecordState, RecordedOrder,
-    Refusal, RepairAction, RequestId, RequestRecord,
+    BucketKey, BucketNo, BuyerId, OrderState, PayBy, Phase, Policy, RecordState, Refusal,
+    RepairAction, RequestId, RequestRecord,
 };
 use floodgate::messages::BuyAnswer;
 use futures_util::future::join_all;
@@ -70,13 +70,13 @@ fn where_gates_count(test: impl AsyncFn(Tier)) {
 
 /// The answer to buyer 1 with a new order.
 fn placed(quantity: u32, replayed: bool) -> BuyAnswer {
-    let order = RecordedOrder {
+    let state = RecordState::Ordered {
         state: OrderState::PendingPayment,
         version: 0,
         amount: 100 * i64::from(quantity),
         pay_by: PayBy::from_ms(Some(START_MS + 900_000)),
     };
-    let (buyer, state) = (BuyerId::new(1).unwrap(), RecordState::Ordered(order));
+    let buyer = BuyerId::new(1).unwrap();
     let record = RequestRecord { buyer, quantity, placed_at_ms: START_MS, state };
     BuyAnswer::Ordered { record, replayed }
 }

@@ -203,9 +203,11 @@ fn a_load_of_a_dormant_sale_repeats_the_changes_of_its_orders() {
         {
             let settled = loaded.catch_up(ledger, stock, &sku, all).await.unwrap();
             let record = harness.gates.record(&sku, order.request, order.buyer).await.unwrap();
-            let RecordState::Ordered(found) = record.unwrap().state else { panic!("no order") };
+            let RecordState::Ordered { state: found, .. } = record.unwrap().state else {
+                panic!("no order")
+            };
             assert_eq!(settled, num_settled);
-            assert_eq!(found.state, state);
+            assert_eq!(found, state);
         }
     });
 }

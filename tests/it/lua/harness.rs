@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use floodgate::domain::{
     BucketNo, Epoch, Failure, LoaderToken, Loan, Order, OrderIntent, OrderState, PayBy, Phase,
-    RecordedOrder, Refusal, Sku, TraceId, Verdict,
+    RecordState, Refusal, Sku, TraceId, Verdict,
 };
 use floodgate::redis::scripts::load::{LoadRow, clear, hold, load_rows, set_phase};
 use floodgate::redis::scripts::loans::{borrow, clear_loan, lend};
@@ -315,8 +315,8 @@ impl Fixture {
 }
 
 /// A paid order without changes before.
-pub const PAID: RecordedOrder =
-    RecordedOrder { state: OrderState::Paid, version: 0, amount: 250, pay_by: PayBy::NONE };
+pub const PAID: RecordState =
+    RecordState::Ordered { state: OrderState::Paid, version: 0, amount: 250, pay_by: PayBy::NONE };
 
 /// Opens a bucket that was loaded without rows.
 pub fn opening(loader: LoaderToken, stock: u32) -> OpenBucket {

@@ -21,7 +21,7 @@ fn record(buyer_no: u64, state: RecordState) -> RequestRecord {
 }
 
 fn ordered(request_no: u64, buyer_no: u64) -> LoadRow {
-    LoadRow::Request(request(request_no), record(buyer_no, RecordState::Ordered(PAID)))
+    LoadRow::Request(request(request_no), record(buyer_no, PAID))
 }
 
 /// Opens bucket 0.
@@ -64,7 +64,7 @@ fn loaded_rows_are_answered_as_they_were() {
     let find = lookup::find(&fixture.buckets[0], &fixture.sku, &wanted);
     let found = fixture.run(&mut client, &find).unwrap();
     let states: Vec<_> = found.iter().map(|record| record.map(|record| record.state)).collect();
-    let paid = Some(RecordState::Ordered(PAID));
+    let paid = Some(PAID);
     let queued = Some(RecordState::Queued { epoch: Epoch(1) });
     assert_eq!(states, [queued, None, paid, queued]);
 }

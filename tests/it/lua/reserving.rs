@@ -1,8 +1,8 @@
 //! The verdicts of `reserve` and the outcomes of `settle` and `release`.
 
 use floodgate::domain::{
-    Epoch, OrderIntent, OrderState, PayBy, Phase, Policy, RecordState, RecordedOrder, Refusal,
-    RequestRecord, Verdict,
+    Epoch, OrderIntent, OrderState, PayBy, Phase, Policy, RecordState, Refusal, RequestRecord,
+    Verdict,
 };
 use floodgate::redis::scripts::reserve_settle::SettleOutcome;
 
@@ -20,13 +20,12 @@ fn fixture(policy: Policy, stock: u32) -> (Redis, ScriptClient, Fixture) {
 /// The answer to buyer 1 with a new order.
 fn ordered(quantity: u32) -> Verdict {
     let placed_at_ms = 1_790_000_000_000;
-    let order = RecordedOrder {
+    let state = RecordState::Ordered {
         state: OrderState::PendingPayment,
         version: 0,
         amount: 250 * i64::from(quantity),
         pay_by: PayBy::from_ms(Some(placed_at_ms + 900_000)),
     };
-    let state = RecordState::Ordered(order);
     Verdict::Repeat(RequestRecord { buyer: buyer(1), quantity, placed_at_ms, state })
 }
 

@@ -1,8 +1,8 @@
 //! One accepted call per script, with the bucket state that the call needs.
 
 use floodgate::domain::{
-    BucketNo, Epoch, LoaderToken, Loan, Order, OrderIntent, OrderState, Phase, Policy, RecordState,
-    Refusal, RequestRecord,
+    BucketNo, Epoch, LoaderToken, Loan, Order, OrderIntent, OrderState, Phase, Policy, Refusal,
+    RequestRecord,
 };
 use floodgate::redis::scripts::load::{LoadRow, clear, hold, load_rows};
 use floodgate::redis::scripts::loans::{borrow, change_stock, clear_loan, lend};
@@ -87,8 +87,7 @@ fn loan(no: u64) -> Loan {
 }
 
 fn paid(buyer_no: u64) -> RequestRecord {
-    let state = RecordState::Ordered(PAID);
-    RequestRecord { buyer: buyer(buyer_no), quantity: 1, placed_at_ms: 1, state }
+    RequestRecord { buyer: buyer(buyer_no), quantity: 1, placed_at_ms: 1, state: PAID }
 }
 
 /// All scripts; `reserve` with every kind of outbox.

@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use floodgate::domain::{
     Book, BucketSnapshot, BuyerId, Counting, Epoch, Order, OrderIntent, OrderState, Phase, Policy,
-    RecordState, RecordedOrder, Refusal, RequestId, RequestRecord, Sku, SkuHistory, SkuNo,
-    SlotReturns, Verdict,
+    RecordState, Refusal, RequestId, RequestRecord, Sku, SkuHistory, SkuNo, SlotReturns, Verdict,
 };
 use proptest::prelude::*;
 
@@ -92,7 +91,7 @@ proptest! {
                 let answers_end = match book.reserve(&reservation) {
                     Verdict::Repeat(record) => matches!(
                         record.state,
-                        RecordState::Ordered(RecordedOrder { state: OrderState::TimedOut, .. })
+                        RecordState::Ordered { state: OrderState::TimedOut, .. }
                     ),
                     verdict => verdict == Verdict::Refused(Refusal::RequestIdReused),
                 };

@@ -1,8 +1,8 @@
 //! Changes of orders: what ends gives its units back, once, in whatever order its changes arrive.
 
 use floodgate::domain::{
-    LoaderToken, Order, OrderIntent, OrderState, Phase, RecordState, RecordedOrder, Refusal,
-    RequestRecord, Verdict,
+    LoaderToken, Order, OrderIntent, OrderState, Phase, RecordState, Refusal, RequestRecord,
+    Verdict,
 };
 use floodgate::stock::Error;
 
@@ -37,7 +37,7 @@ impl Shop {
 
 fn state_of(record: Option<RequestRecord>) -> Option<(OrderState, Option<i64>)> {
     match record?.state {
-        RecordState::Ordered(RecordedOrder { state, pay_by, .. }) => Some((state, pay_by.ms())),
+        RecordState::Ordered { state, pay_by, .. } => Some((state, pay_by.ms())),
         _ => None,
     }
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use floodgate::domain::{
-    BuyerId, Counting, Failure, Order, OrderIntent, OrderState, PayBy, RecordState, RecordedOrder,
-    Refusal, RequestRecord, Verdict,
+    BuyerId, Counting, Failure, Order, OrderIntent, OrderState, PayBy, RecordState, Refusal,
+    RequestRecord, Verdict,
 };
 use floodgate::stock::MemoryStock;
 
@@ -251,8 +251,9 @@ fn a_refusal_of_a_ledger_that_counts_is_not_kept_however_often_it_arrives() {
 pub(super) fn ordered(reservation: &OrderIntent) -> RequestRecord {
     let OrderIntent { buyer, quantity, placed_at_ms, amount, .. } = *reservation;
     let pay_by = PayBy::from_ms(Some(placed_at_ms + 900_000));
-    let order = RecordedOrder { state: OrderState::PendingPayment, version: 0, amount, pay_by };
-    RequestRecord { buyer, quantity, placed_at_ms, state: RecordState::Ordered(order) }
+    let state =
+        RecordState::Ordered { state: OrderState::PendingPayment, version: 0, amount, pay_by };
+    RequestRecord { buyer, quantity, placed_at_ms, state }
 }
 
 /// The record of an accepted request that was released for this reason.
