@@ -151,31 +151,10 @@ mod tests {
         AttemptKey { order: OrderKey { sku: SkuNo(7), buyer, request }, no: 1 }
     }
 
-    fn money() -> Money {
-        Money { amount: 100, currency: "CNY".parse().unwrap() }
-    }
-
     #[test]
-    fn an_event_is_read() {
-        let event = parse(&paid()).unwrap().unwrap();
-        assert_eq!((event.provider.as_str(), event.event_id.as_str()), ("demo", "evt"));
-        assert_eq!((event.payment_id.as_str(), event.attempt), ("p1", Some(attempt())));
-        assert_eq!(event.report, PaymentReport::Succeeded(money()));
+    fn an_event_names_its_attempt() {
+        assert_eq!(parse(&paid()).unwrap().unwrap().attempt, Some(attempt()));
         assert_eq!(attempt().to_string(), "7-42-123-1");
-
-        let mut other = paid();
-        (other["type"], other["data"]["refunded_total"]) = (json!("refunded"), json!(40));
-        let refunded = PaymentReport::Refunded { received: money(), total: 40 };
-        assert_eq!(parse(&other).unwrap().unwrap().report, refunded);
-        other["type"] = json!("failed");
-        assert_eq!(parse(&other).unwrap().unwrap().report, PaymentReport::Closed);
-        other["data"].as_object_mut().unwrap().remove("attempt");
-        assert_eq!(parse(&other).unwrap().unwrap().attempt, None);
-    }
-
-    #[test]
-    fn an_event_of_another_type_has_no_meaning() {
-        assert_eq!(parse(&json!({"type": "customer.created", "data": [1]})), Ok(None));
     }
 
     #[test]
@@ -188,33 +167,5 @@ mod tests {
         assert!(read(None, &paid()).is_err());
         body["id"] = json!("a.b");
         assert!(read(None, &body).is_err());
-    }
-
-    #[test]
-    fn malformed_bodies_are_rejected() {
-        let changes: [(&str, Json); 9] = [
-            ("payment_id", json!("")),
-            ("payment_id", json!("é")),
-            ("payment_id", json!("p".repeat(129))),
-            ("attempt", json!("7-42-123")),
-            ("attempt", json!("7-42-0123-1")),
-            ("amount", json!(-1)),
-            ("amount", json!("100")),
-            ("currency", json!("cny")),
-            ("refunded_total", json!(-1)),
-        ];
-        for (name, value) in changes {
-            let mut body = paid();
-            body["data"][name] = value;
-            assert!(parse(&body).is_err(), "{body}");
-        }
-        let mut without_total = paid();
-        without_total["type"] = json!("refunded");
-        let mut total_of_none = without_total.clone();
-        total_of_none["data"]["refunded_total"] = json!(0);
-        let malformed = [json!([]), json!({"type": "paid"}), json!({"data": {}})];
-        for body in malformed.into_iter().chain([without_total, total_of_none]) {
-            assert!(parse(&body).is_err(), "{body}");
-        }
     }
 }

@@ -38,11 +38,6 @@ impl Sent {
         self
     }
 
-    fn without(mut self, name: &'static str) -> Self {
-        self.headers.retain(|(header, _)| *header != name);
-        self
-    }
-
     fn at(&self, verifier: &WebhookVerifier, now_s: i64) -> Result<Option<String>, WebhookError> {
         self.verified(verifier, now_s, false)
     }
@@ -134,37 +129,7 @@ fn the_time_may_differ_by_300_seconds() {
 }
 
 #[test]
-fn every_byte_of_body_id_and_time_is_signed() {
-    let verifier = verifier("standard", &[SECRET]);
-    let reserialized = Sent { body: b"{\"test\":2432232314}".to_vec(), ..example() };
-    let later = (SIGNED_S + 1).to_string();
-    for sent in [reserialized, example().with(ID, "msg_other"), example().with(TIMESTAMP, &later)] {
-        assert_eq!(sent.at(&verifier, SIGNED_S), Err(WebhookError::Signature));
-    }
-}
-
-#[test]
-fn malformed_headers_are_named() {
-    let verifier = verifier("standard", &[SECRET]);
-    let plus = format!("+{SIGNED_S}");
-    let cases = [
-        (example().without(ID), ID),
-        (example().with(ID, "msg.1"), ID),
-        (example().with(ID, ""), ID),
-        (example().with(ID, &"m".repeat(ID_CHARS_MAX + 1)), ID),
-        (example().without(TIMESTAMP), TIMESTAMP),
-        (example().with(TIMESTAMP, "yesterday"), TIMESTAMP),
-        (example().with(TIMESTAMP, &plus), TIMESTAMP),
-        (example().with(TIMESTAMP, "-1"), TIMESTAMP),
-        (example().without(SIGNATURE), SIGNATURE),
-    ];
-    for (sent, name) in cases {
-        assert_eq!(sent.at(&verifier, SIGNED_S), Err(WebhookError::Header(name)));
-    }
-}
-
-#[test]
-fn a_body_of_64_kib_is_the_largest() {
+fn a_body_of_64_kib_is_the_largest_whatever_its_headers() {
     let verifier = verifier("standard", &[SECRET]);
     let signed = |len| {
         let body = vec![b' '; len];
@@ -172,18 +137,8 @@ fn a_body_of_64_kib_is_the_largest() {
     };
     assert!(signed(65_536).is_ok());
     assert_eq!(signed(65_537), Err(WebhookError::TooLarge));
-}
-
-#[test]
-fn the_checks_have_an_order() {
-    let verifier = verifier("standard", &[SECRET]);
-    let mut sent = Sent { headers: Vec::new(), body: vec![b' '; BODY_BYTES_MAX + 1] };
-    assert_eq!(sent.at(&verifier, 0), Err(WebhookError::TooLarge));
-    sent.body = BODY.to_vec();
-    assert_eq!(sent.at(&verifier, 0), Err(WebhookError::Header(ID)));
-    let sent = example().with(SIGNATURE, "v1,AAAA");
-    assert_eq!(sent.at(&verifier, 0), Err(WebhookError::Time));
-    assert_eq!(sent.at(&verifier, SIGNED_S), Err(WebhookError::Signature));
+    let unsigned = Sent { headers: Vec::new(), body: vec![b' '; BODY_BYTES_MAX + 1] };
+    assert_eq!(unsigned.at(&verifier, 0), Err(WebhookError::TooLarge));
 }
 
 #[test]

@@ -99,9 +99,13 @@ async fn a_refund_that_does_not_say_how_much_was_paid_back_pays_nothing() {
     let webhooks = Webhooks::start().await;
     let mut refund = webhooks.paid();
     refund["type"] = json!("refunded");
-    let refund = refund.to_string().into_bytes();
+    let mut of_nothing = refund.clone();
+    of_nothing["data"]["refunded_total"] = json!(0);
+    let refunds = [refund, of_nothing].map(|refund| refund.to_string().into_bytes());
     for (id, state) in [("evt-1", "paying"), ("evt-3", "paid")] {
-        assert_eq!(webhooks.signed(id, &refund).await.status(), 400, "{state}");
+        for refund in &refunds {
+            assert_eq!(webhooks.signed(id, refund).await.status(), 400, "{state}");
+        }
         assert_eq!(webhooks.order_state().await, state);
         let outcome = webhooks.outcome("evt-2", &webhooks.paid()).await;
         assert!(["applied", "known"].contains(&outcome.as_str()), "{outcome}");
@@ -116,7 +120,7 @@ async fn events_without_a_payment_are_stored_and_other_types_ignored() {
     unknown["data"]["payment_id"] = json!("never-started");
     assert_eq!(webhooks.outcome("evt-1", &unknown).await, "unmatched");
     assert_eq!(webhooks.outcome("evt-1", &unknown).await, "known");
-    let other = json!({"type": "customer.created"});
+    let other = json!({"type": "customer.created", "data": [1]});
     assert_eq!(webhooks.outcome("evt-2", &other).await, "ignored");
     assert_eq!(webhooks.order_state().await, "paying");
 }
@@ -130,19 +134,26 @@ async fn forged_and_late_webhooks_are_not_authenticated() {
     settings.webhook_keys = vec![WebhookSecret::of_key(&[8; 32])];
     let other_key = WebhookVerifier::new(&settings, &[]);
     let valid = webhooks.signer.sign("evt-1", &body, now_ms);
-    let mut renamed = valid.clone();
+    let (mut renamed, mut dated) = (valid.clone(), valid.clone());
     renamed[0].1 = "evt-2".to_owned();
+    dated[1].1 = (now_ms / 1000 + 1).to_string();
     let changed = webhooks.paid().to_string().replace("100", "101").into_bytes();
-    for (headers, body) in [
-        (other_key.sign("evt-1", &body, now_ms), &body),
-        (webhooks.signer.sign("evt-1", &body, now_ms - 310_000), &body),
-        (webhooks.signer.sign("evt-1", &body, now_ms + 320_000), &body),
-        (renamed, &body),
-        (valid.clone(), &changed),
+    let rewritten = webhooks.paid().to_string().replace(':', ": ").into_bytes();
+    let (forged, late) = ("no signature is of a secret", "too long ago, or in the future");
+    for (headers, body, expected) in [
+        (other_key.sign("evt-1", &body, now_ms), &body, forged),
+        (webhooks.signer.sign("evt-1", &body, now_ms - 310_000), &body, late),
+        (webhooks.signer.sign("evt-1", &body, now_ms + 320_000), &body, late),
+        (other_key.sign("evt-1", &body, now_ms - 310_000), &body, late),
+        (renamed, &body, forged),
+        (dated, &body, forged),
+        (valid.clone(), &changed, forged),
+        (valid.clone(), &rewritten, forged),
     ] {
         let answer = webhooks.send(&headers, body).await;
         assert_eq!(answer.headers()["www-authenticate"], "Webhook-Signature");
-        problem(answer, 401, "unauthenticated").await;
+        let refused = problem(answer, 401, "unauthenticated").await;
+        assert!(refused["detail"].as_str().unwrap().contains(expected), "{refused}");
     }
     assert_eq!(webhooks.order_state().await, "paying");
     assert_eq!(webhooks.send(&valid, &body).await.status(), 200);
@@ -153,17 +164,45 @@ async fn malformed_webhooks_are_named() {
     let webhooks = Webhooks::start().await;
     let body = webhooks.paid().to_string().into_bytes();
     let valid = webhooks.signer.sign("evt-1", &body, wall_ms());
-    problem(webhooks.send(&[], &body).await, 401, "unauthenticated").await;
+    let refused = async |headers: &[(&'static str, String)], named: &str, status, code| {
+        let refused = problem(webhooks.send(headers, &body).await, status, code).await;
+        assert!(refused["detail"].as_str().unwrap().contains(named), "{refused}");
+    };
+    refused(&[], valid[0].0, 401, "unauthenticated").await;
     for missing in 0..valid.len() {
         let mut headers = valid.clone();
-        headers.remove(missing);
-        problem(webhooks.send(&headers, &body).await, 401, "unauthenticated").await;
+        let (name, _) = headers.remove(missing);
+        refused(&headers, name, 401, "unauthenticated").await;
     }
     let doubled: Vec<_> = valid.iter().chain(&valid[..1]).cloned().collect();
-    problem(webhooks.send(&doubled, &body).await, 400, "invalid-request").await;
-    problem(webhooks.signed("evt.1", &body).await, 400, "invalid-request").await;
-    for body in [&b"paid"[..], b"{\"type\": \"paid\"}", b"[]", b""] {
+    refused(&doubled, valid[0].0, 400, "invalid-request").await;
+    let long = "m".repeat(129);
+    for id in ["evt.1", "", &long] {
+        let headers = webhooks.signer.sign(id, &body, wall_ms());
+        refused(&headers, "webhook-id", 400, "invalid-request").await;
+    }
+    for time in ["yesterday", &format!("+{}", valid[1].1), "-1"] {
+        let mut headers = valid.clone();
+        headers[1].1 = time.to_owned();
+        refused(&headers, "webhook-timestamp", 400, "invalid-request").await;
+    }
+    for body in [&b"paid"[..], b"{\"type\": \"paid\"}", b"{\"data\": {}}", b"[]", b""] {
         problem(webhooks.signed("evt-1", body).await, 400, "invalid-request").await;
+    }
+    for (name, value) in [
+        ("payment_id", json!("")),
+        ("payment_id", json!("é")),
+        ("payment_id", json!("p".repeat(129))),
+        ("attempt", json!("7-42-123")),
+        ("attempt", json!("7-42-0123-1")),
+        ("amount", json!(-1)),
+        ("amount", json!("100")),
+        ("refunded_total", json!(-1)),
+    ] {
+        let mut changed = webhooks.paid();
+        changed["data"][name] = value;
+        let answer = webhooks.signed("evt-1", changed.to_string().as_bytes()).await;
+        problem(answer, 400, "invalid-request").await;
     }
     for (len, status, code) in [(65_537, 413, "body-too-large"), (65_536, 400, "invalid-request")] {
         let blank = vec![b' '; len];
