@@ -11,6 +11,7 @@ use sha2::Sha256;
 
 use super::{Case, cases, one_per_buyer, problem, selling, settings};
 use crate::support::TestApp;
+use crate::support::app::sale_body;
 use crate::support::wait::until;
 
 /// Of the tokens.
@@ -133,6 +134,12 @@ async fn operators_routes_need_the_token_where_one_is_set() {
         assert_ne!(with.status(), 401, "{path}");
         num_refused += 2;
     }
+    for sent in ["Bearer", "Bearer x", "Basic a"] {
+        let call = app.client.get(format!("http://{}/admin/v1/stats", app.internal));
+        let answer = call.header("authorization", sent).send().await.unwrap();
+        problem(answer, 401, "unauthenticated").await;
+        num_refused += 1;
+    }
     let metrics = app.client.get(format!("http://{}/metrics", app.internal));
     let metrics = metrics.bearer_auth("a token of some length").send().await.unwrap();
     let (metrics, line) =
@@ -143,9 +150,11 @@ async fn operators_routes_need_the_token_where_one_is_set() {
 #[tokio::test]
 async fn a_token_for_reading_audits_and_does_not_repair() {
     const READER: &str = "a token for a screen";
+    const UNNAMED: &str = "a token without a name";
     let (mut settings, _stores) = settings();
     let (name, scope) = ("wall".to_owned(), AdminScope::Read);
     settings.admin.tokens = vec![NamedToken { name, scope, token: READER.into() }];
+    settings.admin.token = UNNAMED.into();
     let app = TestApp::start(settings);
     let audit = async |path: &str, body: &Json| {
         let call = app.client.post(format!("http://{}/admin/v1/{path}", app.internal));
@@ -166,6 +175,18 @@ async fn a_token_for_reading_audits_and_does_not_repair() {
     let metrics = app.client.get(format!("http://{}/metrics", app.internal));
     let metrics = metrics.bearer_auth(READER).send().await.unwrap().text().await.unwrap();
     assert!(metrics.lines().any(|line| line == "floodgate_admin_refused_total 2"), "{metrics}");
+
+    let sale = sale_body("sale", one_per_buyer(), 1, 1);
+    let create = async |token: &str| {
+        let call = app.client.post(format!("http://{}/admin/v1/sales", app.internal));
+        call.bearer_auth(token).json(&sale).send().await.unwrap()
+    };
+    problem(create(READER).await, 403, "forbidden").await;
+    assert_eq!(create(UNNAMED).await.status(), 201);
+    let verbs = format!("http://{}/admin/v1/verbs?subject=sale:sale", app.internal);
+    let verbs = app.client.get(verbs).bearer_auth(READER).send().await.unwrap();
+    let verbs: Json = verbs.json().await.unwrap();
+    assert_eq!(verbs["verbs"][0]["operator"], "admin", "{verbs}");
 }
 
 #[tokio::test]
@@ -176,6 +197,23 @@ async fn without_a_token_pages_of_other_sites_are_kept_out() {
     problem(foreign.await.unwrap(), 403, "forbidden").await;
     let rebound = app.client.post(&url).header("host", "evil.example").send();
     problem(rebound.await.unwrap(), 403, "forbidden").await;
+    let read = async |host: &str, origin: Option<&str>| {
+        let call = app.client.get(format!("http://{}/admin/v1/actors", app.internal));
+        let call = call.header("host", host);
+        let call = origin.into_iter().fold(call, |call, origin| call.header("origin", origin));
+        call.send().await.unwrap()
+    };
+    for host in ["localhost:9090", "LOCALHOST", "127.0.0.1:9090", "[::1]:9090", "127.3.2.1"] {
+        assert_eq!(read(host, None).await.status(), 200, "{host}");
+    }
+    for host in ["evil.example", "localhost.evil.example", "10.0.0.1:9090"] {
+        problem(read(host, None).await, 403, "forbidden").await;
+    }
+    let own = "localhost:9090";
+    assert_eq!(read(own, Some("http://localhost:9090")).await.status(), 200);
+    for origin in ["http://localhost:8080", "https://evil.example", "null"] {
+        problem(read(own, Some(origin)).await, 403, "forbidden").await;
+    }
     assert_eq!(app.get("/v1/sales/sale", 1).await.1["phase"], "open");
 }
 
