@@ -40,7 +40,15 @@ async fn an_id_carries_its_expiry() {
 #[tokio::test]
 async fn ids_of_other_buyers_and_sales_are_refused() {
     let app = selling(unlimited(), 5).await;
-    app.open_sale("other", unlimited(), 5, 2).await;
+    let mut other = sale_body("other", unlimited(), 5, 2);
+    let mut second = other["skus"][0].clone();
+    second["sku_id"] = json!("second");
+    other["skus"].as_array_mut().unwrap().push(second);
+    app.admin("/sales", Some(other)).await;
+    app.admin("/sales/other/open", Some(json!({}))).await;
+    let mut of_second = purchase(&app.request_id("other", 1).await);
+    of_second["sku_id"] = json!("second");
+    problem(app.buy("other", 1, of_second).await, 403, "request-id-invalid").await;
     let own = app.request_id("sale", 1).await;
     problem(app.buy("sale", 2, purchase(&own)).await, 403, "request-id-invalid").await;
     problem(app.buy("other", 1, purchase(&own)).await, 403, "request-id-invalid").await;
@@ -49,7 +57,7 @@ async fn ids_of_other_buyers_and_sales_are_refused() {
     let next = number.parse::<u64>().unwrap() + 1;
     // The signature is the last part, and may contain a `-`.
     let (sku, mac) = rest.split_once('-').unwrap();
-    let forged = [
+    let mut forged = vec![
         String::new(),
         "1".to_owned(),
         number.to_owned(),
@@ -71,6 +79,11 @@ async fn ids_of_other_buyers_and_sales_are_refused() {
         "9223372036854775808-1-AAAAAAAAAAAAAAAA".to_owned(),
         "é".to_owned(),
     ];
+    // Each character of the signature counts.
+    forged.extend((0..mac.len()).map(|at| {
+        let other = if mac[at..].starts_with('x') { 'y' } else { 'x' };
+        format!("{number}-{sku}-{}{other}{}", &mac[..at], &mac[at + 1..])
+    }));
     for id in &forged {
         problem(app.buy("sale", 1, purchase(id)).await, 403, "request-id-invalid").await;
     }
