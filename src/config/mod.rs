@@ -10,7 +10,7 @@
 //! | `effective` | every key with documentation, value and origin; secrets hidden |
 //! | `load` | the sources: defaults, file, environment, flags |
 //! | `secret_files` | values in files of their own; secrets that others may read |
-//! | `transport` | which servers are talked to, whether encrypted; certificates |
+//! | `transport` | URLs of servers, which links are encrypted; certificates |
 //! | `access` | who may do what: kinds of authentication and of challenges, rules |
 //! | `validate`, `store_rules`, `payment_rules` | rules between keys; all faults at once |
 //! | `jwks` | secrets and public keys of bearer tokens |
@@ -45,5 +45,5 @@ pub use settings::{
     LogSettings, OutboxSettings, PaymentSettings, RedisSettings, RelaySettings, Settings,
     SupervisorSettings, TicketSettings,
 };
-pub use transport::{ListenerSettings, MysqlUrl, ServerLink, broker_urls};
+pub use transport::{MysqlUrl, broker_urls, host_of};
 pub use webhook_secret::{WebhookProfile, WebhookSecret};

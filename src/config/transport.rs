@@ -1,16 +1,12 @@
-//! Which servers a process talks to, whether encrypted, and the certificates for it.
+//! The URLs of servers, which links to them are encrypted, and the certificates for it.
 
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::Path;
 
 use url::Url;
 
 use super::error::{ConfigFault, or_fault};
-use super::kinds::Tier;
 use super::settings::Settings;
-use crate::net::{Trust, is_loopback, private_key, server_config, wrong_dates};
-use crate::redis::transport::RedisUrl;
+use crate::net::{Trust, private_key, server_config};
 
 /// Parameters of `mysql://` URLs, besides `ssl-mode`.
 const MYSQL_PARAMETERS: [&str; 8] = [
@@ -24,90 +20,15 @@ const MYSQL_PARAMETERS: [&str; 8] = [
     "wait_timeout",
 ];
 
-/// A server that the settings name.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ServerLink {
-    /// The key of its URL.
-    pub key: &'static str,
-    /// Its names or addresses, without ports.
-    pub hosts: Vec<String>,
-    pub is_encrypted: bool,
-}
-
-impl ServerLink {
-    /// Whether others may read passwords, orders and keys on the way.
-    pub fn is_readable(&self) -> bool {
-        !self.is_encrypted && !self.hosts.iter().all(|host| is_loopback(host))
-    }
-
-    /// How to encrypt it.
-    pub fn remedy(&self) -> &'static str {
-        match self.key {
-            "ledger.url" => "add ?ssl-mode=verify-full to ledger.url",
-            "redis.url" => {
-                "begin redis.url with rediss://, rediss+cluster:// or rediss+sentinel://"
-            }
-            _ => "begin amqp.url with amqps://",
-        }
-    }
-}
-
-/// A listener of this process.
-#[derive(Debug)]
-pub struct ListenerSettings {
-    pub name: &'static str,
-    pub bind: SocketAddr,
-    /// The file with its certificates; `None`: plain text.
-    pub chain: Option<PathBuf>,
-}
-
-impl ListenerSettings {
-    /// Whether other machines reach it in plain text.
-    pub fn is_readable(&self) -> bool {
-        !self.bind.ip().is_loopback() && self.chain.is_none()
-    }
-
-    /// Why no client trusts its certificates `after_epoch`, if their dates are the reason.
-    pub fn wrong_dates(&self, after_epoch: Duration) -> Option<String> {
-        let chain = self.chain.as_ref()?;
-        let what = wrong_dates(chain, after_epoch)?;
-        Some(format!("a certificate in {} of the {} listener {what}", chain.display(), self.name))
-    }
-}
-
 impl Settings {
-    /// Both listeners.
-    pub fn listeners(&self) -> [ListenerSettings; 2] {
-        let Self { http, internal, .. } = self;
-        let chain = |file: &PathBuf| (*file != *"").then(|| file.clone());
+    /// Whether the links to the ledger, to Redis and to the broker are encrypted.
+    pub fn encrypted_links(&self) -> [bool; 3] {
+        let ledger = MysqlUrl::parse(&self.ledger.url);
         [
-            ListenerSettings { name: "public", bind: http.bind, chain: chain(&http.tls_cert_file) },
-            ListenerSettings {
-                name: "internal",
-                bind: internal.bind,
-                chain: chain(&internal.tls_cert_file),
-            },
+            matches!(ledger, Ok(Some(MysqlUrl { is_encrypted: true, .. }))),
+            self.redis.url.starts_with("rediss"),
+            self.amqp.url.starts_with("amqps://"),
         ]
-    }
-
-    /// The servers that this tier uses.
-    pub fn links(&self) -> Vec<ServerLink> {
-        let mut links = Vec::new();
-        if let Ok(Some(MysqlUrl { client_url, is_encrypted })) = MysqlUrl::parse(&self.ledger.url) {
-            let hosts = vec![host_of(&client_url)];
-            links.push(ServerLink { key: "ledger.url", hosts, is_encrypted });
-        }
-        let on_redis = matches!(self.tier, Tier::Gate | Tier::Pipeline);
-        if let (true, Ok(url)) = (on_redis, self.redis.url.parse::<RedisUrl>()) {
-            let hosts = url.addresses().iter().map(|address| address.host.clone()).collect();
-            links.push(ServerLink { key: "redis.url", hosts, is_encrypted: url.tls });
-        }
-        if self.tier == Tier::Pipeline {
-            let hosts = broker_urls(&self.amqp.url).iter().map(|url| host_of(url)).collect();
-            let is_encrypted = self.amqp.url.starts_with("amqps://");
-            links.push(ServerLink { key: "amqp.url", hosts, is_encrypted });
-        }
-        links
     }
 }
 
@@ -120,7 +41,7 @@ pub fn broker_urls(url: &str) -> Vec<String> {
 }
 
 /// The host of `scheme://user:password@host:port/path`; empty if the URL is faulty.
-pub(super) fn host_of(url: &str) -> String {
+pub fn host_of(url: &str) -> String {
     let url = Url::parse(url).ok();
     url.as_ref().and_then(Url::host_str).unwrap_or_default().to_owned()
 }
@@ -178,15 +99,10 @@ pub(super) fn read_certificates(settings: &mut Settings) -> Vec<ConfigFault> {
                       server's";
         or_fault(is_encrypted.then(|| Trust::read(file)).transpose(), &mut faults, key, remedy)
     };
-    let is_mysql_encrypted = matches!(
-        MysqlUrl::parse(&settings.ledger.url),
-        Ok(Some(MysqlUrl { is_encrypted: true, .. }))
-    );
-    let is_redis_encrypted = settings.redis.url.starts_with("rediss");
-    let is_amqp_encrypted = settings.amqp.url.starts_with("amqps://");
-    let ledger = trust("ledger.ca_file", is_mysql_encrypted, &settings.ledger.ca_file);
-    let redis = trust("redis.ca_file", is_redis_encrypted, &settings.redis.ca_file);
-    let amqp = trust("amqp.ca_file", is_amqp_encrypted, &settings.amqp.ca_file);
+    let [to_ledger, to_redis, to_broker] = settings.encrypted_links();
+    let ledger = trust("ledger.ca_file", to_ledger, &settings.ledger.ca_file);
+    let redis = trust("redis.ca_file", to_redis, &settings.redis.ca_file);
+    let amqp = trust("amqp.ca_file", to_broker, &settings.amqp.ca_file);
     (settings.ledger.trust, settings.redis.trust, settings.amqp.trust) = (ledger, redis, amqp);
 
     let mut listener = |section: &str, chain: &Path, key: &Path| {
@@ -236,24 +152,5 @@ mod tests {
             assert!(!problem.contains("s3cret"), "{problem}");
         }
         assert_eq!(MysqlUrl::parse("sqlite://./x.db"), Ok(None));
-    }
-
-    #[test]
-    fn a_link_beyond_loopback_is_readable_unless_it_is_encrypted() {
-        let mut settings = Settings::with_ledger("mysql://u:p@db.example:3306/x");
-        settings.tier = Tier::Pipeline;
-        settings.redis.url = "redis+sentinel://127.0.0.1,cache:1/m".to_owned();
-        settings.amqp.url = "amqp://u:p@[::1]:5672/%2f".to_owned();
-        let readable = |settings: &Settings| {
-            let links = settings.links().into_iter().filter(ServerLink::is_readable);
-            links.map(|link| link.key).collect::<Vec<_>>()
-        };
-        assert_eq!(readable(&settings), ["ledger.url", "redis.url"]);
-        settings.ledger.url.push_str("?ssl-mode=verify-full");
-        settings.redis.url.insert("redis".len(), 's');
-        settings.amqp.url = "amqp://u:p@127.0.0.1:1,10.0.0.1/%2f".to_owned();
-        assert_eq!(readable(&settings), ["amqp.url"]);
-        settings.tier = Tier::Ledger;
-        assert_eq!(readable(&settings), [""; 0]);
     }
 }

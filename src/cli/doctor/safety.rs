@@ -1,9 +1,15 @@
 //! Settings that are allowed and not safe. A server logs them at its start.
 
+use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use super::{Check, check};
-use crate::config::{AuthMode, ExposedSecret, ListenerSettings, PaymentBackend, Role, Settings};
+use crate::config::{
+    AuthMode, ExposedSecret, MysqlUrl, PaymentBackend, Role, Settings, Tier, broker_urls, host_of,
+};
+use crate::net;
+use crate::redis::transport::RedisUrl;
 use crate::runtime::clock;
 
 /// A certificate should be valid for as long as this.
@@ -19,10 +25,46 @@ pub(super) fn examine(settings: &Settings, exposed: &[ExposedSecret]) -> Vec<Che
     checks
 }
 
+/// A listener: its name, its address, and the file of its certificates, which is empty for plain
+/// text.
+type Listener<'a> = (&'static str, SocketAddr, &'a Path);
+
 /// The listeners that a process of this role opens.
-fn opened(settings: &Settings) -> Vec<ListenerSettings> {
-    let [public, internal] = settings.listeners();
+fn listeners(settings: &Settings) -> Vec<Listener<'_>> {
+    let Settings { http, internal, .. } = settings;
+    let public = ("public", http.bind, http.tls_cert_file.as_path());
+    let internal = ("internal", internal.bind, internal.tls_cert_file.as_path());
     settings.role.sells().then_some(public).into_iter().chain([internal]).collect()
+}
+
+/// A link to a server: the key of its URL, its names or addresses without ports, whether it is
+/// encrypted, and how to encrypt it.
+type Link = (&'static str, Vec<String>, bool, &'static str);
+
+/// The links to the servers that this tier uses.
+fn links(settings: &Settings) -> Vec<Link> {
+    let [to_ledger, to_redis, to_broker] = settings.encrypted_links();
+    let mut links = Vec::new();
+    if let Ok(Some(url)) = MysqlUrl::parse(&settings.ledger.url) {
+        let remedy = "add ?ssl-mode=verify-full to ledger.url";
+        links.push(("ledger.url", vec![host_of(&url.client_url)], to_ledger, remedy));
+    }
+    let on_redis = matches!(settings.tier, Tier::Gate | Tier::Pipeline);
+    if let (true, Ok(url)) = (on_redis, settings.redis.url.parse::<RedisUrl>()) {
+        let hosts = url.addresses().iter().map(|address| address.host.clone()).collect();
+        let remedy = "begin redis.url with rediss://, rediss+cluster:// or rediss+sentinel://";
+        links.push(("redis.url", hosts, to_redis, remedy));
+    }
+    if settings.tier == Tier::Pipeline {
+        let hosts = broker_urls(&settings.amqp.url).iter().map(|url| host_of(url)).collect();
+        links.push(("amqp.url", hosts, to_broker, "begin amqp.url with amqps://"));
+    }
+    links
+}
+
+/// Whether others may read passwords, orders and keys on the way.
+fn is_readable((_, hosts, is_encrypted, _): &Link) -> bool {
+    !is_encrypted && !hosts.iter().all(|host| net::is_loopback(host))
 }
 
 /// Secrets that others may read.
@@ -36,11 +78,11 @@ fn secrets(exposed: &[ExposedSecret]) -> Vec<Check> {
 
 /// Servers beyond this machine without TLS.
 fn encryption(settings: &Settings) -> Check {
-    let links = settings.links();
-    let readable: Vec<_> = links.iter().filter(|link| link.is_readable()).collect();
-    let shown = readable.iter().map(|link| format!("{} ({})", link.key, link.hosts.join(", ")));
-    let remedies: Vec<_> = readable.iter().map(|link| link.remedy()).collect();
-    let num_encrypted = links.iter().filter(|link| link.is_encrypted).count();
+    let links = links(settings);
+    let readable: Vec<_> = links.iter().filter(|link| is_readable(link)).collect();
+    let shown = readable.iter().map(|(key, hosts, ..)| format!("{key} ({})", hosts.join(", ")));
+    let remedies: Vec<_> = readable.iter().map(|(.., remedy)| *remedy).collect();
+    let num_encrypted = links.iter().filter(|(_, _, is_encrypted, _)| *is_encrypted).count();
     check("encryption")
         .when(!readable.is_empty())
         .warn(format!(
@@ -107,13 +149,13 @@ fn faults(settings: &Settings) -> Check {
 
 /// Warns of exposure that is allowed; forbidden exposure is a fault of the configuration.
 fn exposure(settings: &Settings) -> Check {
-    let listeners = opened(settings);
-    let open: Vec<String> = listeners
+    let listeners = listeners(settings);
+    let open: Vec<_> = listeners
         .iter()
-        .filter(|listener| listener.is_readable())
-        .map(|ListenerSettings { name, bind, .. }| format!("{name} {bind}"))
+        .filter(|(_, bind, chain)| !bind.ip().is_loopback() && chain.as_os_str().is_empty())
+        .map(|(name, bind, _)| format!("{name} {bind}"))
         .collect();
-    let is_loopback = listeners.iter().all(|listener| listener.bind.ip().is_loopback());
+    let is_loopback = listeners.iter().all(|(_, bind, _)| bind.ip().is_loopback());
     check("exposure")
         .when(!open.is_empty())
         .warn(format!("reachable from other machines without TLS: {}", open.join(", ")))
@@ -127,11 +169,13 @@ fn exposure(settings: &Settings) -> Check {
 /// The dates of the listeners' certificates, now and in the near future.
 fn certificates(settings: &Settings) -> Check {
     let now = Duration::from_millis(clock::wall_ms().cast_unsigned());
+    let listeners = listeners(settings);
     let wrong_at = |time| {
-        let listeners = opened(settings);
-        let wrong: Vec<_> =
-            listeners.iter().filter_map(|listener| listener.wrong_dates(time)).collect();
-        wrong.join("; ")
+        let wrong = listeners.iter().filter_map(|(name, _, chain)| {
+            let what = net::wrong_dates(chain, time)?;
+            Some(format!("a certificate in {} of the {name} listener {what}", chain.display()))
+        });
+        wrong.collect::<Vec<_>>().join("; ")
     };
     let (wrong, soon) = (wrong_at(now), wrong_at(now + CERTIFICATE_LEFT_MIN));
     let remedy = "renew it, or set this machine's clock, and restart the server";
@@ -150,7 +194,6 @@ mod tests {
     use super::super::Status::Warn;
     use super::super::tests::{assert_problem, problems};
     use super::*;
-    use crate::config::Tier;
 
     #[test]
     fn exposure_depends_on_the_address_and_buyers_on_the_mode() {
@@ -165,5 +208,24 @@ mod tests {
         assert_problem(both(&settings), "exposure", Warn, "public 0.0.0.0:80");
         (settings.tier, settings.role) = (Tier::Pipeline, Role::Relay);
         assert_eq!(problems(vec![exposure(&settings)]), [], "a relay has no public listener");
+    }
+
+    #[test]
+    fn a_link_beyond_loopback_is_readable_unless_it_is_encrypted() {
+        let mut settings = Settings::with_ledger("mysql://u:p@db.example:3306/x");
+        settings.tier = Tier::Pipeline;
+        settings.redis.url = "redis+sentinel://127.0.0.1,cache:1/m".to_owned();
+        settings.amqp.url = "amqp://u:p@[::1]:5672/%2f".to_owned();
+        let readable = |settings: &Settings| {
+            let links = links(settings).into_iter().filter(is_readable);
+            links.map(|(key, ..)| key).collect::<Vec<_>>()
+        };
+        assert_eq!(readable(&settings), ["ledger.url", "redis.url"]);
+        settings.ledger.url.push_str("?ssl-mode=verify-full");
+        settings.redis.url.insert("redis".len(), 's');
+        settings.amqp.url = "amqp://u:p@127.0.0.1:1,10.0.0.1/%2f".to_owned();
+        assert_eq!(readable(&settings), ["amqp.url"]);
+        settings.tier = Tier::Ledger;
+        assert_eq!(readable(&settings), [""; 0]);
     }
 }
