@@ -110,7 +110,7 @@ impl RabbitConnection {
         options: &RabbitOptions,
         new_queues: &Arc<NewQueues>,
     ) -> Result<(), Error> {
-        new_queues.delete_lost(self, self.limit).await?;
+        new_queues.delete_lost(self, options).await?;
         let on_create = |name: &str| new_queues.track(name, self);
         let declaring = declare::declare(&self.inner, &options.topology, on_create);
         let declared = self.within_limit("declaring the topology", declaring).await;

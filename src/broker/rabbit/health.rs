@@ -11,6 +11,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use futures_util::future::join_all;
 use lapin::options::{
     BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions,
     ExchangeDeleteOptions, QueueBindOptions, QueueDeclareOptions,
@@ -92,14 +93,7 @@ pub async fn read(options: &RabbitOptions) -> Result<BrokerFacts, BrokerHealthEr
     let started_at = now_monotonic();
     let (connection, shutdown_guard) = dial::open(options, "floodgate-doctor", limit).await?;
     let connect_time = now_monotonic().duration_since(started_at);
-    let (mut version, mut silent_nodes) = (None, Vec::new());
-    for uri in &options.uris {
-        let timed_out = |_elapsed| Err(io::ErrorKind::TimedOut.into());
-        match timeout(limit, server_version(uri, options)).await.unwrap_or_else(timed_out) {
-            Ok(reported) => version = version.or(reported),
-            Err(error) => silent_nodes.push(format!("{} ({error})", dial::node_name(uri))),
-        }
-    }
+    let NodeAnswers { version, silent: silent_nodes } = ask_nodes(options).await;
     let parts = timeout(limit, parts(&connection, &options.topology)).await;
     let (exchanges, queues) =
         parts.map_err(|_elapsed| unreadable(format!("no answer within {limit:?}")))??;
@@ -112,6 +106,30 @@ pub async fn read(options: &RabbitOptions) -> Result<BrokerFacts, BrokerHealthEr
     shutdown_guard.shutdown();
     let num_nodes = options.uris.len();
     Ok(BrokerFacts { connect_time, version, num_nodes, silent_nodes, exchanges, queues, self_test })
+}
+
+/// What the nodes of `amqp.url` answer.
+pub(super) struct NodeAnswers {
+    /// See [`BrokerFacts::version`].
+    version: Option<String>,
+    /// See [`BrokerFacts::silent_nodes`].
+    pub(super) silent: Vec<String>,
+}
+
+/// Connects to every node at once.
+pub(super) async fn ask_nodes(options: &RabbitOptions) -> NodeAnswers {
+    let asked = options.uris.iter().map(async |uri| {
+        let answer = timeout(options.connect_timeout, server_version(uri, options)).await;
+        (uri, answer.unwrap_or_else(|_elapsed| Err(io::ErrorKind::TimedOut.into())))
+    });
+    let mut answers = NodeAnswers { version: None, silent: Vec::new() };
+    for (uri, answer) in join_all(asked).await {
+        match answer {
+            Ok(reported) => answers.version = answers.version.or(reported),
+            Err(error) => answers.silent.push(format!("{} ({error})", dial::node_name(uri))),
+        }
+    }
+    answers
 }
 
 /// Product and version from a node's first frame, which the client library does not expose; `None`

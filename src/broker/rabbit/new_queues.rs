@@ -10,6 +10,11 @@
 //!
 //! Only queues that were new when their connection ended are deleted: an older queue that does not
 //! answer may have no majority, and keeps its confirmed messages.
+//!
+//! In a cluster a queue is deleted only while every node of `amqp.url` answers. A queue with a
+//! majority elects another leader. And a node that is away during the deletion keeps its part of
+//! the queue: it returns as a part of the new queue of that name, and delivers the messages of its
+//! share to consumers that are gone (rabbitmq-server#12366).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -23,7 +28,7 @@ use tokio::time::timeout;
 
 use super::super::Error;
 use super::declare::{has_code, is_missing};
-use super::error_message;
+use super::{RabbitOptions, error_message, health};
 use crate::broker::rabbit::connection::RabbitConnection;
 
 /// Age from which a queue survives a kill of the broker: ten times the usual second, because
@@ -36,19 +41,24 @@ const DELETE_TIMEOUT: Duration = Duration::from_secs(30);
 /// A queue that is not recoverable yet.
 #[derive(Debug, Clone)]
 struct NewQueue {
-    created_on: Weak<RabbitConnection>,
+    /// The connection that created it, or the last one at which it did not answer.
+    watched_on: Weak<RabbitConnection>,
     /// The queue did not answer.
     is_lost: bool,
 }
 
 impl NewQueue {
-    fn was_created_on(&self, connection: &Arc<RabbitConnection>) -> bool {
-        std::ptr::eq(self.created_on.as_ptr(), Arc::as_ptr(connection))
+    fn new(connection: &Arc<RabbitConnection>) -> Self {
+        Self { watched_on: Arc::downgrade(connection), is_lost: false }
+    }
+
+    fn is_watched_on(&self, connection: &Arc<RabbitConnection>) -> bool {
+        std::ptr::eq(self.watched_on.as_ptr(), Arc::as_ptr(connection))
     }
 
     /// Whether the queue's connection ended before the queue was recoverable.
     fn is_doubtful(&self) -> bool {
-        self.created_on.upgrade().is_none_or(|connection| connection.close_reason().is_some())
+        self.watched_on.upgrade().is_none_or(|connection| connection.close_reason().is_some())
     }
 }
 
@@ -63,38 +73,52 @@ pub(super) struct NewQueues {
 impl NewQueues {
     /// Tracks a queue that this connection is about to create.
     pub(super) fn track(&self, name: &str, connection: &Arc<RabbitConnection>) {
-        let new = NewQueue { created_on: Arc::downgrade(connection), is_lost: false };
-        self.queues.lock().insert(name.to_owned(), new);
+        self.queues.lock().insert(name.to_owned(), NewQueue::new(connection));
     }
 
     /// Waits until the queues of this connection are recoverable, and stops tracking them if the
     /// connection is still open.
     pub(super) async fn forget_when_recoverable(&self, connection: &Arc<RabbitConnection>) {
-        if self.queues.lock().values().any(|new| new.was_created_on(connection)) {
+        if self.queues.lock().values().any(|new| new.is_watched_on(connection)) {
             tokio::time::sleep(RECOVERABLE_AFTER).await;
             if connection.close_reason().is_none() {
-                self.queues.lock().retain(|_, new| !new.was_created_on(connection));
+                self.queues.lock().retain(|_, new| !new.is_watched_on(connection));
             }
         }
     }
 
     /// Queries the queues whose connection ended before they were recoverable, and deletes those
-    /// that do not answer.
+    /// that do not answer, unless a node is away.
     pub(super) async fn delete_lost(
         &self,
-        connection: &RabbitConnection,
-        limit: Duration,
+        connection: &Arc<RabbitConnection>,
+        options: &RabbitOptions,
     ) -> Result<(), Error> {
         let _deleting = self.deleting.lock().await;
         let queues = self.queues.lock().clone();
         let doubtful = queues.into_iter().filter(|(_, new)| new.is_doubtful());
-        let deletions = doubtful.map(|(name, new)| async move {
-            if new.is_lost || !has_leader(connection, &name, limit).await? {
-                if let Some(new) = self.queues.lock().get_mut(&name) {
-                    new.is_lost = true;
-                }
-                delete(connection, &name).await?;
+        let queries = doubtful.map(|(name, new)| async move {
+            if !new.is_lost && has_leader(connection, &name, options.connect_timeout).await? {
+                self.queues.lock().remove(&name);
+                return Ok(None);
             }
+            if let Some(new) = self.queues.lock().get_mut(&name) {
+                new.is_lost = true;
+            }
+            Ok(Some(name))
+        });
+        let found: Vec<_> = join_all(queries).await.into_iter().collect::<Result<_, Error>>()?;
+        let lost: Vec<String> = found.into_iter().flatten().collect();
+        if lost.is_empty() {
+            return Ok(());
+        }
+        if !health::ask_nodes(options).await.silent.is_empty() {
+            let mut queues = self.queues.lock();
+            queues.extend(lost.into_iter().map(|name| (name, NewQueue::new(connection))));
+            return Ok(());
+        }
+        let deletions = lost.into_iter().map(|name| async move {
+            delete(connection, &name).await?;
             self.queues.lock().remove(&name);
             Ok(())
         });

@@ -1,10 +1,18 @@
 //! Tier `pipeline` on a RabbitMQ cluster of three nodes: it sells and places orders without any one
 //! of them, it sells without a majority, and the orders follow when the majority is back.
 
+use std::time::Duration;
+
+use bytes::Bytes;
 use floodgate::broker::rabbit::health;
+use floodgate::broker::{
+    Headers, Message, PublishOutcome, Publisher, RabbitBroker, RabbitOptions, Route, Subscriber,
+    Topology,
+};
 use floodgate::tier;
 
 use crate::support::admin::stage;
+use crate::support::offers::run;
 use crate::support::pipeline::PipelineFixture;
 use crate::support::servers::rabbitmq::RabbitMq;
 use crate::support::servers::redis::{AOF_ALWAYS, Redis};
@@ -76,5 +84,44 @@ fn orders_go_on_without_a_node_and_return_with_the_majority() {
         .await;
         fixture.drained(server.internal).await;
         shop.check(&fixture, server.internal).await;
+    });
+}
+
+fn message(number: u8) -> Message {
+    let headers = Headers { message_id: number.to_string(), ..Headers::default() };
+    Message { route: Route::Orders(0), headers, body: Bytes::from(vec![number]) }
+}
+
+/// A new queue whose connection ended is not deleted while nodes are away: it does not answer, and
+/// has no more than no majority.
+#[test]
+fn a_new_queue_without_a_majority_keeps_its_messages() {
+    let nodes = RabbitMq::start_cluster(NODES);
+    let options = RabbitOptions::new(&url(&nodes), Topology::new("new", 1, 100)).unwrap();
+    run(async {
+        let broker = RabbitBroker::new(options).unwrap();
+        let mut outgoing = broker.open_channel(1);
+        assert_eq!(outgoing.publish(vec![message(1)]).await, [PublishOutcome::Confirmed]);
+        std::thread::scope(|scope| {
+            for node in &nodes[1..] {
+                scope.spawn(|| {
+                    node.settle();
+                    node.kill();
+                });
+            }
+        });
+        nodes[0].ctl(&["close_all_connections", "--global", "test"]);
+        until("a new connection", async || {
+            let [outcome] = outgoing.publish(vec![message(2)]).await.try_into().unwrap();
+            (!matches!(outcome, PublishOutcome::NotSent { .. })).then_some(())
+        })
+        .await;
+        nodes[1].restart();
+        nodes[2].restart();
+        let mut subscription =
+            until("a subscription", async || broker.subscribe(Route::Orders(0), 1).await.ok())
+                .await;
+        let first = tokio::time::timeout(Duration::from_mins(1), subscription.next()).await;
+        assert_eq!(first.unwrap().unwrap().body, message(1).body);
     });
 }
