@@ -12,7 +12,7 @@ use super::views::{
     OrderView, OrdersView, RequestView, no_store_json, page_cursor, page_cut, page_limit,
 };
 use crate::db::OrderCursor;
-use crate::domain::{Order, OrderKey, OrderState, Payment, RequestId};
+use crate::domain::{Order, OrderKey, OrderState, Payment, RequestId, RequestRecord};
 use crate::http::admission::LimitedCall;
 use crate::http::middleware::problem::{Handled, Problem};
 use crate::http::state::{HttpDeps, HttpState, State};
@@ -68,7 +68,8 @@ pub async fn views_of(state: &HttpState, orders: &[Order]) -> Result<Vec<OrderVi
     };
     let mut views = Vec::with_capacity(known.len());
     for (order, own) in known {
-        let request = RequestView::new(own.sign(deps, order.request), &own, order.into());
+        let record = RequestRecord::ordered(order);
+        let request = RequestView::new(own.sign(deps, order.request), &own, &record);
         let Some(mut view) = request.order else { continue };
         match successor(deps, &own, order).filter(is_paid) {
             Some(paid) => view.replaced_by = Some(own.sign(deps, paid.request)),

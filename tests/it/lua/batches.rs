@@ -10,6 +10,7 @@ use super::fenced_call::FencedCall;
 use super::harness::{Fixture, KINDS, ScriptClient, refused};
 use super::scenarios::{State, enter, fixture, policies};
 use crate::support::offers::ONE;
+use crate::support::offers::order_of;
 use crate::support::servers::redis::Redis;
 
 /// Valid calls whose last item is request 2 of buyer 2, which the bucket holds; each with its name.
@@ -27,7 +28,7 @@ fn batches(fixture: &Fixture) -> Vec<(String, FencedCall)> {
         batches.push((format!("reserve {outbox:?}"), fixture.fenced(call)));
     }
     for first in [known, new] {
-        let call = settle(keys, sku, &[fixture.order(&first), fixture.order(&last)]);
+        let call = settle(keys, sku, &[order_of(&first), order_of(&last)]);
         batches.push((format!("settle after {}", first.request), fixture.fenced(call)));
     }
     let refusals = [refused(&known, Refusal::SoldOut), refused(&last, Refusal::Ended)];

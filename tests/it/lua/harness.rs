@@ -308,10 +308,6 @@ impl Fixture {
         let placed = self.sku.intent(request, buyer, Epoch(1), quantity, 1_790_000_000_000);
         OrderIntent { bucket: BucketNo(0), trace: TraceId(u128::from(request_no)), ..placed }
     }
-
-    pub fn order(&self, reservation: &OrderIntent) -> Order {
-        reservation.order(reservation.placed_at_ms)
-    }
 }
 
 /// A paid order without changes before.

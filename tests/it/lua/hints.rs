@@ -9,6 +9,7 @@ use redis::{Client, Value};
 
 use super::harness::{Fixture, LOADER, ScriptClient, opening, refused, sku};
 use crate::support::offers::ONE;
+use crate::support::offers::order_of;
 use crate::support::servers::redis::Redis;
 
 #[test]
@@ -29,7 +30,7 @@ fn each_new_result_is_named_once_and_a_user_who_may_not_publish_records_it_as_we
         numbers
     };
     let [first, second, third, fourth] = batch;
-    let orders = [fixture.order(&first), fixture.order(&second)];
+    let orders = [order_of(&first), order_of(&second)];
     fixture.settle(&mut client, 0, &orders);
     let mut expected = [first.request.get(), second.request.get()];
     expected.sort_unstable();
@@ -40,7 +41,7 @@ fn each_new_result_is_named_once_and_a_user_who_may_not_publish_records_it_as_we
     assert_eq!(received(), [third.request.get()]);
 
     assert_eq!(client.cmd(&["ACL", "SETUSER", "default", "-publish"]), Value::Okay);
-    let order = fixture.order(&fourth);
+    let order = order_of(&fourth);
     assert_eq!(fixture.settle(&mut client, 0, &[order]), [SettleOutcome::Now]);
     assert_eq!(fixture.settle(&mut client, 0, &[order]), [SettleOutcome::Repeat]);
 }

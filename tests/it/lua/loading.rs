@@ -10,7 +10,7 @@ use floodgate::redis::scripts::snapshot::snapshot;
 use floodgate::redis::scripts::{BucketFence, Error, OpenBucket};
 
 use super::harness::{Fixture, KINDS, PAID, ScriptClient, opening, refused, sku};
-use crate::support::offers::{ONE, buyer, quota, request};
+use crate::support::offers::{ONE, buyer, order_of, quota, request};
 use crate::support::servers::redis::Redis;
 
 const FIRST: LoaderToken = LoaderToken(1);
@@ -167,8 +167,8 @@ fn an_accepted_request_survives_every_load_that_ends_early() {
         let fixture = Fixture::open(&redis, &mut client, sku(1, ONE, 20), 10);
         let [a, b, c] = [1, 2, 3].map(|no| fixture.reservation(no, no, 2));
         fixture.reserve_into(&mut client, outbox, &[a, b, c]);
-        fixture.settle(&mut client, 0, &[fixture.order(&c)]);
-        let rows = [LoadRow::Request(c.request, RequestRecord::ordered(&fixture.order(&c)))];
+        fixture.settle(&mut client, 0, &[order_of(&c)]);
+        let rows = [LoadRow::Request(c.request, RequestRecord::ordered(&order_of(&c)))];
         // Each loader crashes one step later than its predecessor.
         fixture.hold(&mut client, 0, LoaderToken(1)).unwrap();
         fixture.hold(&mut client, 0, LoaderToken(2)).unwrap();
@@ -187,7 +187,7 @@ fn an_accepted_request_survives_every_load_that_ends_early() {
         let answers = fixture.reserve(&mut client, 0, &[a, b]);
         assert_eq!(answers, [Verdict::Queued { intent: None }; 2]);
         // The ledger commits one order and refuses the other.
-        assert_eq!(fixture.settle(&mut client, 0, &[fixture.order(&a)]), [SettleOutcome::Now]);
+        assert_eq!(fixture.settle(&mut client, 0, &[order_of(&a)]), [SettleOutcome::Now]);
         let outcomes = fixture.release(&mut client, 0, &[refused(&b, Refusal::Ended)]);
         assert_eq!((outcomes.0, outcomes.1.stock), (vec![SettleOutcome::Now], 6));
         let counts = fixture.counts(&mut client, 0);
@@ -201,7 +201,7 @@ fn decisions_on_lost_requests_are_recorded() {
     let mut client = ScriptClient::new(&redis);
     let fixture = Fixture::open(&redis, &mut client, sku(1, ONE, 20), 10);
     let [a, b, c] = [1, 2, 3].map(|no| fixture.reservation(no, no, 2));
-    assert_eq!(fixture.settle(&mut client, 0, &[fixture.order(&a)]), [SettleOutcome::Adopted]);
+    assert_eq!(fixture.settle(&mut client, 0, &[order_of(&a)]), [SettleOutcome::Adopted]);
     let refusals = [refused(&b, Refusal::Ended), refused(&c, Refusal::SoldOut)];
     for outcome in [SettleOutcome::Unknown, SettleOutcome::Repeat] {
         assert_eq!(fixture.release(&mut client, 0, &refusals).0, [outcome; 2]);
@@ -292,14 +292,14 @@ fn an_intent_goes_with_the_loaded_answer_of_its_request() {
     fixture.load_begin(&mut client, 0, FIRST).unwrap();
     let failed = record(2, RecordState::Failed(Refusal::Ended));
     let rows = [
-        LoadRow::Request(a.request, RequestRecord::ordered(&fixture.order(&a))),
+        LoadRow::Request(a.request, RequestRecord::ordered(&order_of(&a))),
         LoadRow::Request(b.request, failed),
     ];
     fixture.load_rows(&mut client, 0, FIRST, &rows).unwrap();
     let opening = OpenBucket { num_queued: 1, ..opening(FIRST, 6) };
     fixture.run(&mut client, &opening.call(&fixture.buckets[0])).unwrap();
     assert_eq!(fixture.counts(&mut client, 0).num_kept, 1, "that of the third");
-    assert_eq!(fixture.settle(&mut client, 0, &[fixture.order(&a)]), [SettleOutcome::Repeat]);
+    assert_eq!(fixture.settle(&mut client, 0, &[order_of(&a)]), [SettleOutcome::Repeat]);
     assert_eq!(
         fixture.release(&mut client, 0, &[refused(&b, Refusal::Ended)]).0,
         [SettleOutcome::Repeat]
@@ -320,7 +320,7 @@ fn a_held_bucket_sells_nothing_and_lists_what_it_accepted() {
     let batch = [fixture.reservation(3, 3, 1)];
     let call = fixture.reserving(0, fixture.outbox, &batch);
     assert_eq!(fixture.run(&mut client, &call), Err(Error::NotReady));
-    assert_eq!(fixture.settle(&mut client, 0, &[fixture.order(&a)]), [SettleOutcome::Now]);
+    assert_eq!(fixture.settle(&mut client, 0, &[order_of(&a)]), [SettleOutcome::Now]);
     assert_eq!(
         fixture.release(&mut client, 0, &[refused(&b, Refusal::Ended)]).0,
         [SettleOutcome::Now]
@@ -328,7 +328,7 @@ fn a_held_bucket_sells_nothing_and_lists_what_it_accepted() {
     let wanted = [a.request];
     let find = lookup::find(&fixture.buckets[0], &fixture.sku, &wanted);
     let found = fixture.run(&mut client, &find).unwrap();
-    assert_eq!(found, [Some(RequestRecord::ordered(&fixture.order(&a)))]);
+    assert_eq!(found, [Some(RequestRecord::ordered(&order_of(&a)))]);
     // After a clear the script must not answer "not found".
     client.cmd(&["HDEL", &bucket, "loaded"]);
     assert_eq!(fixture.run(&mut client, &find), Err(Error::NotReady));

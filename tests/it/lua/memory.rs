@@ -9,6 +9,7 @@ use floodgate::redis::scripts::OutboxArgs;
 use super::harness::{Fixture, OUTBOXES, ScriptClient, sku};
 use super::scenarios::policies;
 use crate::support::offers::ONE;
+use crate::support::offers::order_of;
 use crate::support::servers::redis::Redis;
 
 const BUYERS: u32 = 50_000;
@@ -60,7 +61,7 @@ fn gate(redis: &Redis, client: &mut ScriptClient, purchases: &[(u64, u64)]) {
         purchases.iter().map(|(request, buyer)| fixture.reservation(*request, *buyer, 1)).collect();
     for batch in reservations.chunks(BATCH) {
         fixture.reserve(client, 0, batch);
-        let orders: Vec<_> = batch.iter().map(|reservation| fixture.order(reservation)).collect();
+        let orders: Vec<_> = batch.iter().map(order_of).collect();
         fixture.settle(client, 0, &orders);
     }
     let counts = fixture.counts(client, 0);

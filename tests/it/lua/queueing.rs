@@ -10,7 +10,7 @@ use floodgate::redis::scripts::{BucketFence, EntryLimits, Error, OpenBucket, Out
 use super::harness::{Fixture, KINDS, LOADER, OUTBOXES, ScriptClient, opening, refused, sku};
 use super::scenarios::policies;
 use crate::support::intents::pack;
-use crate::support::offers::{ANY, ONE};
+use crate::support::offers::{ANY, ONE, order_of};
 use crate::support::servers::redis::Redis;
 
 fn outboxes(envelope_max: usize, entries_max: u64) -> [OutboxArgs; 2] {
@@ -189,7 +189,7 @@ fn queued_requests_are_counted_on_every_path() {
         assert_eq!(queued(client), 7);
         fixture.reserve_into(client, outbox, &all);
         assert_eq!(queued(client), 7, "repeats are not queued again");
-        let order = |reservation: &OrderIntent| fixture.order(reservation);
+        let order = order_of;
         // One order twice in a batch, then again after it was settled.
         fixture.settle(client, 0, &[order(&all[0]), order(&all[1]), order(&all[0])]);
         assert_eq!(queued(client), 5);
@@ -251,7 +251,7 @@ fn a_count_that_cannot_be_is_refused() {
     client.cmd(&["HSET", &fixture.buckets[0].bucket(), "queued", "1"]);
     let before = client.digest();
     let corrupt = Err(Error::Corrupt { what: "queued".to_owned() });
-    let orders: Vec<_> = all.iter().map(|reservation| fixture.order(reservation)).collect();
+    let orders: Vec<_> = all.iter().map(order_of).collect();
     let settle = settle(&fixture.buckets[0], &fixture.sku, &orders);
     assert_eq!(fixture.run(&mut client, &settle), corrupt);
     let refused: Vec<_> =
@@ -266,7 +266,7 @@ fn queued_requests_are_read_page_by_page_whatever_the_server() {
     each(OUTBOXES, |client, fixture, outbox| {
         let all = reservations(fixture, 1..60);
         fixture.reserve_into(client, outbox, &all);
-        fixture.settle(client, 0, &[fixture.order(&all[9])]);
+        fixture.settle(client, 0, &[order_of(&all[9])]);
         fixture.release(client, 0, &[refused(&all[10], Refusal::Ended)]);
         let queued: Vec<OrderIntent> = all
             .iter()
@@ -293,7 +293,7 @@ fn a_bucket_that_is_being_loaded_lists_what_is_queued() {
     each(OUTBOXES, |client, fixture, outbox| {
         let all = reservations(fixture, 1..9);
         fixture.reserve_into(client, outbox, &all);
-        fixture.settle(client, 0, &[fixture.order(&all[3])]);
+        fixture.settle(client, 0, &[order_of(&all[3])]);
         let expected = [1, 2, 3, 5, 6, 7, 8];
         let loader = LoaderToken(LOADER.0 + 1);
         assert_eq!(fixture.hold(client, 0, loader), Ok(true));

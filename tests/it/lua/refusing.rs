@@ -7,6 +7,7 @@ use redis::{RedisResult, Value};
 use super::harness::{Fixture, OUTBOXES, ScriptClient};
 use super::scenarios::{self, Ended, Scenario, State, enter, policies};
 use crate::support::offers::ONE;
+use crate::support::offers::order_of;
 use crate::support::servers::redis::Redis;
 
 /// A fault in the keyspace or in the call.
@@ -385,8 +386,7 @@ fn a_batch_has_a_largest_size() {
                     .collect();
                 let answer =
                     fixture.run(&mut client, &fixture.reserving(0, fixture.outbox, &batch));
-                let orders: Vec<_> =
-                    batch.iter().map(|reservation| fixture.order(reservation)).collect();
+                let orders: Vec<_> = batch.iter().map(order_of).collect();
                 if fits {
                     assert_eq!(answer.unwrap().0.len(), batch.len());
                     assert_eq!(fixture.settle(&mut client, 0, &orders).len(), batch.len());

@@ -9,7 +9,7 @@ use redis::{Value, from_redis_value};
 use super::harness::{Fixture, KINDS, ScriptClient, refused, sku};
 use super::scenarios::{self, Ended, State, enter, policies};
 use crate::support::intents::key;
-use crate::support::offers::{ANY, ONE};
+use crate::support::offers::{ANY, ONE, order_of};
 use crate::support::servers::redis::Redis;
 
 fn fixture(redis: &Redis, client: &mut ScriptClient) -> Fixture {
@@ -76,7 +76,7 @@ fn without_an_outbox_each_intent_waits_under_its_request() {
         assert_eq!(intent::unpack(packed), Ok(*reservation));
     }
     assert_eq!(waiting.len(), 2);
-    fixture.settle(&mut client, 0, &[fixture.order(&batch[1])]);
+    fixture.settle(&mut client, 0, &[order_of(&batch[1])]);
     fixture.release(&mut client, 0, &[refused(&batch[0], Refusal::Ended)]);
     assert_eq!(client.cmd(&["EXISTS", &fixture.buckets[0].unsettled()]), Value::Int(0));
 }
@@ -93,10 +93,7 @@ fn a_request_belongs_to_one_buyer_and_one_number_of_units() {
     assert_eq!(fixture.reserve(&mut client, 0, &[other_buyer, other_units]), [reused; 2]);
     let before = client.digest();
     for reuse in [other_buyer, other_units] {
-        assert_eq!(
-            fixture.settle(&mut client, 0, &[fixture.order(&reuse)]),
-            [SettleOutcome::Mismatch]
-        );
+        assert_eq!(fixture.settle(&mut client, 0, &[order_of(&reuse)]), [SettleOutcome::Mismatch]);
         let refusal = refused(&reuse, Refusal::Ended);
         assert_eq!(fixture.release(&mut client, 0, &[refusal]).0, [SettleOutcome::Mismatch]);
     }
@@ -145,8 +142,7 @@ fn ids_of_eighteen_and_nineteen_digits_are_not_changed() {
     let refusals: Vec<_> =
         reservations[5..].iter().map(|reservation| refused(reservation, Refusal::Ended)).collect();
     assert_eq!(fixture.release(&mut client, 0, &refusals).0, [SettleOutcome::Now; 5]);
-    let orders: Vec<_> =
-        reservations[..5].iter().map(|reservation| fixture.order(reservation)).collect();
+    let orders: Vec<_> = reservations[..5].iter().map(order_of).collect();
     assert_eq!(fixture.settle(&mut client, 0, &orders), [SettleOutcome::Now; 5]);
     let counts = fixture.counts(&mut client, 0);
     assert_eq!((counts.num_requests, counts.num_failed, counts.left.stock), (10, 5, 95));

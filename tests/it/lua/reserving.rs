@@ -7,7 +7,7 @@ use floodgate::domain::{
 use floodgate::redis::scripts::reserve_settle::SettleOutcome;
 
 use super::harness::{Fixture, ScriptClient, refused, sku};
-use crate::support::offers::{ANY, ONE, buyer, quota, request};
+use crate::support::offers::{ANY, ONE, buyer, order_of, quota, request};
 use crate::support::servers::redis::Redis;
 
 fn fixture(policy: Policy, stock: u32) -> (Redis, ScriptClient, Fixture) {
@@ -95,7 +95,7 @@ fn an_order_is_settled_once_and_never_goes_back() {
     let (_redis, mut client, fixture) = fixture(ONE, 10);
     let reservation = fixture.reservation(1, 1, 2);
     fixture.reserve(&mut client, 0, &[reservation]);
-    let order = fixture.order(&reservation);
+    let order = order_of(&reservation);
     assert_eq!(
         fixture.settle(&mut client, 0, &[order, order]),
         [SettleOutcome::Now, SettleOutcome::Repeat]
@@ -124,7 +124,7 @@ fn a_refusal_gives_back_once_and_only_what_the_ledger_still_has() {
         let counts = fixture.counts(&mut client, 0);
         assert_eq!((counts.released_units, counts.num_failed, counts.num_buyers), (released, 1, 0));
         assert_eq!(
-            fixture.settle(&mut client, 0, &[fixture.order(&reservation)]),
+            fixture.settle(&mut client, 0, &[order_of(&reservation)]),
             [SettleOutcome::Contradicts]
         );
         let failed = failed(&reservation, reason);
@@ -140,9 +140,9 @@ fn a_refusal_gives_back_once_and_only_what_the_ledger_still_has() {
 fn an_order_without_a_reservation_takes_its_units_and_its_buyer() {
     let (_redis, mut client, fixture) = fixture(quota(2), 3);
     let [a, b] = [fixture.reservation(1, 1, 2), fixture.reservation(2, 2, 2)];
-    let mut cancelled = fixture.order(&fixture.reservation(3, 3, 1));
+    let mut cancelled = order_of(&fixture.reservation(3, 3, 1));
     (cancelled.state, cancelled.counts_for_limit) = (OrderState::Cancelled, false);
-    let orders = [fixture.order(&a), fixture.order(&b), cancelled];
+    let orders = [order_of(&a), order_of(&b), cancelled];
     assert_eq!(fixture.settle(&mut client, 0, &orders), [SettleOutcome::Adopted; 3]);
     assert_eq!(fixture.settle(&mut client, 0, &orders), [SettleOutcome::Repeat; 3]);
     let counts = fixture.counts(&mut client, 0);

@@ -14,7 +14,7 @@ use redis::{RedisResult, Value};
 
 use super::fenced_call::FencedCall;
 use super::harness::{Fixture, KINDS, PAID, ScriptClient, opening, refused, sku};
-use crate::support::offers::{ANY, ONE, buyer, quota, request};
+use crate::support::offers::{ANY, ONE, buyer, order_of, quota, request};
 use crate::support::servers::redis::Redis;
 
 /// The state of bucket 0 before the call.
@@ -94,10 +94,8 @@ fn paid(buyer_no: u64) -> RequestRecord {
 pub fn all(fixture: &Fixture) -> Vec<Scenario> {
     let (keys, sku, pages) = (&fixture.buckets[0], &fixture.sku, fixture.pages().all());
     // A reserved order and an order without a reservation.
-    let orders: [Order; 2] = [
-        fixture.order(&fixture.reservation(1, 1, 2)),
-        fixture.order(&fixture.reservation(30, 30, 1)),
-    ];
+    let orders: [Order; 2] =
+        [order_of(&fixture.reservation(1, 1, 2)), order_of(&fixture.reservation(30, 30, 1))];
     let (state, counts_for_limit) = (OrderState::TimedOut, false);
     let ended = Order { state, version: 1, counts_for_limit, ..orders[0] };
     let refused = refused(&fixture.reservation(1, 1, 2), Refusal::RequestIdReused);

@@ -156,3 +156,8 @@ pub async fn evidence(ledger: &dyn Ledger, sku: SkuNo) -> Vec<AuditRow> {
     ledger.scan_audit(sku, Box::new(move |row| send.send(row).is_ok())).await.unwrap();
     std::iter::from_fn(|| rows.try_recv().ok()).collect()
 }
+
+/// The order of an intent, recorded when it was placed.
+pub fn order_of(intent: &OrderIntent) -> Order {
+    intent.order(intent.placed_at_ms)
+}

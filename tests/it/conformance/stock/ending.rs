@@ -7,21 +7,15 @@ use floodgate::domain::{
 use floodgate::stock::Error;
 
 use super::{Backend, FIRST_LOAD, OPENING, Shop, released, sku};
-use crate::support::offers::{ANY, ONE, quota};
+use crate::support::offers::{ANY, ONE, order_of, quota};
+
+/// The order of a reservation in this state and version; an ended one does not count for the limit.
+pub(super) fn changed(reservation: &OrderIntent, state: OrderState, version: u16) -> Order {
+    let counts_for_limit = state.is_live();
+    Order { state, version, counts_for_limit, ..order_of(reservation) }
+}
 
 impl Shop {
-    /// The order of a reservation in this state and version; an ended one does not count for the
-    /// limit.
-    pub(super) fn changed(
-        &self,
-        reservation: &OrderIntent,
-        state: OrderState,
-        version: u16,
-    ) -> Order {
-        let counts_for_limit = state.is_live();
-        Order { state, version, counts_for_limit, ..self.order(reservation) }
-    }
-
     pub(super) async fn settle_orders(&self, orders: &[Order]) -> Result<(), Error> {
         let home =
             |order: &Order| floodgate::domain::BucketNo::home_of(order.buyer, self.sku.buckets);
@@ -50,21 +44,21 @@ pub async fn an_order_that_ends_gives_its_units_back_once(backend: &dyn Backend)
         let num_buyers = usize::from(policy.quota().is_some());
         shop.take(&[reservation]).await;
         shop.settle(&[reservation]).await;
-        let pay_by_ms = shop.order(&reservation).pay_by_ms.map(|ms| ms - ms % 1_000);
+        let pay_by_ms = order_of(&reservation).pay_by_ms.map(|ms| ms - ms % 1_000);
         assert!(pay_by_ms.is_some(), "the SKU has a payment window");
         for (version, state) in [(1, OrderState::Paying), (2, OrderState::PendingPayment)] {
-            shop.settle_orders(&[shop.changed(&reservation, state, version)]).await.unwrap();
+            shop.settle_orders(&[changed(&reservation, state, version)]).await.unwrap();
             assert_eq!(state_of(shop.record(&reservation).await), Some((state, pay_by_ms)));
             assert_eq!(shop.returned().await, (7, 0, num_buyers), "{policy:?}");
         }
-        let ended = shop.changed(&reservation, OrderState::TimedOut, 3);
+        let ended = changed(&reservation, OrderState::TimedOut, 3);
         for _ in 0..3 {
             shop.settle_orders(&[ended, ended]).await.unwrap();
             assert_eq!(shop.returned().await, (10, 3, 0), "{policy:?}");
         }
         // Late answers about the same order.
         for (version, state) in [(0, OrderState::PendingPayment), (2, OrderState::Paying)] {
-            shop.settle_orders(&[shop.changed(&reservation, state, version)]).await.unwrap();
+            shop.settle_orders(&[changed(&reservation, state, version)]).await.unwrap();
             assert_eq!(shop.returned().await, (10, 3, 0), "{policy:?}");
         }
         let record = shop.record(&reservation).await;
@@ -81,7 +75,7 @@ pub async fn an_order_that_ended_before_it_was_settled_gives_back_too(backend: &
     let [a, b] = [shop.reservation(1, 1, 3), shop.reservation(2, 2, 4)];
     shop.take(&[a, b]).await;
     let [first, last] = [(OrderState::PendingPayment, 0), (OrderState::Cancelled, 1)]
-        .map(|(state, version)| shop.changed(&a, state, version));
+        .map(|(state, version)| changed(&a, state, version));
     // In one call, in the wrong order.
     shop.settle_orders(&[last, first, last]).await.unwrap();
     let counts = shop.counts(0).await;
@@ -94,8 +88,8 @@ pub async fn an_ended_order_of_an_unknown_request_moves_nothing(backend: &dyn Ba
     let shop = Shop::open(backend, quota(5), 10, 1).await;
     let (freed, counted) = (shop.reservation(1, 1, 3), shop.reservation(2, 2, 4));
     let ended = [
-        shop.changed(&freed, OrderState::Cancelled, 1),
-        Order { counts_for_limit: true, ..shop.changed(&counted, OrderState::TimedOut, 1) },
+        changed(&freed, OrderState::Cancelled, 1),
+        Order { counts_for_limit: true, ..changed(&counted, OrderState::TimedOut, 1) },
     ];
     for _ in 0..2 {
         shop.settle_orders(&ended).await.unwrap();
@@ -112,7 +106,7 @@ pub async fn a_limit_that_does_not_return_stays_used(backend: &dyn Backend) {
     let reservation = shop.reservation(1, 1, 4);
     shop.take(&[reservation]).await;
     shop.settle(&[reservation]).await;
-    let ended = shop.changed(&reservation, OrderState::TimedOut, 1);
+    let ended = changed(&reservation, OrderState::TimedOut, 1);
     shop.settle_orders(&[Order { counts_for_limit: true, ..ended }]).await.unwrap();
     assert_eq!(shop.returned().await, (10, 4, 1), "the units return, the limit does not");
     let over = Refusal::QuotaExceeded { owned: 4, limit: 5 };
@@ -124,16 +118,16 @@ pub async fn ended_orders_are_loaded_without_their_units(backend: &dyn Backend) 
     let shop = Shop { stock: backend.open().await, sku: sku(1, quota(5), 10, 1) };
     let [paid, freed, counted] = [1, 2, 3].map(|no| shop.reservation(no, no, 3));
     let rows = vec![
-        shop.changed(&paid, OrderState::Paid, 2),
-        shop.changed(&freed, OrderState::Cancelled, 1),
-        Order { counts_for_limit: true, ..shop.changed(&counted, OrderState::TimedOut, 4) },
+        changed(&paid, OrderState::Paid, 2),
+        changed(&freed, OrderState::Cancelled, 1),
+        Order { counts_for_limit: true, ..changed(&counted, OrderState::TimedOut, 4) },
     ];
     shop.load(FIRST_LOAD, 7, rows.clone(), Vec::new()).await;
     assert_eq!(shop.returned().await, (7, 6, 2));
     // The events of the loaded rows, read again.
     shop.settle_orders(&rows).await.unwrap();
     assert_eq!(shop.returned().await, (7, 6, 2));
-    shop.settle_orders(&[shop.changed(&paid, OrderState::Refunded, 3)]).await.unwrap();
+    shop.settle_orders(&[changed(&paid, OrderState::Refunded, 3)]).await.unwrap();
     assert_eq!(shop.returned().await, (10, 9, 1));
     let facts = shop.stock.facts(shop.sku.no).await.unwrap();
     assert_eq!((facts.returned_units, facts.num_ordered, facts.left), (9, 3, 10));
@@ -147,8 +141,8 @@ pub async fn a_change_during_a_load_is_not_lost(backend: &dyn Backend) {
     shop.settle(&[reservation]).await;
     let mut loading = shop.stock.load(shop.sku.clone(), LoaderToken(2)).await.unwrap();
     loading.clear().await.unwrap();
-    loading.orders(vec![shop.order(&reservation)]).await.unwrap();
-    let ended = shop.changed(&reservation, OrderState::TimedOut, 1);
+    loading.orders(vec![order_of(&reservation)]).await.unwrap();
+    let ended = changed(&reservation, OrderState::TimedOut, 1);
     let during = shop.settle_orders(&[ended]).await;
     loading.publish(6, Phase::Open, OPENING).await.unwrap();
     if let Err(error) = during {
@@ -171,7 +165,7 @@ pub async fn a_unit_of_an_ended_order_is_on_sale_everywhere(backend: &dyn Backen
         shop.refresh().await;
         assert!(shop.is_sold_out());
     }
-    let ended = here.changed(&reservation, OrderState::Cancelled, 1);
+    let ended = changed(&reservation, OrderState::Cancelled, 1);
     here.settle_orders(&[ended]).await.unwrap();
     assert!(!here.is_sold_out(), "the returning process updates its cache at once");
     assert_eq!(here.stock.left(here.sku.no), 4);
@@ -188,10 +182,8 @@ pub async fn a_change_that_contradicts_moves_nothing(backend: &dyn Backend) {
     shop.release(&failed, Refusal::Ended).await;
     shop.settle(&[sold]).await;
     let other = shop.reservation(2, 2, 5);
-    let contradicting = [
-        shop.changed(&failed, OrderState::Cancelled, 1),
-        shop.changed(&other, OrderState::Cancelled, 1),
-    ];
+    let contradicting =
+        [changed(&failed, OrderState::Cancelled, 1), changed(&other, OrderState::Cancelled, 1)];
     shop.settle_orders(&contradicting).await.unwrap();
     assert_eq!(shop.returned().await, (6, 0, 1));
     assert_eq!(shop.record(&failed).await, Some(released(&failed, Refusal::Ended)));

@@ -7,7 +7,7 @@ use floodgate::domain::{
 use floodgate::stock::{BucketHealth, Error};
 
 use super::{Backend, FIRST_LOAD, OPENING, Shop, failure, ordered, sku};
-use crate::support::offers::{ANY, ONE, quota};
+use crate::support::offers::{ANY, ONE, order_of, quota};
 
 /// The answer to a repeat of a request with this record.
 fn repeated(record: RequestRecord) -> Verdict {
@@ -27,7 +27,7 @@ pub async fn a_bucket_that_was_not_loaded_sells_nothing(backend: &dyn Backend) {
     assert_eq!(shop.stock.facts(shop.sku.no).await, Err(Error::NotLoaded(shop.sku.no)));
 
     let mut loading = shop.stock.load(shop.sku.clone(), FIRST_LOAD).await.unwrap();
-    loading.orders(vec![shop.order(&shop.reservation(9, 9, 1))]).await.unwrap();
+    loading.orders(vec![order_of(&shop.reservation(9, 9, 1))]).await.unwrap();
     assert_eq!(
         health().await.unwrap(),
         BucketHealth::Missing,
@@ -50,7 +50,7 @@ pub async fn units_are_dealt_out_evenly(backend: &dyn Backend) {
 pub async fn orders_and_failures_are_remembered(backend: &dyn Backend) {
     let shop = Shop { stock: backend.open().await, sku: sku(1, ONE, 100, 2) };
     let reservations: Vec<_> = (1..=6).map(|no| shop.reservation(no, no, 2)).collect();
-    let of = |at: usize, state| Order { state, ..shop.order(&reservations[at]) };
+    let of = |at: usize, state| Order { state, ..order_of(&reservations[at]) };
     let orders = vec![
         of(0, OrderState::PendingPayment),
         of(1, OrderState::Paid),
@@ -68,7 +68,7 @@ pub async fn orders_and_failures_are_remembered(backend: &dyn Backend) {
     for (reservation, state) in
         reservations.iter().zip([OrderState::PendingPayment, OrderState::Paid])
     {
-        let record = RequestRecord::ordered(&Order { state, ..shop.order(reservation) });
+        let record = RequestRecord::ordered(&Order { state, ..order_of(reservation) });
         assert_eq!(shop.reserve(*reservation).await, Verdict::Repeat(record));
         let other = shop.reservation(reservation.request.get(), reservation.buyer.get(), 1);
         assert_eq!(shop.reserve(other).await, Verdict::Refused(Refusal::RequestIdReused));
@@ -85,9 +85,9 @@ pub async fn orders_and_failures_are_remembered(backend: &dyn Backend) {
 
 pub async fn units_of_a_quota_add_up(backend: &dyn Backend) {
     let shop = Shop { stock: backend.open().await, sku: sku(1, quota(5), 100, 1) };
-    let mut orders: Vec<_> = (1..=4).map(|no| shop.order(&shop.reservation(no, 7, 1))).collect();
+    let mut orders: Vec<_> = (1..=4).map(|no| order_of(&shop.reservation(no, 7, 1))).collect();
     (orders[3].state, orders[3].counts_for_limit) = (OrderState::Refunded, false);
-    orders.push(shop.order(&shop.reservation(5, 8, 5)));
+    orders.push(order_of(&shop.reservation(5, 8, 5)));
     // The ledger is read in chunks.
     let mut loading = shop.stock.load(shop.sku.clone(), FIRST_LOAD).await.unwrap();
     for order in orders {
@@ -108,7 +108,7 @@ pub async fn queued_requests_of_a_load_keep_their_units(backend: &dyn Backend) {
     let (second, first) = (shop.reservation(4, 4, 1), shop.reservation(9, 4, 1));
     let mut loading = shop.stock.load(shop.sku.clone(), FIRST_LOAD).await.unwrap();
     loading.queued(vec![waiting, committed, failed, second]).await.unwrap();
-    loading.orders(vec![shop.order(&committed), shop.order(&first)]).await.unwrap();
+    loading.orders(vec![order_of(&committed), order_of(&first)]).await.unwrap();
     loading.failures(vec![failure(&failed, Refusal::SoldOut)]).await.unwrap();
     loading.publish(7, Phase::Open, OPENING).await.unwrap();
 
@@ -137,7 +137,7 @@ pub async fn queued_requests_of_a_load_count_for_a_quota(backend: &dyn Backend) 
     let [order, waiting] = [1, 2].map(|no| shop.reservation(no, 7, 2));
     let mut loading = shop.stock.load(shop.sku.clone(), FIRST_LOAD).await.unwrap();
     loading.queued(vec![order, waiting]).await.unwrap();
-    loading.orders(vec![shop.order(&order)]).await.unwrap();
+    loading.orders(vec![order_of(&order)]).await.unwrap();
     loading.publish(8, Phase::Open, OPENING).await.unwrap();
     let over = Verdict::Refused(Refusal::QuotaExceeded { owned: 4, limit: 5 });
     assert_eq!(shop.reserve(shop.reservation(3, 7, 2)).await, over);
@@ -151,7 +151,7 @@ pub async fn an_accepted_request_stays_queued_through_a_load(backend: &dyn Backe
     shop.take(&[waiting, committed, failed, settled]).await;
     shop.settle(&[settled]).await;
     // The ledger decided two of the requests while the bucket accepted no results.
-    let orders = vec![shop.order(&settled), shop.order(&committed)];
+    let orders = vec![order_of(&settled), order_of(&committed)];
     shop.load(LoaderToken(2), 6, orders, vec![failure(&failed, Refusal::Ended)]).await;
 
     assert_eq!(shop.units().await, 4, "the waiting request holds two units");
@@ -189,9 +189,9 @@ pub async fn loaders_that_end_early_lose_nothing(backend: &dyn Backend) {
     begin(3).await.unwrap().clear().await.unwrap();
     let mut loading = begin(4).await.unwrap();
     loading.clear().await.unwrap();
-    loading.orders(vec![shop.order(&c)]).await.unwrap();
+    loading.orders(vec![order_of(&c)]).await.unwrap();
     drop(loading);
-    shop.load(LoaderToken(5), 8, vec![shop.order(&c)], Vec::new()).await;
+    shop.load(LoaderToken(5), 8, vec![order_of(&c)], Vec::new()).await;
 
     assert_eq!(shop.units().await, 4);
     for reservation in [a, b] {
@@ -213,7 +213,7 @@ pub async fn a_load_without_units_is_sold_out(backend: &dyn Backend) {
 pub async fn another_process_finds_what_was_loaded(backend: &dyn Backend) {
     let shop = Shop { stock: backend.open().await, sku: sku(1, ONE, 10, 2) };
     let order = shop.reservation(1, 1, 2);
-    shop.load(FIRST_LOAD, 8, vec![shop.order(&order)], Vec::new()).await;
+    shop.load(FIRST_LOAD, 8, vec![order_of(&order)], Vec::new()).await;
     let other = Shop { stock: backend.open().await, sku: shop.sku.clone() };
     let health = other.stock.health(&other.sku, Phase::Open, OPENING).await.unwrap();
     assert_eq!(health, BucketHealth::Ready);
@@ -229,7 +229,7 @@ pub async fn a_later_load_replaces_the_one_before(backend: &dyn Backend) {
     let (kept, lost) = (shop.reservation(1, 1, 2), shop.reservation(2, 2, 2));
     shop.take(&[kept, lost]).await;
     shop.settle(&[kept, lost]).await;
-    let paid = Order { state: OrderState::Paid, ..shop.order(&kept) };
+    let paid = Order { state: OrderState::Paid, ..order_of(&kept) };
     shop.load(LoaderToken(2), 7, vec![paid], Vec::new()).await;
 
     assert_eq!(shop.units().await, 7);
@@ -245,7 +245,7 @@ pub async fn a_loader_with_a_smaller_token_changes_nothing(backend: &dyn Backend
     let fenced = |error: &Error| matches!(error, Error::Fenced { .. });
 
     let mut late = begin(5).await.unwrap();
-    late.orders(vec![shop.order(&shop.reservation(1, 1, 2))]).await.unwrap();
+    late.orders(vec![order_of(&shop.reservation(1, 1, 2))]).await.unwrap();
     let good = begin(6).await.unwrap();
     assert!(
         late.publish(1, Phase::Open, OPENING).await.is_err_and(|e| fenced(&e)),

@@ -17,7 +17,7 @@ use floodgate::tier::connection_pool;
 
 use crate::lua::harness::OUTBOXES;
 use crate::support::intents;
-use crate::support::offers::{self, buyer, request, run};
+use crate::support::offers::{self, buyer, order_of, request, run};
 use crate::support::servers::cluster::Cluster;
 use crate::support::servers::redis::Redis;
 
@@ -201,14 +201,10 @@ impl Shop {
         }
     }
 
-    fn order(&self, reservation: &OrderIntent) -> Order {
-        reservation.order(reservation.placed_at_ms)
-    }
-
     async fn settle(&self, reservations: &[OrderIntent]) {
         let orders = reservations
             .iter()
-            .map(|reservation| (reservation.bucket, self.order(reservation)))
+            .map(|reservation| (reservation.bucket, order_of(reservation)))
             .collect();
         self.stock.settle(orders).await.unwrap();
     }

@@ -5,7 +5,7 @@ use floodgate::domain::{
 };
 
 use super::{Backend, OPENING, Shop, ordered};
-use crate::support::offers::{ANY, ONE, buyer, quota, request};
+use crate::support::offers::{ANY, ONE, buyer, order_of, quota, request};
 
 pub async fn a_request_is_shown_to_its_owner_only(backend: &dyn Backend) {
     let shop = Shop::open(backend, ANY, 10, 1).await;
@@ -176,7 +176,7 @@ pub async fn a_load_that_lost_a_request_invalidates_the_cache(backend: &dyn Back
         assert!(shop.is_sold_out());
     }
     here.settle(&[a, b]).await;
-    here.load(LoaderToken(2), 1, vec![here.order(&a)], Vec::new()).await;
+    here.load(LoaderToken(2), 1, vec![order_of(&a)], Vec::new()).await;
     here.take(&[c]).await;
     there.refresh().await;
     assert!(there.is_sold_out());

@@ -9,7 +9,7 @@ use floodgate::domain::{
 use floodgate::stock::MemoryStock;
 
 use super::{Backend, FIRST_LOAD, Memory, PLACED_AT_MS, Shop, sku};
-use crate::support::offers::{ANY, ONE, quota, request, run};
+use crate::support::offers::{ANY, ONE, order_of, quota, request, run};
 
 pub async fn an_order_settles_its_request_once(backend: &dyn Backend) {
     let shop = Shop::open(backend, ONE, 10, 1).await;
@@ -123,7 +123,7 @@ pub async fn an_order_that_was_never_accepted_here_takes_its_units(backend: &dyn
 pub async fn an_order_that_ended_takes_no_units(backend: &dyn Backend) {
     let shop = Shop::open(backend, ONE, 10, 1).await;
     let reservation = shop.reservation(1, 1, 4);
-    let order = Order { state: OrderState::Cancelled, ..shop.order(&reservation) };
+    let order = Order { state: OrderState::Cancelled, ..order_of(&reservation) };
     shop.stock.settle(vec![(reservation.bucket, order)]).await.unwrap();
     let counts = shop.counts(0).await;
     assert_eq!((counts.available, counts.num_ordered), (10, 1));
@@ -146,7 +146,7 @@ pub async fn orders_of_many_buckets_and_skus_settle_together(backend: &dyn Backe
             assert!(shop.decide(&own).await.iter().all(|verdict| *verdict == Verdict::Reserved));
         }
         orders.extend(
-            reservations.iter().map(|reservation| (reservation.bucket, shop.order(reservation))),
+            reservations.iter().map(|reservation| (reservation.bucket, order_of(reservation))),
         );
     }
     fastrand::Rng::with_seed(3).shuffle(&mut orders);

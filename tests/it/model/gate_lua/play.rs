@@ -12,6 +12,7 @@ use proptest::sample::Index;
 use super::operations::{FIRST_ID, Operation};
 use super::steps::{Step, StepCall};
 use crate::lua::harness::{Fixture, refused};
+use crate::support::offers::order_of;
 
 /// An accepted request, or an adopted order without a reservation.
 #[derive(Debug, Clone)]
@@ -172,7 +173,7 @@ impl<'a> Play<'a> {
         }
         let accepted = &mut self.accepted[bucket];
         let at = pick.index(accepted.len());
-        let order = self.fixture.order(&accepted[at].reservation);
+        let order = order_of(&accepted[at].reservation);
         accepted[at].change(Order { state, counts_for_limit, ..order });
     }
 
@@ -216,7 +217,7 @@ impl<'a> Play<'a> {
         if fits {
             self.num_adopted += 1;
             let mut accepted = Accepted::new(reservation);
-            let order = self.fixture.order(&reservation);
+            let order = order_of(&reservation);
             accepted.change(order);
             if !state.is_live() {
                 accepted.change(Order { state, counts_for_limit: false, ..order });
