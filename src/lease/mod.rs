@@ -12,24 +12,23 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use redis::Value;
 
-use crate::redis::transport::ConnectionPool;
+use crate::redis::transport::{ConnectionPool, Error};
 use crate::runtime::clock::SharedClock;
 use crate::runtime::unique_name;
 
-/// `allow-oom`: leases must work on a full Redis.
+/// Returns the holder. `allow-oom`: leases must work on a full Redis.
 const HOLD: &str = "#!lua flags=allow-oom
 local key, caller, ttl_ms = KEYS[1], ARGV[1], ARGV[2]
 local holder = redis.call('GET', key)
 if holder and holder ~= caller then return holder end
 redis.call('SET', key, caller, 'PX', ttl_ms)
-return 0";
+return caller";
 
 const RELEASE: &str = "#!lua flags=allow-oom
 local key, caller = KEYS[1], ARGV[1]
 if redis.call('GET', key) == caller then redis.call('DEL', key) end
-return 0";
+return caller";
 
 /// The caller's lease is shorter than the key's by one part in `MARGIN`, for clock drift.
 const MARGIN: u32 = 10;
@@ -53,15 +52,10 @@ impl LeaseGrant {
     }
 }
 
-/// The lease's holder is unknown: the caller must act as if another process held it.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("lease {name} could not be asked for: {reason}")]
-pub struct Error {
-    pub name: String,
-    pub reason: String,
-}
-
 /// Leases by name.
+///
+/// # Errors
+/// The holder is unknown: the caller must act as if another process held the lease.
 #[async_trait]
 pub trait Lease: Send + Sync {
     /// Takes or renews a lease. `holder` names one start of one process. Renew after a third of
@@ -75,7 +69,7 @@ pub trait Lease: Send + Sync {
 /// One lease, as a task of this process asks for it.
 pub struct TaskLease {
     lease: Arc<dyn Lease>,
-    name: &'static str,
+    pub name: &'static str,
     /// Names the task of this start of the process.
     holder: Arc<str>,
     ttl: Duration,
@@ -107,7 +101,7 @@ impl TaskLease {
             match self.lease.hold(self.name, &self.holder, self.ttl).await {
                 Ok(LeaseGrant::Held { until }) => held_until = until,
                 Ok(LeaseGrant::Taken { .. }) => return,
-                Err(error) => tracing::warn!(%error, "lease not renewed"),
+                Err(error) => tracing::warn!(lease = self.name, %error, "lease not renewed"),
             }
             if self.clock.now() >= held_until {
                 return;
@@ -119,7 +113,7 @@ impl TaskLease {
     /// Ends the lease early, so that another process can take it at once.
     pub async fn release(&self) {
         if let Err(error) = self.lease.release(self.name, &self.holder).await {
-            tracing::warn!(%error, "lease not released, it expires on its own");
+            tracing::warn!(lease = self.name, %error, "lease not released, it expires on its own");
         }
     }
 }
@@ -164,12 +158,11 @@ impl RedisLease {
         Self { pool, namespace: namespace.to_owned(), clock }
     }
 
-    async fn run(&self, script: &str, name: &str, args: &[&str]) -> Result<Value, Error> {
+    async fn run(&self, script: &str, name: &str, args: &[&str]) -> Result<Vec<u8>, Error> {
         let key = format!("{}:lease:{name}", self.namespace);
         let mut command = redis::cmd("EVAL");
         command.arg(script).arg(1).arg(&key).arg(args);
-        let answer = self.pool.query(&key, command).await;
-        answer.map_err(|error| Error { name: name.to_owned(), reason: error.to_string() })
+        self.pool.query(&key, command).await
     }
 }
 
@@ -179,13 +172,11 @@ impl Lease for RedisLease {
         // Measured before the call: the key expires later than this.
         let until = self.clock.now() + ttl / MARGIN * (MARGIN - 1);
         let ttl_ms = ttl.as_millis().max(1).to_string();
-        match self.run(HOLD, name, &[holder, &ttl_ms]).await? {
-            Value::Int(0) => Ok(LeaseGrant::Held { until }),
-            Value::BulkString(by) => {
-                Ok(LeaseGrant::Taken { by: String::from_utf8_lossy(&by).into_owned() })
-            }
-            other => Err(Error { name: name.to_owned(), reason: format!("answer {other:?}") }),
+        let by = self.run(HOLD, name, &[holder, &ttl_ms]).await?;
+        if by == holder.as_bytes() {
+            return Ok(LeaseGrant::Held { until });
         }
+        Ok(LeaseGrant::Taken { by: String::from_utf8_lossy(&by).into_owned() })
     }
 
     async fn release(&self, name: &str, holder: &str) -> Result<(), Error> {

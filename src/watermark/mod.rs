@@ -17,9 +17,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
-use redis::{Cmd, FromRedisValue};
 
-use crate::redis::transport::ConnectionPool;
+use crate::redis::transport::{ConnectionPool, Error};
 
 /// Interval at which a consumer announces its watermark.
 pub const ANNOUNCED_EVERY: Duration = Duration::from_secs(1);
@@ -33,14 +32,6 @@ local key, consumers, consumer, watermark, ttl_ms = KEYS[1], KEYS[2], ARGV[1], A
 redis.call('HSET', consumers, consumer, '')
 redis.call('SET', key, watermark, 'PX', ttl_ms)
 return 0";
-
-/// The watermarks could not be read or written.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the watermark of order queue {queue} is not available: {reason}")]
-pub struct Error {
-    pub queue: u16,
-    pub reason: String,
-}
 
 /// The watermarks of all consumers of an installation.
 #[async_trait]
@@ -75,30 +66,27 @@ impl RedisWatermarks {
     fn consumers_key(&self, queue: u16) -> String {
         self.key(queue, "consumers")
     }
-
-    async fn query<T: FromRedisValue>(&self, queue: u16, command: Cmd) -> Result<T, Error> {
-        let answer = self.pool.query(&self.consumers_key(queue), command).await;
-        let answer = answer.map_err(|error| Error { queue, reason: error.to_string() })?;
-        redis::from_redis_value(answer).map_err(|error| Error { queue, reason: error.to_string() })
-    }
 }
 
 #[async_trait]
 impl Watermarks for RedisWatermarks {
     async fn announce(&self, queue: u16, consumer: &str, watermark_ms: i64) -> Result<(), Error> {
         let expires_ms = u64::try_from(EXPIRES_AFTER.as_millis()).unwrap_or(u64::MAX);
+        let consumers_key = self.consumers_key(queue);
         let mut announce = redis::cmd("EVAL");
-        announce.arg(ANNOUNCE).arg(2).arg(self.key(queue, consumer)).arg(self.consumers_key(queue));
+        announce.arg(ANNOUNCE).arg(2).arg(self.key(queue, consumer)).arg(&consumers_key);
         announce.arg(consumer).arg(watermark_ms).arg(expires_ms);
-        self.query(queue, announce).await
+        self.pool.query(&consumers_key, announce).await
     }
 
     async fn of_queue(&self, queue: u16) -> Result<Option<i64>, Error> {
-        let names = redis::cmd("HKEYS").arg(self.consumers_key(queue)).to_owned();
-        let consumers: Vec<String> = self.query(queue, names).await?;
+        let consumers_key = self.consumers_key(queue);
+        let names = redis::cmd("HKEYS").arg(&consumers_key).to_owned();
+        let consumers: Vec<String> = self.pool.query(&consumers_key, names).await?;
         let get = |consumer: &String| {
-            let get = redis::cmd("GET").arg(self.key(queue, consumer)).to_owned();
-            self.query::<Option<i64>>(queue, get)
+            let key = self.key(queue, consumer);
+            let get = redis::cmd("GET").arg(&key).to_owned();
+            async move { self.pool.query::<Option<i64>>(&key, get).await }
         };
         let watermarks = try_join_all(consumers.iter().map(get)).await?;
         let all = consumers.into_iter().zip(&watermarks);
@@ -106,8 +94,8 @@ impl Watermarks for RedisWatermarks {
         let expired: Vec<String> = expired.collect();
         // A consumer that announces meanwhile adds its name again within a second.
         if !expired.is_empty() {
-            let remove = redis::cmd("HDEL").arg(self.consumers_key(queue)).arg(expired).to_owned();
-            self.query::<()>(queue, remove).await?;
+            let remove = redis::cmd("HDEL").arg(&consumers_key).arg(expired).to_owned();
+            self.pool.query::<()>(&consumers_key, remove).await?;
         }
         Ok(watermarks.into_iter().flatten().min())
     }

@@ -43,7 +43,8 @@ impl OrderConsumer {
             if let Err(error) = &written
                 && !consumer.watermark_failed
             {
-                tracing::warn!(%error, "watermark not announced, retrying");
+                let queue = consumer.deps.queue;
+                tracing::warn!(queue, %error, "watermark not announced, retrying");
             }
             consumer.watermark_failed = written.is_err();
         });

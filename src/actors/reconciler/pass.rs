@@ -12,8 +12,8 @@ use super::{Blocked, Reconciler};
 use crate::broker::order_queue_of;
 use crate::db;
 use crate::domain::{BucketKey, Examination, OrderIntent, RequestId, SkuNo};
+use crate::redis::transport;
 use crate::stock;
-use crate::watermark;
 
 /// Most pages of records that one pass reads; 10,000 records take Redis some milliseconds.
 const PAGES_MAX: usize = 768;
@@ -64,7 +64,7 @@ impl PassBudget {
 }
 
 /// The watermark of an order queue; `None`: no consumer runs.
-type WatermarkRead = Result<Option<i64>, watermark::Error>;
+type WatermarkRead = Result<Option<i64>, transport::Error>;
 
 impl Pass {
     /// The reason of each blocked bucket.

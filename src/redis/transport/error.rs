@@ -1,5 +1,7 @@
 //! Errors of Redis calls, and the classification of Redis error codes.
 
+use std::fmt::Display;
+
 use redis::ServerError;
 
 /// Why a call returned no answer.
@@ -19,8 +21,8 @@ pub enum Error {
     /// request id, never give the stock back.
     #[error("redis call with unknown outcome: {reason}")]
     Unknown { reason: String },
-    /// Redis answered with an error that indicates a bug or foreign data. A retry fails the same
-    /// way.
+    /// The answer indicates a bug or foreign data: an error, or one that cannot be decoded. A retry
+    /// fails the same way.
     #[error("redis error: {message}")]
     Refused { message: String },
 }
@@ -32,6 +34,11 @@ impl Error {
 
     pub(super) fn unknown(reason: impl Into<String>) -> Self {
         Self::Unknown { reason: reason.into() }
+    }
+
+    /// Foreign data under a key.
+    pub(crate) fn refused(key: &str, what: impl Display) -> Self {
+        Self::Refused { message: format!("{key}: {what}") }
     }
 
     /// Classifies an error answer.

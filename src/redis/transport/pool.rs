@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use redis::{Cmd, Value};
+use redis::{Cmd, FromRedisValue};
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use super::ChannelSubscription;
@@ -81,9 +81,19 @@ impl ConnectionPool {
         self.connection(purpose, key).await?.call(commands).await
     }
 
-    /// Sends one command about a key, for the purpose `Results`.
-    pub async fn query(&self, key: &str, command: Cmd) -> Result<Value, Error> {
-        single_answer(self.call(ConnectionPurpose::Results, key, vec![command]).await?)
+    /// Sends one command about a key, for the purpose `Results`, and decodes its answer.
+    ///
+    /// # Errors
+    /// An answer that is no `T` is `Refused`, too. `Refused` names the key: Redis does not.
+    pub async fn query<T: FromRedisValue>(&self, key: &str, command: Cmd) -> Result<T, Error> {
+        let answers = self.call(ConnectionPurpose::Results, key, vec![command]).await?;
+        match single_answer(answers) {
+            Ok(answer) => {
+                redis::from_redis_value(answer).map_err(|error| Error::refused(key, error))
+            }
+            Err(Error::Refused { message }) => Err(Error::refused(key, message)),
+            Err(error) => Err(error),
+        }
     }
 
     /// Every master of the current topology.

@@ -292,7 +292,7 @@ impl SalesService {
 /// Whether this process has the lease; not if that cannot be known.
 pub(super) async fn acquired(lease: &TaskLease) -> bool {
     lease.acquire().await.unwrap_or_else(|error| {
-        tracing::warn!(%error, "lease not available");
+        tracing::warn!(lease = lease.name, %error, "lease not available");
         false
     })
 }

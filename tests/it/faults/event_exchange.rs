@@ -13,8 +13,9 @@ use floodgate::broker::{
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::db::{OrderChanges, OrderWriter, SaleStore};
 use floodgate::domain::{OrderKey, Refusal, Sku};
-use floodgate::lease::{self, Lease, LeaseGrant, SoleLease, TaskLease};
+use floodgate::lease::{Lease, LeaseGrant, SoleLease, TaskLease};
 use floodgate::observe::metrics::Metrics;
+use floodgate::redis::transport;
 use floodgate::runtime::clock::{SharedClock, SystemClock};
 use floodgate::services::catalog::Catalog;
 use floodgate::services::order_feed::OrderFeed;
@@ -170,11 +171,11 @@ struct Taken;
 
 #[async_trait]
 impl Lease for Taken {
-    async fn hold(&self, _: &str, _: &str, _: Duration) -> Result<LeaseGrant, lease::Error> {
+    async fn hold(&self, _: &str, _: &str, _: Duration) -> Result<LeaseGrant, transport::Error> {
         Ok(LeaseGrant::Taken { by: "another".to_owned() })
     }
 
-    async fn release(&self, _: &str, _: &str) -> Result<(), lease::Error> {
+    async fn release(&self, _: &str, _: &str) -> Result<(), transport::Error> {
         Ok(())
     }
 }

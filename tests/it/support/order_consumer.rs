@@ -16,11 +16,12 @@ use floodgate::db::Ledger;
 use floodgate::domain::{BucketKey, BucketNo, OrderIntent, RecordState, Verdict};
 use floodgate::messages::envelope;
 use floodgate::observe::metrics::Metrics;
+use floodgate::redis::transport;
 use floodgate::runtime::backoff::Backoff;
 use floodgate::runtime::clock::ManualClock;
 use floodgate::runtime::fault_injection::FaultInjector;
 use floodgate::tier::Backends;
-use floodgate::watermark::{self, Watermarks};
+use floodgate::watermark::Watermarks;
 use futures_util::FutureExt;
 use parking_lot::Mutex;
 
@@ -62,12 +63,12 @@ impl RecordedWatermarks {
 
 #[async_trait]
 impl Watermarks for RecordedWatermarks {
-    async fn announce(&self, _: u16, _: &str, watermark_ms: i64) -> Result<(), watermark::Error> {
+    async fn announce(&self, _: u16, _: &str, watermark_ms: i64) -> Result<(), transport::Error> {
         self.0.lock().push(watermark_ms);
         Ok(())
     }
 
-    async fn of_queue(&self, _: u16) -> Result<Option<i64>, watermark::Error> {
+    async fn of_queue(&self, _: u16) -> Result<Option<i64>, transport::Error> {
         Ok(self.all().pop())
     }
 }

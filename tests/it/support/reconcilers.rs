@@ -13,6 +13,7 @@ use floodgate::domain::Counting;
 use floodgate::lease::{Lease, TaskLease};
 use floodgate::messages::Quiet;
 use floodgate::observe::metrics::Metrics;
+use floodgate::redis::transport::Error;
 use floodgate::runtime::clock::{Clock, ManualClock, SharedClock};
 use floodgate::runtime::fault_injection::FaultInjector;
 use floodgate::runtime::shutdown::Shutdown;
@@ -21,7 +22,7 @@ use floodgate::services::trusted_time::TrustedTime;
 use floodgate::stock::Stock;
 use floodgate::tickets::MemoryTicketUses;
 use floodgate::tier::{Backends, Pipeline};
-use floodgate::watermark::{Error, Watermarks};
+use floodgate::watermark::Watermarks;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
@@ -71,7 +72,7 @@ impl Watermarks for FakeWatermarks {
             Consumers::Idle => Ok(Some(self.clock.wall_ms())),
             Consumers::At(watermark_ms) => Ok(Some(watermark_ms)),
             Consumers::None => Ok(None),
-            Consumers::Unreadable => Err(Error { queue, reason: "on purpose".to_owned() }),
+            Consumers::Unreadable => Err(Error::NotSent { reason: "on purpose".to_owned() }),
         }
     }
 }

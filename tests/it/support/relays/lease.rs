@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use floodgate::lease::{Error, Lease, LeaseGrant};
+use floodgate::lease::{Lease, LeaseGrant};
+use floodgate::redis::transport::Error;
 use floodgate::runtime::clock::SharedClock;
 use parking_lot::Mutex;
 
@@ -25,7 +26,7 @@ pub struct FakeLease {
 #[async_trait]
 impl Lease for FakeLease {
     async fn hold(&self, name: &str, holder: &str, ttl: Duration) -> Result<LeaseGrant, Error> {
-        let failed = || Error { name: name.to_owned(), reason: "on purpose".to_owned() };
+        let failed = || Error::NotSent { reason: "on purpose".to_owned() };
         if self.faults.apply(Call::Hold, When::Before).await.is_some() {
             return Err(failed());
         }
