@@ -7,9 +7,7 @@
 
 use std::time::Duration;
 
-use redis::Value;
-
-use crate::redis::transport::{ConnectionPool, ConnectionPurpose};
+use crate::redis::transport::{ConnectionPool, Error};
 
 /// The generic cell rate algorithm by the server's clock, in microseconds. The key holds one
 /// theoretical arrival time for each rate. A time further ahead than the window is of a clock that
@@ -54,11 +52,6 @@ pub enum Counted {
     Exceeded { rate: usize, wait: Duration },
 }
 
-/// The thing could not be counted.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the shared limits could not be asked: {0}")]
-pub struct Error(pub String);
-
 /// The counts of an installation.
 #[derive(Debug)]
 pub struct SharedLimits {
@@ -82,18 +75,10 @@ impl SharedLimits {
             let window = u64::try_from(window.as_micros()).unwrap_or(u64::MAX);
             command.arg((*count).max(1)).arg(window);
         }
-        let answers = self.pool.call(ConnectionPurpose::Results, &key, vec![command]).await;
-        let mut answers = answers.map_err(|error| Error(error.to_string()))?;
-        let answer = answers.pop().ok_or_else(|| Error("no answer".to_owned()))?;
-        counted(answer.map_err(|error| Error(format!("{key}: {error}")))?)
+        let (number, wait): (usize, u64) = self.pool.query(&key, command).await?;
+        Ok(match number.checked_sub(1) {
+            None => Counted::Passed,
+            Some(rate) => Counted::Exceeded { rate, wait: Duration::from_micros(wait) },
+        })
     }
-}
-
-fn counted(answer: Value) -> Result<Counted, Error> {
-    let read = redis::from_redis_value::<(usize, u64)>(answer);
-    let (number, wait) = read.map_err(|error| Error(error.to_string()))?;
-    Ok(match number.checked_sub(1) {
-        None => Counted::Passed,
-        Some(rate) => Counted::Exceeded { rate, wait: Duration::from_micros(wait) },
-    })
 }
