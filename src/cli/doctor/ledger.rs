@@ -1,6 +1,6 @@
 //! What the checks of Redis and RabbitMQ compare with: the installation and sales of the ledger.
 
-use super::{Check, check};
+use super::Check;
 use crate::config::Settings;
 use crate::domain::{Epoch, Phase, Sale};
 use crate::{db, tier};
@@ -44,11 +44,12 @@ impl LedgerFacts {
 
     /// Warns of dead letters that wait for an operator.
     fn dead_letters(&self) -> Check {
-        check("dead letters")
-            .when(self.open_dead_letters > 0)
-            .warn(format!("{} open in the ledger: their buyers wait", self.open_dead_letters))
-            .remedy("`floodgate dlq list`, then replay, park or discard each")
-            .ok("none open in the ledger")
+        let open = self.open_dead_letters;
+        check! { "dead letters";
+            open > 0 => Warn "{open} open in the ledger: their buyers wait"
+                -> "`floodgate dlq list`, then replay, park or discard each";
+            else => Ok "none open in the ledger"
+        }
     }
 
     /// A sale that is open, now or from the start of its window.

@@ -1,10 +1,10 @@
 //! Checks of this machine: open files, the clock, and free addresses.
 
-use std::io::ErrorKind;
+use std::io::{Error, ErrorKind};
 use std::net::{SocketAddr, TcpListener};
 use std::time::UNIX_EPOCH;
 
-use super::{Check, check};
+use super::Check;
 use crate::cli::serve::{OpenFiles, open_files_needed};
 use crate::config::Settings;
 use crate::runtime::clock;
@@ -30,47 +30,42 @@ pub(super) fn examine(settings: &Settings, running: bool) -> Vec<Check> {
 }
 
 fn open_files(OpenFiles { soft, hard }: OpenFiles, connections_max: usize) -> Check {
-    let (check, needed) = (check("open files"), open_files_needed(connections_max));
-    if soft >= needed {
-        return check.ok(format!("{soft} allowed, {needed} needed"));
+    let needed = open_files_needed(connections_max);
+    check! { "open files";
+        soft >= needed => Ok "{soft} allowed, {needed} needed";
+        hard < needed =>
+            Warn "at most {hard} allowed, {needed} needed for http.connections_max = \
+                  {connections_max}"
+            -> "raise the hard limit (`ulimit -Hn`, LimitNOFILE= in systemd), or lower \
+                http.connections_max";
+        else => Ok "{soft} allowed; serve raises it to {needed}"
     }
-    check
-        .when(hard < needed)
-        .warn(format!(
-            "at most {hard} allowed, {needed} needed for http.connections_max = \
-             {connections_max}"
-        ))
-        .remedy(
-            "raise the hard limit (`ulimit -Hn`, LimitNOFILE= in systemd), or lower \
-             http.connections_max",
-        )
-        .ok(format!("{soft} allowed; serve raises it to {needed}"))
 }
 
 fn clock(now_ms: i64, last_write_ms: Option<i64>) -> Check {
     let remedy = "set the clock (chronyd or systemd-timesyncd): sales open and close by it";
     let behind_ms = last_write_ms.map_or(0, |written_ms| written_ms - now_ms);
-    check("clock")
-        .when(!(CLOCK_MIN_MS..CLOCK_MAX_MS).contains(&now_ms))
-        .fail(format!("reads {now_ms} ms since 1970"))
-        .remedy(remedy)
-        .when(behind_ms > SKEW_MAX_MS)
-        .fail(format!("is {} s behind the ledger's last write", behind_ms / 1000))
-        .remedy(remedy)
-        .ok("plausible")
+    let behind_s = behind_ms / 1000;
+    check! { "clock";
+        !(CLOCK_MIN_MS..CLOCK_MAX_MS).contains(&now_ms) =>
+            Fail "reads {now_ms} ms since 1970" -> "{remedy}";
+        behind_ms > SKEW_MAX_MS =>
+            Fail "is {behind_s} s behind the ledger's last write" -> "{remedy}";
+        else => Ok "plausible"
+    }
 }
 
 /// Checks a server's clock against ours: reclaiming goes by time, and operators compare logs.
 pub(super) fn skew(name: &'static str, ahead_ms: i64) -> Check {
     let seconds = (ahead_ms as f64 / 1000.0).abs();
     let direction = if ahead_ms > 0 { "ahead of" } else { "behind" };
-    let remedy =
-        "set both clocks by the same source: start chronyd or systemd-timesyncd on both machines";
-    check(name)
-        .when(ahead_ms.unsigned_abs() > SERVER_SKEW_MAX_MS)
-        .warn(format!("is {seconds:.1} s {direction} ours"))
-        .remedy(remedy)
-        .ok("as ours")
+    check! { name;
+        ahead_ms.unsigned_abs() > SERVER_SKEW_MAX_MS =>
+            Warn "is {seconds:.1} s {direction} ours"
+            -> "set both clocks by the same source: start chronyd or systemd-timesyncd on both \
+                machines";
+        else => Ok "as ours"
+    }
 }
 
 fn last_write_ms(settings: &Settings) -> Option<i64> {
@@ -79,24 +74,21 @@ fn last_write_ms(settings: &Settings) -> Option<i64> {
 }
 
 fn address(name: &'static str, key: &str, bind: SocketAddr, running: bool) -> Check {
-    let (check, ip, port) = (check(name), bind.ip(), bind.port());
-    let Err(error) = TcpListener::bind(bind) else {
-        return check.ok(format!("{bind} is free"));
-    };
-    match error.kind() {
-        ErrorKind::AddrInUse if running => {
-            check.ok(format!("{bind} is used by the running server"))
-        }
-        ErrorKind::AddrInUse => check
-            .fail(format!("{bind} is in use, and no Floodgate answers at internal.bind"))
-            .remedy(format!("see whose it is: `ss -ltnp 'sport = :{port}'`, or change {key}")),
-        ErrorKind::AddrNotAvailable => check
-            .fail(format!("{ip} is not an address of this machine"))
-            .remedy(format!("see `ip address`, or change {key}")),
-        ErrorKind::PermissionDenied => check
-            .fail(format!("this user may not listen on port {port}"))
-            .remedy(format!("use a port from 1024 up in {key}")),
-        _ => check.fail(format!("{bind}: {error}")).remedy(format!("change {key}")),
+    let (ip, port) = (bind.ip(), bind.port());
+    let error = TcpListener::bind(bind).err();
+    let kind = error.as_ref().map(Error::kind);
+    check! { name;
+        kind == Some(ErrorKind::AddrInUse) && running =>
+            Ok "{bind} is used by the running server";
+        kind == Some(ErrorKind::AddrInUse) =>
+            Fail "{bind} is in use, and no Floodgate answers at internal.bind"
+            -> "see whose it is: `ss -ltnp 'sport = :{port}'`, or change {key}";
+        kind == Some(ErrorKind::AddrNotAvailable) =>
+            Fail "{ip} is not an address of this machine" -> "see `ip address`, or change {key}";
+        kind == Some(ErrorKind::PermissionDenied) =>
+            Fail "this user may not listen on port {port}" -> "use a port from 1024 up in {key}";
+        let Some(error) = error => Fail "{bind}: {error}" -> "change {key}";
+        else => Ok "{bind} is free"
     }
 }
 

@@ -1,6 +1,6 @@
 //! `floodgate doctor`: checks everything that a sale depends on; every problem has a remedy.
 //!
-//! One file per backend: it reads the facts, then states them as a table of `Check`s.
+//! One file per backend: it reads the facts, then states them as tables of rows.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -8,10 +8,34 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::json;
 
-use super::admin::{AdminClient, CALL_TIMEOUT};
+use super::admin::{AdminClient, CALL_TIMEOUT, Error};
 use super::common::Common;
 use super::exit::{CommandFailure, Exit};
 use crate::config::{ConfigFault, ExposedSecret, LoadedSettings, Settings};
+
+/// The finding of a check, by its rows: `condition => Status "what is found" -> "its remedy";`. The
+/// first row whose condition holds is the finding, with `else` the last; both texts are formats.
+macro_rules! check {
+    ($name:expr;) => { None };
+    ($name:expr; $status:ident $(($running:expr))? $detail:literal $(-> $remedy:literal)?) => {
+        Some($crate::cli::doctor::Finding {
+            check: $name,
+            status: $crate::cli::doctor::Status::$status $(($running))?,
+            detail: format!($detail),
+            remedy: String::new() $(+ &format!($remedy))?,
+        })
+    };
+    ($name:expr;
+     $($(let $some:pat =)? $when:expr =>
+       $status:ident $(($running:expr))? $detail:literal $(-> $remedy:literal)?;)*
+     $(else => $($last:tt)+)?) => {
+        $(if $(let $some =)? $when {
+            check!($name; $status $(($running))? $detail $(-> $remedy)?)
+        } else)* {
+            check!($name; $($($last)+)?)
+        }
+    };
+}
 
 mod ledger;
 pub(super) mod machine;
@@ -48,50 +72,34 @@ struct Finding {
     remedy: String,
 }
 
-/// One check: the first of its rows that applies is its finding; without one it has none.
-#[derive(Debug)]
-struct Check {
+/// What a check found; `None` where nothing is wrong and there is nothing to tell.
+type Check = Option<Finding>;
+
+/// The rows of a check of the settings: the first that applies is its finding.
+struct Rows {
     name: &'static str,
-    finding: Option<Finding>,
+    finding: Check,
 }
 
 /// A problem that applies or not, before its remedy is stated.
 struct Row {
-    check: Check,
+    rows: Rows,
     applies: bool,
     status: Status,
     detail: String,
 }
 
-fn check(name: &'static str) -> Check {
-    Check { name, finding: None }
+fn check(name: &'static str) -> Rows {
+    Rows { name, finding: None }
 }
 
-impl Check {
+impl Rows {
     fn when(self, applies: bool) -> Row {
-        Row { check: self, applies, status: Status::Ok, detail: String::new() }
+        Row { rows: self, applies, status: Status::Ok, detail: String::new() }
     }
 
-    fn fail(self, detail: impl Into<String>) -> Row {
-        self.when(true).fail(detail)
-    }
-
-    fn warn(self, detail: impl Into<String>) -> Row {
-        self.when(true).warn(detail)
-    }
-
-    /// Fails with an error's message, whose last part may be the remedy.
-    fn fail_as(self, message: &str, remedy: &str) -> Self {
-        let (detail, remedy) = message.rsplit_once("; ").unwrap_or((message, remedy));
-        self.fail(detail).remedy(remedy)
-    }
-
-    fn is_failed(&self) -> bool {
-        self.finding.as_ref().is_some_and(|finding| finding.status == Status::Fail)
-    }
-
-    fn ok(self, detail: impl Into<String>) -> Self {
-        Row { detail: detail.into(), ..self.when(true) }.remedy("")
+    fn ok(self, detail: impl Into<String>) -> Check {
+        Row { detail: detail.into(), ..self.when(true) }.remedy("").finding
     }
 }
 
@@ -104,19 +112,33 @@ impl Row {
         Self { status: Status::Warn, detail: detail.into(), ..self }
     }
 
-    /// Turns a warning that no process has a role into a failure, where a server runs.
-    fn fails_if(self, running: bool) -> Self {
-        Self { status: if running { Status::Fail } else { self.status }, ..self }
-    }
-
-    fn remedy(self, remedy: impl Into<String>) -> Check {
-        let Self { mut check, applies, status, detail } = self;
-        if applies && check.finding.is_none() {
-            let (check_name, remedy) = (check.name, remedy.into());
-            check.finding = Some(Finding { check: check_name, status, detail, remedy });
+    fn remedy(self, remedy: impl Into<String>) -> Rows {
+        let Self { mut rows, applies, status, detail } = self;
+        if applies && rows.finding.is_none() {
+            let (check, remedy) = (rows.name, remedy.into());
+            rows.finding = Some(Finding { check, status, detail, remedy });
         }
-        check
+        rows
     }
+}
+
+impl Status {
+    /// That no process has a role is a failure, where a server runs.
+    fn fail_if(running: bool) -> Self {
+        if running { Self::Fail } else { Self::Warn }
+    }
+}
+
+impl Finding {
+    fn is_failed(&self) -> bool {
+        self.status == Status::Fail
+    }
+}
+
+/// Fails with an error's message, whose last part may be the remedy.
+fn fail_as(name: &'static str, message: &str, remedy: &str) -> Check {
+    let (detail, remedy) = message.rsplit_once("; ").unwrap_or((message, remedy));
+    check! { name; Fail "{detail}" -> "{remedy}" }
 }
 
 /// Runs every check and reports all findings; exits with 1 if any failed.
@@ -135,7 +157,7 @@ pub async fn run(common: &Common) -> anyhow::Result<Exit> {
 
 /// Logs what is allowed and not safe, once at the start of a server.
 pub(super) fn log_unsafe(settings: &Settings, exposed: &[ExposedSecret]) {
-    let findings = safety::examine(settings, exposed).into_iter().filter_map(|it| it.finding);
+    let findings = safety::examine(settings, exposed).into_iter().flatten();
     for Finding { check, status, detail, remedy } in findings {
         match status {
             Status::Ok => {}
@@ -146,7 +168,7 @@ pub(super) fn log_unsafe(settings: &Settings, exposed: &[ExposedSecret]) {
 }
 
 async fn examine(common: &Common) -> Vec<Finding> {
-    let checks = match LoadedSettings::read(&common.sources()) {
+    let checks: Vec<Check> = match LoadedSettings::read(&common.sources()) {
         Ok(LoadedSettings { settings, faults, exposed, effective }) => {
             let (ledger_answers, access) = server(&settings).await.unzip();
             let running = ledger_answers.is_some();
@@ -167,12 +189,11 @@ async fn examine(common: &Common) -> Vec<Finding> {
             .flatten()
             .collect()
         }
-        Err(error) => {
-            let remedy = "correct it first: the other checks need the settings";
-            vec![check("configuration").fail(error.to_string()).remedy(remedy)]
-        }
+        Err(error) => vec![check! { "configuration";
+            Fail "{error}" -> "correct it first: the other checks need the settings"
+        }],
     };
-    checks.into_iter().filter_map(|check| check.finding).collect()
+    checks.into_iter().flatten().collect()
 }
 
 /// Of the server at `internal.bind`: whether its ledger answers, and whether it accepts our token.
@@ -180,27 +201,25 @@ async fn examine(common: &Common) -> Vec<Finding> {
 async fn server(settings: &Settings) -> Option<(bool, Check)> {
     let client = AdminClient::new(None, settings).ok()?;
     let ledger_answers = client.ledger_answers().await?;
-    let check = check("admin token");
-    let access = match client.get(&["stats"], CALL_TIMEOUT).await {
-        Ok(_) => check.ok("the server at internal.bind accepts our calls"),
-        Err(error) => {
-            let CommandFailure { problem, remedy, .. } = error.into_failure();
-            check.fail(problem).remedy(remedy)
-        }
+    let failure = client.get(&["stats"], CALL_TIMEOUT).await.err().map(Error::into_failure);
+    let access = check! { "admin token";
+        let Some(CommandFailure { problem, remedy, .. }) = failure =>
+            Fail "{problem}" -> "{remedy}";
+        else => Ok "the server at internal.bind accepts our calls"
     };
     Some((ledger_answers, access))
 }
 
 /// `is_given`: a file, a variable or a flag names the installation.
 fn configuration(faults: &[ConfigFault], is_given: bool) -> Vec<Check> {
-    let source = check("configuration")
-        .when(!is_given)
-        .warn("no file is given: these are the defaults, tier memory with ./floodgate.db")
-        .remedy("give the server's own --config FILE, or its FLOODGATE__ variables");
-    let source = if faults.is_empty() { source.ok("valid") } else { source };
-    let fault = |fault: &ConfigFault| {
-        let detail = format!("{}: {}", fault.key, fault.problem);
-        check("configuration").fail(detail).remedy(&fault.remedy)
+    let source = check! { "configuration";
+        !is_given =>
+            Warn "no file is given: these are the defaults, tier memory with ./floodgate.db"
+            -> "give the server's own --config FILE, or its FLOODGATE__ variables";
+        faults.is_empty() => Ok "valid";
+    };
+    let fault = |ConfigFault { key, problem, remedy }: &ConfigFault| {
+        check! { "configuration"; Fail "{key}: {problem}" -> "{remedy}" }
     };
     std::iter::once(source).chain(faults.iter().map(fault)).collect()
 }
@@ -240,7 +259,7 @@ mod tests {
 
     /// The findings that are not ok: check, status, and the text with the remedy.
     pub(super) fn problems(checks: Vec<Check>) -> Vec<(&'static str, Status, String)> {
-        let findings = checks.into_iter().filter_map(|check| check.finding);
+        let findings = checks.into_iter().flatten();
         findings
             .inspect(|one| assert_eq!(one.remedy.is_empty(), one.status == Status::Ok, "{one:?}"))
             .filter(|one| one.status != Status::Ok)
@@ -262,10 +281,10 @@ mod tests {
     #[test]
     fn each_finding_that_is_not_ok_is_printed_with_its_remedy() {
         let checks = [
-            check("clock").when(false).warn("slow").remedy("set it").ok("fine"),
-            check("free space").fail("none").remedy("make some").ok("enough"),
+            check! { "clock"; false => Warn "slow" -> "set it"; else => Ok "fine" },
+            check! { "free space"; true => Fail "none" -> "make some"; else => Ok "enough" },
         ];
-        let findings = checks.map(|check| check.finding.unwrap());
+        let findings = checks.map(Option::unwrap);
         let expected = "ok    clock       fine\nFAIL  free space  none\n      -> make some\n";
         assert_eq!(render(&findings), expected);
     }

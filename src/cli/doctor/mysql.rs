@@ -1,7 +1,7 @@
 //! Checks of a MySQL or MariaDB ledger's server: access, schema, durability, limits, and whether
 //! our sessions keep the variables that the ledger sets.
 
-use super::{Check, ROUND_TRIP_COMFORTABLE, check, is_at_least, machine, ms};
+use super::{Check, ROUND_TRIP_COMFORTABLE, fail_as, is_at_least, machine, ms};
 use crate::config::{Settings, Tier};
 use crate::db::migrate::{MIGRATIONS, TABLES};
 use crate::db::mysql::health::MysqlFacts;
@@ -27,7 +27,7 @@ pub(super) fn examine(settings: &Settings) -> Vec<Check> {
         Err(_) if !settings.ledger.url.starts_with("mysql://") => Vec::new(),
         Err(error) => {
             let remedy = "correct ledger.url, and see the server's error log";
-            vec![check("ledger server").fail_as(&error.to_string(), remedy)]
+            vec![fail_as("ledger server", &error.to_string(), remedy)]
         }
     }
 }
@@ -46,65 +46,55 @@ fn is_on(value: &str) -> bool {
 }
 
 fn server(facts: &MysqlFacts) -> Vec<Check> {
-    let answers = format!(
-        "answers in {:.2} ms, connects in {:.1} ms",
-        ms(facts.round_trip),
-        ms(facts.connect_time)
-    );
+    let (took, connect) = (ms(facts.round_trip), ms(facts.connect_time));
+    let answers = format!("answers in {took:.2} ms, connects in {connect:.1} ms");
     let version = facts.text("version");
     let least = if version.contains("MariaDB") { MARIADB_MIN } else { MYSQL_MIN };
     let least_shown = least.map(|number| number.to_string()).join(".");
     let has_engine = |engine: &str| engine == "InnoDB" || engine.is_empty();
     let others: Vec<_> = facts.tables.iter().filter(|(_, engine)| !has_engine(engine)).collect();
     let named: Vec<_> = others.iter().map(|(name, engine)| format!("{name} ({engine})")).collect();
+    let named = named.join(", ");
     vec![
-        check("ledger server")
-            .when(facts.round_trip > ROUND_TRIP_COMFORTABLE)
-            .warn(&answers)
-            .remedy("run it in the same data centre as this program: each order waits for it")
-            .ok(answers),
-        check("ledger version")
-            .when(!is_at_least(version, &least))
-            .fail(format!(
-                "{version} is older than {least_shown}, and may not hold the tables to their \
-                 rules"
-            ))
-            .remedy(format!("upgrade it to {least_shown} or later"))
-            .ok(version),
+        check! { "ledger server";
+            facts.round_trip > ROUND_TRIP_COMFORTABLE => Warn "{answers}"
+                -> "run it in the same data centre as this program: each order waits for it";
+            else => Ok "{answers}"
+        },
+        check! { "ledger version";
+            !is_at_least(version, &least) =>
+                Fail "{version} is older than {least_shown}, and may not hold the tables to their \
+                      rules"
+                -> "upgrade it to {least_shown} or later";
+            else => Ok "{version}"
+        },
         schema(facts),
-        check("ledger engine")
-            .when(!others.is_empty())
-            .fail(format!("tables without transactions: {}", named.join(", ")))
-            .remedy(format!(
-                "ALTER TABLE {} ENGINE = InnoDB, and the same for the others",
-                others.first().map_or("", |(name, _)| name)
-            )),
+        check! { "ledger engine";
+            let Some((name, _)) = others.first() => Fail "tables without transactions: {named}"
+                -> "ALTER TABLE {name} ENGINE = InnoDB, and the same for the others";
+        },
         machine::skew("ledger clock", facts.clock_ahead_ms),
     ]
 }
 
 fn schema(facts: &MysqlFacts) -> Check {
-    let (check, schema) = (check("ledger schema"), &facts.status);
+    let (name, schema) = ("ledger schema", &facts.status);
     if let Err(error) = schema.check_not_newer() {
-        return check.fail_as(&error.to_string(), "run the newer program");
+        return fail_as(name, &error.to_string(), "run the newer program");
     }
-    if schema.pending.is_empty() {
-        return check.ok("current");
-    }
+    let pending = schema.pending.join(", ");
     let foreign = facts.tables.iter().find(|(name, _)| TABLES.contains(&name.as_str()));
     // A crash in the middle of the first migration leaves it.
     let has_record = facts.tables.iter().any(|(name, _)| name == MIGRATIONS);
-    check
-        .when(has_record)
-        .fail(format!("lacks migrations: {}", schema.pending.join(", ")))
-        .remedy("back the database up, then run `floodgate migrate`")
-        .when(foreign.is_some())
-        .fail(format!(
-            "the database has a table `{}` of another program",
-            foreign.map_or("", |(name, _)| name)
-        ))
-        .remedy("give floodgate a database of its own: CREATE DATABASE name CHARACTER SET utf8mb4")
-        .ok("the database has no tables yet; serve creates them")
+    check! { name;
+        pending.is_empty() => Ok "current";
+        has_record => Fail "lacks migrations: {pending}"
+            -> "back the database up, then run `floodgate migrate`";
+        let Some((table, _)) = foreign =>
+            Fail "the database has a table `{table}` of another program"
+            -> "give floodgate a database of its own: CREATE DATABASE name CHARACTER SET utf8mb4";
+        else => Ok "the database has no tables yet; serve creates them"
+    }
 }
 
 /// The variables of a session that the ledger has set up.
@@ -120,31 +110,29 @@ fn session(facts: &MysqlFacts, settings: &Settings) -> [Check; 4] {
     let packet = facts.number("max_allowed_packet");
     let needed = batch_bytes.max(dead_letter_bytes);
     [
-        check("ledger isolation")
-            .when(isolation != ISOLATION)
-            .fail(format!("our sessions are {isolation} although they were set to {ISOLATION}"))
-            .remedy(PROXY_REMEDY)
-            .ok(format!("our sessions are {isolation}, whatever the server's default is")),
-        check("ledger sql_mode")
-            .when(mode.split(',').all(|part| part != "STRICT_ALL_TABLES"))
-            .fail(format!(
-                "our sessions are {mode:?}: values that do not fit are truncated silently"
-            ))
-            .remedy(PROXY_REMEDY)
-            .ok("strict"),
-        check("ledger waits")
-            .when(lock_s.saturating_mul(1000) >= deadline_ms)
-            .warn(format!(
-                "{waits}: a batch that waits for a lock ends as `unknown` instead of `busy`"
-            ))
-            .remedy("lower ledger.busy_timeout_ms well below ledger.job_deadline_ms")
-            .ok(waits),
-        check("ledger packets")
-            .when(packet < needed)
-            .fail(format!("max_allowed_packet = {packet}, a statement may have {needed} bytes"))
-            .remedy(format!(
-                "SET GLOBAL max_allowed_packet = {needed}, and the same in its configuration"
-            )),
+        check! { "ledger isolation";
+            isolation != ISOLATION =>
+                Fail "our sessions are {isolation} although they were set to {ISOLATION}"
+                -> "{PROXY_REMEDY}";
+            else => Ok "our sessions are {isolation}, whatever the server's default is"
+        },
+        check! { "ledger sql_mode";
+            mode.split(',').all(|part| part != "STRICT_ALL_TABLES") =>
+                Fail "our sessions are {mode:?}: values that do not fit are truncated silently"
+                -> "{PROXY_REMEDY}";
+            else => Ok "strict"
+        },
+        check! { "ledger waits";
+            lock_s.saturating_mul(1000) >= deadline_ms =>
+                Warn "{waits}: a batch that waits for a lock ends as `unknown` instead of `busy`"
+                -> "lower ledger.busy_timeout_ms well below ledger.job_deadline_ms";
+            else => Ok "{waits}"
+        },
+        check! { "ledger packets";
+            packet < needed =>
+                Fail "max_allowed_packet = {packet}, a statement may have {needed} bytes"
+                -> "SET GLOBAL max_allowed_packet = {needed}, and the same in its configuration";
+        },
     ]
 }
 
@@ -153,23 +141,20 @@ fn durability(facts: &MysqlFacts) -> Check {
     let cause = if flush == "0" { "a crash of the server" } else { "a power cut" };
     let sync_binlog = facts.text("sync_binlog");
     let in_conf = "and the same in its configuration file";
-    check("ledger durability")
-        .when(flush != "1")
-        .warn(format!(
-            "innodb_flush_log_at_trx_commit = {flush}: {cause} loses the last second of orders \
-             that were already confirmed to buyers"
-        ))
-        .remedy(format!("SET GLOBAL innodb_flush_log_at_trx_commit = 1, {in_conf}"))
-        .when(matches!(facts.text("innodb_doublewrite"), "OFF" | "0"))
-        .warn("innodb_doublewrite = OFF: a power cut may leave half-written pages")
-        .remedy(format!("start it with innodb_doublewrite = ON, {in_conf}"))
-        .when(is_on(facts.text("log_bin")) && sync_binlog != "1")
-        .warn(format!(
-            "sync_binlog = {sync_binlog}: after a power cut replicas may have orders that the \
-             primary lost, or lack some"
-        ))
-        .remedy(format!("SET GLOBAL sync_binlog = 1, {in_conf}"))
-        .ok("each commit waits for the disk (innodb_flush_log_at_trx_commit = 1)")
+    check! { "ledger durability";
+        flush != "1" =>
+            Warn "innodb_flush_log_at_trx_commit = {flush}: {cause} loses the last second of \
+                  orders that were already confirmed to buyers"
+            -> "SET GLOBAL innodb_flush_log_at_trx_commit = 1, {in_conf}";
+        matches!(facts.text("innodb_doublewrite"), "OFF" | "0") =>
+            Warn "innodb_doublewrite = OFF: a power cut may leave half-written pages"
+            -> "start it with innodb_doublewrite = ON, {in_conf}";
+        is_on(facts.text("log_bin")) && sync_binlog != "1" =>
+            Warn "sync_binlog = {sync_binlog}: after a power cut replicas may have orders that \
+                  the primary lost, or lack some"
+            -> "SET GLOBAL sync_binlog = 1, {in_conf}";
+        else => Ok "each commit waits for the disk (innodb_flush_log_at_trx_commit = 1)"
+    }
 }
 
 fn connections(facts: &MysqlFacts, ours: u64) -> Check {
@@ -179,44 +164,39 @@ fn connections(facts: &MysqlFacts, ours: u64) -> Check {
     };
     let detail = format!("{most} allowed, {ours} for each server, {} open", facts.num_connections);
     let raised = ours * 2;
-    check("ledger connections")
-        .when(most < ours)
-        .fail(&detail)
-        .remedy(format!(
-            "SET GLOBAL max_connections = {raised}, or lower ledger.writers and ledger.readers"
-        ))
-        .when(
-            // This check's own connection is one of the open ones.
-            most.saturating_sub(facts.num_connections.saturating_sub(1)) < ours,
-        )
-        .warn(&detail)
-        .remedy(
-            "raise max_connections (SET GLOBAL), or find the clients that hold so many: \
-             SHOW PROCESSLIST",
-        )
-        .ok(detail)
+    // This check's own connection is one of the open ones.
+    let others = facts.num_connections.saturating_sub(1);
+    check! { "ledger connections";
+        most < ours => Fail "{detail}"
+            -> "SET GLOBAL max_connections = {raised}, or lower ledger.writers and ledger.readers";
+        most.saturating_sub(others) < ours => Warn "{detail}"
+            -> "raise max_connections (SET GLOBAL), or find the clients that hold so many: \
+                SHOW PROCESSLIST";
+        else => Ok "{detail}"
+    }
 }
 
 /// One finding at most: a binary log of statements is one more reason to refuse a write.
 fn writes(facts: &MysqlFacts) -> [Check; 2] {
-    let read_only = ["read_only", "super_read_only", "innodb_read_only"];
-    let read_only = read_only.into_iter().find(|name| is_on(facts.text(name)));
-    let name = read_only.unwrap_or_default();
-    let refusal = facts.refuses_writes.as_deref();
     let logs_statements =
         is_on(facts.text("log_bin")) && facts.text("binlog_format") == "STATEMENT";
+    let read_only = ["read_only", "super_read_only", "innodb_read_only"];
+    let read_only = read_only.into_iter().find(|name| is_on(facts.text(name)));
+    let read_only = read_only.filter(|_| !logs_statements);
+    let refusal = facts.refuses_writes.as_deref().filter(|_| !logs_statements);
     [
-        check("ledger binlog")
-            .when(logs_statements)
-            .fail(format!("binlog_format = STATEMENT refuses writes at isolation {ISOLATION}"))
-            .remedy("SET GLOBAL binlog_format = 'ROW', and the same in its configuration file"),
-        check("ledger writes")
-            .when(!logs_statements && read_only.is_some())
-            .fail(format!("the server accepts none: {name} is ON, as on a replica"))
-            .remedy(format!("point ledger.url to the primary, or there: SET GLOBAL {name} = OFF"))
-            .when(!logs_statements && refusal.is_some())
-            .fail(format!("the server refuses them: {}", refusal.unwrap_or_default()))
-            .remedy("grant this user all rights on the database: GRANT ALL ON database.* TO user"),
+        check! { "ledger binlog";
+            logs_statements =>
+                Fail "binlog_format = STATEMENT refuses writes at isolation {ISOLATION}"
+                -> "SET GLOBAL binlog_format = 'ROW', and the same in its configuration file";
+        },
+        check! { "ledger writes";
+            let Some(name) = read_only =>
+                Fail "the server accepts none: {name} is ON, as on a replica"
+                -> "point ledger.url to the primary, or there: SET GLOBAL {name} = OFF";
+            let Some(reason) = refusal => Fail "the server refuses them: {reason}"
+                -> "grant this user all rights on the database: GRANT ALL ON database.* TO user";
+        },
     ]
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::ledger::LedgerFacts;
-use super::{Check, check, is_at_least, ms};
+use super::{Check, Finding, fail_as, is_at_least, ms};
 use crate::broker::rabbit::health::{
     self, BrokerFacts, BrokerHealthError, PartStatus, SelfTest, TopologyPart,
 };
@@ -35,33 +35,25 @@ pub(super) async fn examine(settings: &Settings, running: bool) -> Vec<Check> {
                 Err(error) => vec![inaccessible(&error)],
             }
         }
-        Err(error) => {
-            let remedy = "correct amqp.url; see config/default.toml for its format";
-            vec![check("broker").fail(error.to_string()).remedy(remedy)]
-        }
+        Err(error) => vec![check! { "broker";
+            Fail "{error}" -> "correct amqp.url; see config/default.toml for its format"
+        }],
     }
 }
 
 fn inaccessible(BrokerHealthError { code, reason }: &BrokerHealthError) -> Check {
-    check("broker")
-        .when(*code == Some(ACCESS_REFUSED))
-        .fail(format!("refuses the user: {reason}"))
-        .remedy(
-            "put the right user and password into amqp.url; the user `guest` may connect from the \
-             broker's own machine only",
-        )
-        .when(*code == Some(NOT_ALLOWED))
-        .fail(format!("refuses the user the virtual host: {reason}"))
-        .remedy(
-            "`rabbitmqctl add_vhost VHOST` and `rabbitmqctl set_permissions -p VHOST USER \
-             '^NAMESPACE\\.' '^NAMESPACE\\.' '^NAMESPACE\\.'`, or name another one in amqp.url \
-             (`/` is written %2f)",
-        )
-        .fail(format!("does not answer: {reason}"))
-        .remedy(
-            "start it, or correct amqp.url; `rabbitmq-diagnostics listeners` on its machine names \
-             its ports",
-        )
+    check! { "broker";
+        *code == Some(ACCESS_REFUSED) => Fail "refuses the user: {reason}"
+            -> "put the right user and password into amqp.url; the user `guest` may connect from \
+                the broker's own machine only";
+        *code == Some(NOT_ALLOWED) => Fail "refuses the user the virtual host: {reason}"
+            -> "`rabbitmqctl add_vhost VHOST` and `rabbitmqctl set_permissions -p VHOST USER \
+                '^NAMESPACE\\.' '^NAMESPACE\\.' '^NAMESPACE\\.'`, or name another one in amqp.url \
+                (`/` is written %2f)";
+        else => Fail "does not answer: {reason}"
+            -> "start it, or correct amqp.url; `rabbitmq-diagnostics listeners` on its machine \
+                names its ports"
+    }
 }
 
 /// `open` is the id of a sale that is open.
@@ -69,27 +61,26 @@ fn checks(facts: &BrokerFacts, open: Option<&str>, running: bool) -> Vec<Check> 
     let version = facts.version.as_deref();
     let shown = version.unwrap_or("not reported");
     let topology = topology(facts);
+    let connects_ms = ms(facts.connect_time);
+    let (silent, total) = (facts.silent_nodes.len(), facts.num_nodes);
+    let silent_nodes = facts.silent_nodes.join(", ");
     let mut checks = vec![
-        check("broker").ok(format!("connects in {:.1} ms", ms(facts.connect_time))),
-        check("broker version")
-            .when(version.is_some_and(|version| !is_at_least(version, &VERSION_MIN)))
-            .fail(format!("{shown} may lose dead letters in transit"))
-            .remedy("upgrade it to 3.10 or later")
-            .ok(shown),
+        check! { "broker"; Ok "connects in {connects_ms:.1} ms" },
+        check! { "broker version";
+            version.is_some_and(|version| !is_at_least(version, &VERSION_MIN)) =>
+                Fail "{shown} may lose dead letters in transit" -> "upgrade it to 3.10 or later";
+            else => Ok "{shown}"
+        },
+        check! { "broker nodes";
+            total > 1 && silent > 0 => Warn "{silent} of {total} do not answer: {silent_nodes}"
+                -> "start them: a queue needs most of its nodes";
+            total > 1 => Ok "{total} answer";
+        },
     ];
-    if facts.num_nodes > 1 {
-        let (silent, total) = (facts.silent_nodes.len(), facts.num_nodes);
-        let nodes = check("broker nodes")
-            .when(silent > 0)
-            .warn(format!("{} of {total} do not answer: {}", silent, facts.silent_nodes.join(", ")))
-            .remedy("start them: a queue needs most of its nodes")
-            .ok(format!("{total} answer"));
-        checks.push(nodes);
-    }
     // A user who may not declare may not publish either: report one finding, not two.
-    let is_wrong = checks.iter().chain([&topology]).any(Check::is_failed);
+    let is_wrong = checks.iter().chain([&topology]).flatten().any(Finding::is_failed);
     let publishing = publishing(&facts.self_test);
-    let fits = !topology.is_failed();
+    let fits = topology.as_ref().is_none_or(|finding| !finding.is_failed());
     checks.push(topology);
     if !(is_wrong && matches!(facts.self_test, SelfTest::Refused(_))) {
         checks.push(publishing);
@@ -104,55 +95,50 @@ fn checks(facts: &BrokerFacts, open: Option<&str>, running: bool) -> Vec<Check> 
 }
 
 fn topology(facts: &BrokerFacts) -> Check {
-    let check = check("broker topology");
+    let name = "broker topology";
     let parts = || facts.exchanges.iter().chain(&facts.queues);
     let mismatch = parts().find_map(|part| match &part.status {
         PartStatus::Differs(message) => Some(message),
         PartStatus::Matches | PartStatus::Missing => None,
     });
     if let Some(message) = mismatch {
-        return check.fail_as(message, "see the broker's log");
+        return fail_as(name, message, "see the broker's log");
     }
     let is_missing = |part: &&TopologyPart| part.status == PartStatus::Missing;
     let missing: Vec<&str> = parts().filter(is_missing).map(|part| part.name.as_str()).collect();
     let (exchanges, queues) = (facts.exchanges.len(), facts.queues.len());
-    if missing.len() == exchanges + queues {
-        return check.ok("nothing is declared yet; serve declares it");
+    let names = missing.join(", ");
+    check! { name;
+        missing.len() == exchanges + queues => Ok "nothing is declared yet; serve declares it";
+        !missing.is_empty() => Warn "missing: {names}"
+            -> "start the server, which declares missing parts whenever it connects; if they \
+                disappear again, find the client that deletes them";
+        else => Ok "{exchanges} exchanges and {queues} queues are declared correctly"
     }
-    check
-        .when(!missing.is_empty())
-        .warn(format!("missing: {}", missing.join(", ")))
-        .remedy(
-            "start the server, which declares missing parts whenever it connects; if they \
-             disappear again, find the client that deletes them",
-        )
-        .ok(format!("{exchanges} exchanges and {queues} queues are declared correctly"))
 }
 
 fn publishing(self_test: &SelfTest) -> Check {
-    let check = check("broker publishing");
+    let name = "broker publishing";
     match self_test {
         SelfTest::Works(took) => {
-            let detail = format!("a message is confirmed in {:.1} ms", ms(*took));
-            check
-                .when(*took > CONFIRM_COMFORTABLE)
-                .warn(&detail)
-                .remedy("run it in the same data centre as this program, on a disk of its own")
-                .ok(detail)
+            let took_ms = ms(*took);
+            check! { name;
+                *took > CONFIRM_COMFORTABLE => Warn "a message is confirmed in {took_ms:.1} ms"
+                    -> "run it in the same data centre as this program, on a disk of its own";
+                else => Ok "a message is confirmed in {took_ms:.1} ms"
+            }
         }
-        SelfTest::Blocked(reason) => {
-            check.fail(format!("it accepts no messages: {reason}")).remedy(
-                "free memory or disk on its machine, or raise the limit: `rabbitmq-diagnostics \
-                 alarms` names which; accepted orders wait in Redis meanwhile",
-            )
-        }
-        SelfTest::Refused(reason) => {
-            check.fail(format!("it refuses the server's operations: {reason}")).remedy(
-                "let the user configure, write and read names that begin with the namespace: \
-                 `rabbitmqctl set_permissions -p VHOST USER '^NAMESPACE\\.' '^NAMESPACE\\.' \
-                 '^NAMESPACE\\.'`",
-            )
-        }
+        SelfTest::Blocked(reason) => check! { name;
+            Fail "it accepts no messages: {reason}"
+            -> "free memory or disk on its machine, or raise the limit: `rabbitmq-diagnostics \
+                alarms` names which; accepted orders wait in Redis meanwhile"
+        },
+        SelfTest::Refused(reason) => check! { name;
+            Fail "it refuses the server's operations: {reason}"
+            -> "let the user configure, write and read names that begin with the namespace: \
+                `rabbitmqctl set_permissions -p VHOST USER '^NAMESPACE\\.' '^NAMESPACE\\.' \
+                '^NAMESPACE\\.'`"
+        },
     }
 }
 
@@ -178,26 +164,25 @@ fn consumers(queues: &[TopologyPart], open: Option<&str>, running: bool) -> Chec
     let consumers: u64 = of_role().map(|queue| queue.num_consumers).sum();
     let ready: u64 = of_role().map(|queue| queue.num_ready).sum();
     let stuck: u64 = unconsumed.iter().map(|queue| queue.num_ready).sum();
-    check("broker consumers")
-        .when(stuck > 0)
-        .warn(format!("{stuck} messages wait in {names} and no process consumes them"))
-        .fails_if(running)
-        .remedy(remedy)
-        .when(!unconsumed.is_empty())
-        .warn(format!("sale {} is open and no process consumes {names}", open.unwrap_or_default()))
-        .fails_if(running)
-        .remedy(remedy)
-        .ok(format!("{consumers}; {ready} messages wait for them"))
+    // Without messages a queue is unconsumed because of an open sale.
+    let open = open.filter(|_| !unconsumed.is_empty());
+    check! { "broker consumers";
+        stuck > 0 => fail_if(running)
+            "{stuck} messages wait in {names} and no process consumes them" -> "{remedy}";
+        let Some(sale) = open => fail_if(running)
+            "sale {sale} is open and no process consumes {names}" -> "{remedy}";
+        else => Ok "{consumers}; {ready} messages wait for them"
+    }
 }
 
 /// Whether a process has role `maintenance` or `all`: only these consume the dead letters.
 fn maintenance(queues: &[TopologyPart], is_open: bool, running: bool) -> Check {
     let lacks = |queue: &TopologyPart| queue.name == "dead" && is_unconsumed(queue, is_open);
-    check("maintenance")
-        .when(queues.iter().any(lacks))
-        .warn("none runs: dead letters stay in the broker, and lost buckets stay `busy`")
-        .fails_if(running)
-        .remedy("start a process with role = \"maintenance\" or \"all\"")
+    check! { "maintenance";
+        queues.iter().any(lacks) => fail_if(running)
+            "none runs: dead letters stay in the broker, and lost buckets stay `busy`"
+            -> "start a process with role = \"maintenance\" or \"all\"";
+    }
 }
 
 /// Messages in the queues that should be empty: `dead` and `unreadable`.
@@ -208,18 +193,21 @@ fn dead_letters(queues: &[TopologyPart]) -> [Check; 2] {
     };
     let (dead, unreadable) = (ready("dead"), ready("unreadable"));
     let name = "broker dead letters";
-    let second = check(name)
-        .when(unreadable > 0)
-        .warn(format!("{unreadable} messages wait in `unreadable`: they could not be stored"))
-        .remedy(
-            "inspect them in the management interface, find out who published them, and purge the \
-             queue; the reconciler publishes accepted requests that are still queued again",
-        );
-    let first = check(name).when(dead > 0).warn(format!("{dead} dead letters wait")).remedy(
-        "check again in a minute; if they do not become fewer, see the log of role maintenance",
-    );
-    let first = if unreadable == 0 { first.ok("none wait in the broker") } else { first };
-    [first, second]
+    [
+        check! { name;
+            dead > 0 => Warn "{dead} dead letters wait"
+                -> "check again in a minute; if they do not become fewer, see the log of role \
+                    maintenance";
+            unreadable == 0 => Ok "none wait in the broker";
+        },
+        check! { name;
+            unreadable > 0 =>
+                Warn "{unreadable} messages wait in `unreadable`: they could not be stored"
+                -> "inspect them in the management interface, find out who published them, and \
+                    purge the queue; the reconciler publishes accepted requests that are still \
+                    queued again";
+        },
+    ]
 }
 
 #[cfg(test)]

@@ -70,9 +70,11 @@ fn is_readable((_, hosts, is_encrypted, _): &Link) -> bool {
 /// Secrets that others may read.
 fn secrets(exposed: &[ExposedSecret]) -> Vec<Check> {
     if exposed.is_empty() {
-        return vec![check("secrets").ok("no other user can read them")];
+        return vec![check! { "secrets"; Ok "no other user can read them" }];
     }
-    let warn = |one: &ExposedSecret| check("secrets").warn(&one.what).remedy(one.remedy);
+    let warn = |ExposedSecret { what, remedy }: &ExposedSecret| {
+        check! { "secrets"; Warn "{what}" -> "{remedy}" }
+    };
     exposed.iter().map(warn).collect()
 }
 
@@ -131,10 +133,12 @@ fn payments(settings: &Settings) -> Check {
 
 /// Payments that other processes cannot refund.
 fn demo_payments(settings: &Settings) -> Check {
-    check("demo payments")
-        .when(settings.payment.provider == PaymentBackend::Demo && settings.role != Role::All)
-        .warn("the demo has its payments in one process: those of other roles refund and stop none")
-        .remedy("set role = \"all\", or another payment.provider")
+    check! { "demo payments";
+        settings.payment.provider == PaymentBackend::Demo && settings.role != Role::All =>
+            Warn "the demo has its payments in one process: those of other roles refund and stop \
+                  none"
+            -> "set role = \"all\", or another payment.provider";
+    }
 }
 
 /// Panics on purpose.

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::path::Path;
 use std::time::Duration;
 
-use super::{Check, check, ms};
+use super::{Check, ms};
 use crate::config::Settings;
 use crate::runtime::clock::now_monotonic;
 use crate::tier;
@@ -43,62 +43,62 @@ pub(super) fn examine(settings: &Settings, ledger_answers: Option<bool>) -> Vec<
 }
 
 fn disk(directory: &Path) -> Vec<Check> {
-    let shown = directory.display();
-    let access = check("ledger directory");
+    let (name, shown) = ("ledger directory", directory.display());
     let probe = tempfile::Builder::new().prefix(".floodgate-doctor-").tempfile_in(directory);
     match probe {
         Ok(probe) => {
             let disk = rustix::fs::statvfs(directory).map_err(io::Error::from);
             vec![
-                access.ok(format!("{shown} is writable")),
+                check! { name; Ok "{shown} is writable" },
                 free_space(disk.map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize))),
                 commit_latency(median_sync(probe.as_file(), SYNCS)),
             ]
         }
-        Err(error) => vec![
-            access
-                .when(error.kind() == ErrorKind::NotFound)
-                .fail(format!("{shown} does not exist"))
-                .remedy(format!("mkdir -p {shown}, or change ledger.url"))
-                .fail(format!("cannot write into {shown}: {error}"))
-                .remedy("let the user that runs floodgate write there, or change ledger.url"),
-        ],
+        Err(error) => vec![check! { name;
+            error.kind() == ErrorKind::NotFound => Fail "{shown} does not exist"
+                -> "mkdir -p {shown}, or change ledger.url";
+            else => Fail "cannot write into {shown}: {error}"
+                -> "let the user that runs floodgate write there, or change ledger.url"
+        }],
     }
 }
 
 fn free_space(free: io::Result<u64>) -> Check {
-    let check = check("free space");
+    let name = "free space";
     let free = match free {
         Ok(free) => free,
         Err(error) => {
-            let remedy = "check the ledger's directory with `df`";
-            return check.warn(format!("cannot be read: {error}")).remedy(remedy);
+            return check! { name;
+                Warn "cannot be read: {error}" -> "check the ledger's directory with `df`"
+            };
         }
     };
-    let detail = format!("{} MiB", free / MIB);
+    let mib = free / MIB;
     let remedy = "free space on the ledger's disk, or move the ledger (ledger.url)";
-    check
-        .when(free < FREE_MIN)
-        .fail(&detail)
-        .remedy(remedy)
-        .when(free < FREE_COMFORTABLE)
-        .warn(&detail)
-        .remedy(remedy)
-        .ok(detail)
+    check! { name;
+        free < FREE_MIN => Fail "{mib} MiB" -> "{remedy}";
+        free < FREE_COMFORTABLE => Warn "{mib} MiB" -> "{remedy}";
+        else => Ok "{mib} MiB"
+    }
 }
 
 fn commit_latency(median: io::Result<Duration>) -> Check {
-    let check = check("commit latency");
+    let name = "commit latency";
     let median = match median {
         Ok(median) => median,
         Err(error) => {
-            let remedy = "check the disk and its file system (dmesg)";
-            return check.fail(format!("writing and syncing failed: {error}")).remedy(remedy);
+            return check! { name;
+                Fail "writing and syncing failed: {error}"
+                -> "check the disk and its file system (dmesg)"
+            };
         }
     };
-    let detail = format!("fdatasync takes {:.2} ms (median)", ms(median));
-    let remedy = "buyers wait for it at each commit: use a local SSD for the ledger";
-    check.when(median > SYNC_COMFORTABLE).warn(&detail).remedy(remedy).ok(detail)
+    let took_ms = ms(median);
+    check! { name;
+        median > SYNC_COMFORTABLE => Warn "fdatasync takes {took_ms:.2} ms (median)"
+            -> "buyers wait for it at each commit: use a local SSD for the ledger";
+        else => Ok "fdatasync takes {took_ms:.2} ms (median)"
+    }
 }
 
 /// Median time of `syncs` appends of one page, each with `fdatasync`.
@@ -115,49 +115,28 @@ pub fn median_sync(mut file: &File, syncs: usize) -> io::Result<Duration> {
 }
 
 fn content(settings: &Settings, file: &Path, ledger_answers: Option<bool>) -> Check {
-    let (check, shown) = (check("ledger file"), file.display());
+    let (name, shown) = ("ledger file", file.display());
     if let Err(error) = tier::check_ledger_path(settings) {
-        return check.fail(error.to_string()).remedy("do what the message says");
+        return check! { name; Fail "{error}" -> "do what the message says" };
     }
     let mut head = Vec::new();
     let opened = OpenOptions::new().read(true).write(true).open(file);
     match opened.and_then(|open| open.take(16).read_to_end(&mut head)) {
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            let lock = file.with_added_extension("lock");
-            let remedy = "do not stop the server: only it has the orders; it takes no more. Copy \
-                          file and -wal from /proc/PID/fd (PID: `ss -ltnp`); `floodgate audit \
-                          --set ledger.url=sqlite://COPY --set internal.bind=127.0.0.1:1`; then \
-                          stop, put the copies in place, start";
-            return check
-                .when(matches!(try_lock(&lock), Ok(Err(TryLockError::WouldBlock))))
-                .fail(format!("{shown} is deleted, and a process still works on it"))
-                .remedy(remedy)
-                .when(ledger_answers == Some(false))
-                .fail(format!(
-                    "{shown} is missing, and the ledger of the server at internal.bind does not \
-                     answer: its file was deleted, or it is another one"
-                ))
-                .remedy(remedy)
-                .when(ledger_answers.is_some())
-                .warn(format!("{shown} is missing, and a server runs at internal.bind"))
-                .remedy(elsewhere(file))
-                .ok(format!("{shown} does not exist yet; serve creates it"));
-        }
+        Err(error) if error.kind() == ErrorKind::NotFound => return missing(file, ledger_answers),
         Err(error) => {
-            return check.fail(format!("{shown} cannot be opened: {error}")).remedy(NOT_ALLOWED);
+            return check! { name; Fail "{shown} cannot be opened: {error}" -> "{NOT_ALLOWED}" };
         }
         Ok(_) => {}
     }
-    let check = check
+    let no_ledger = check! { name;
         // `serve` never leaves an empty file: a new ledger is renamed to its path when complete.
-        .when(head.is_empty())
-        .fail(format!("{shown} is empty: it lost its contents"))
-        .remedy("restore it from a backup, or delete it if it never held a sale")
-        .when(head != MAGIC)
-        .fail(format!("{shown} is not a SQLite database"))
-        .remedy("point ledger.url to the ledger, or restore the file from a backup");
-    if check.finding.is_some() {
-        return check;
+        head.is_empty() => Fail "{shown} is empty: it lost its contents"
+            -> "restore it from a backup, or delete it if it never held a sale";
+        head != MAGIC => Fail "{shown} is not a SQLite database"
+            -> "point ledger.url to the ledger, or restore the file from a backup";
+    };
+    if no_ledger.is_some() {
+        return no_ledger;
     }
     let read = tier::pending_migrations(settings).and_then(|pending| match pending {
         // A corrupt page would otherwise be found during the sale.
@@ -166,17 +145,36 @@ fn content(settings: &Settings, file: &Path, ledger_answers: Option<bool>) -> Ch
         }
         pending => Ok(pending),
     });
-    match read {
-        Ok(None) => check.ok(format!("{shown} has no tables yet; serve creates them")),
-        Ok(Some(pending)) => check
-            .when(!pending.is_empty())
-            .fail(format!("{shown} lacks migrations: {}", pending.join(", ")))
-            .remedy("back the file up, then run `floodgate migrate`")
-            .ok(format!("{shown} opens, its schema is current, and every page can be read")),
-        Err(error) => {
-            let remedy = "do what the message says; copy the file before any repair";
-            check.fail(error.to_string()).remedy(remedy)
-        }
+    let read = read.map(|pending| pending.map(|names| names.join(", ")));
+    check! { name;
+        let Err(error) = &read =>
+            Fail "{error}" -> "do what the message says; copy the file before any repair";
+        let Ok(None) = &read => Ok "{shown} has no tables yet; serve creates them";
+        let Some(names) = read.ok().flatten().filter(|names| !names.is_empty()) =>
+            Fail "{shown} lacks migrations: {names}"
+            -> "back the file up, then run `floodgate migrate`";
+        else => Ok "{shown} opens, its schema is current, and every page can be read"
+    }
+}
+
+/// The finding where no file is at the ledger's path.
+fn missing(file: &Path, ledger_answers: Option<bool>) -> Check {
+    let (shown, elsewhere) = (file.display(), elsewhere(file));
+    let lock = file.with_added_extension("lock");
+    let remedy = "do not stop the server: only it has the orders; it takes no more. Copy file and \
+                  -wal from /proc/PID/fd (PID: `ss -ltnp`); `floodgate audit \
+                  --set ledger.url=sqlite://COPY --set internal.bind=127.0.0.1:1`; then stop, put \
+                  the copies in place, start";
+    check! { "ledger file";
+        matches!(try_lock(&lock), Ok(Err(TryLockError::WouldBlock))) =>
+            Fail "{shown} is deleted, and a process still works on it" -> "{remedy}";
+        ledger_answers == Some(false) =>
+            Fail "{shown} is missing, and the ledger of the server at internal.bind does not \
+                  answer: its file was deleted, or it is another one"
+            -> "{remedy}";
+        ledger_answers.is_some() =>
+            Warn "{shown} is missing, and a server runs at internal.bind" -> "{elsewhere}";
+        else => Ok "{shown} does not exist yet; serve creates it"
     }
 }
 
@@ -195,32 +193,26 @@ fn try_lock(path: &Path) -> io::Result<Result<(), TryLockError>> {
 }
 
 fn lock(path: &Path, running: bool) -> Check {
-    let (check, shown) = (check("ledger lock"), path.display());
-    let free = |check: Check, detail: &str| {
-        check
-            .when(running)
-            .warn(format!(
-                "{detail}: the server at internal.bind has another ledger, or the lock was deleted"
-            ))
-            .remedy(elsewhere(path))
-            .ok(detail)
+    let (locked, shown, elsewhere) = (try_lock(path), path.display(), elsewhere(path));
+    let free = match &locked {
+        Err(error) if error.kind() == ErrorKind::NotFound => Some("no process has ever held it"),
+        Ok(Ok(())) => Some("no process holds it"),
+        _ => None,
     };
-    match try_lock(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            free(check, "no process has ever held it")
-        }
-        Err(error) => check.fail(format!("{shown} cannot be opened: {error}")).remedy(NOT_ALLOWED),
-        Ok(Ok(())) => free(check, "no process holds it"),
-        Ok(Err(TryLockError::WouldBlock)) => check
-            .when(!running)
-            .fail(format!("another process holds {shown}, and no server answers at internal.bind"))
-            .remedy(format!("find it with `fuser {shown}`; one ledger has one server"))
-            .ok("held by the running server"),
-        Ok(Err(TryLockError::Error(error))) => {
-            check.fail(format!("{shown} cannot be locked: {error}")).remedy(
-                "keep the ledger on a local disk: locks do not work on every network file system",
-            )
-        }
+    let is_held = matches!(locked, Ok(Err(TryLockError::WouldBlock)));
+    check! { "ledger lock";
+        let Some(detail) = free.filter(|_| running) =>
+            Warn "{detail}: the server at internal.bind has another ledger, or the lock was deleted"
+            -> "{elsewhere}";
+        let Some(detail) = free => Ok "{detail}";
+        is_held && running => Ok "held by the running server";
+        is_held =>
+            Fail "another process holds {shown}, and no server answers at internal.bind"
+            -> "find it with `fuser {shown}`; one ledger has one server";
+        let Err(error) = &locked => Fail "{shown} cannot be opened: {error}" -> "{NOT_ALLOWED}";
+        let Ok(Err(TryLockError::Error(error))) = &locked =>
+            Fail "{shown} cannot be locked: {error}"
+            -> "keep the ledger on a local disk: locks do not work on every network file system";
     }
 }
 

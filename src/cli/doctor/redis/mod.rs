@@ -2,7 +2,7 @@
 //! whether its buckets belong to this installation.
 
 use super::ledger::LedgerFacts;
-use super::{Check, Finding, Status, check};
+use super::{Check, Finding, Status};
 use crate::config::{Durability, RedisSettings, Settings, Tier};
 use crate::redis::transport::health::{self, RedisHealthError, Server, ServerRole};
 use crate::runtime::clock;
@@ -46,10 +46,9 @@ pub(super) async fn examine(settings: &Settings, running: bool) -> Vec<Check> {
                 checks.push(relays(&health.servers, &expected, running));
             }
         }
-        Err(error) => {
-            let remedy = "correct redis.url; see config/default.toml for its format";
-            checks.push(check("redis").fail(error.to_string()).remedy(remedy));
-        }
+        Err(error) => checks.push(check! { "redis";
+            Fail "{error}" -> "correct redis.url; see config/default.toml for its format"
+        }),
     }
     checks
 }
@@ -57,21 +56,19 @@ pub(super) async fn examine(settings: &Settings, running: bool) -> Vec<Check> {
 /// Whether a sale is open and no relay worker publishes what its buckets accept. No finding if a
 /// server could not be read.
 fn relays(servers: &[Server], expected: &Expected<'_>, running: bool) -> Check {
-    let check = check("relays");
     let counted = servers.iter().map(|server| {
         let facts = server.seen.as_ref().ok()?;
         facts.num_relays.as_ref().ok().copied()
     });
     let counted = counted.sum::<Option<u64>>().filter(|_| !servers.is_empty());
-    let (Some(num_workers), Ok(ledger)) = (counted, &expected.ledger) else { return check };
-    let open = ledger.as_ref().and_then(LedgerFacts::open_sale);
-    let id = open.map_or_else(String::new, |sale| sale.id.to_string());
-    check
-        .when(num_workers == 0 && open.is_some())
-        .warn(format!("none runs, and sale {id} is open: its orders wait in the outbox"))
-        .fails_if(running)
-        .remedy("start a process with role = \"relay\" or \"all\"")
-        .ok(format!("{num_workers} workers"))
+    let (Some(num_workers), Ok(ledger)) = (counted, &expected.ledger) else { return None };
+    let open = ledger.as_ref().and_then(LedgerFacts::open_sale).map(|sale| &sale.id);
+    check! { "relays";
+        let Some(sale) = open.filter(|_| num_workers == 0) => fail_if(running)
+            "none runs, and sale {sale} is open: its orders wait in the outbox"
+            -> "start a process with role = \"relay\" or \"all\"";
+        else => Ok "{num_workers} workers"
+    }
 }
 
 /// Warns when a Redis command may take longer than a buyer's request.
@@ -80,13 +77,12 @@ fn waits(settings: &Settings) -> Check {
     let is_replicated = redis.durability == Durability::Replicated;
     let confirmed_ms = if is_replicated { redis.replicas_wait_ms } else { 0 };
     let longest_ms = redis.command_timeout_ms.saturating_add(confirmed_ms);
-    check("redis waits")
-        .when(longest_ms >= deadline_ms)
-        .warn(format!(
-            "a command may take {longest_ms} ms, and buyers get `unknown` after \
-             http.answer_deadline_ms = {deadline_ms}"
-        ))
-        .remedy("lower redis.command_timeout_ms, or raise http.answer_deadline_ms")
+    check! { "redis waits";
+        longest_ms >= deadline_ms =>
+            Warn "a command may take {longest_ms} ms, and buyers get `unknown` after \
+                  http.answer_deadline_ms = {deadline_ms}"
+            -> "lower redis.command_timeout_ms, or raise http.answer_deadline_ms";
+    }
 }
 
 /// The error code of a refusal, and why the server could not be read.
@@ -107,24 +103,16 @@ fn is_login_refused(code: Option<&str>) -> bool {
 
 fn inaccessible(error: &RedisHealthError, cli: &str) -> Check {
     let (code, reason) = code_and_reason(error);
-    check("redis")
-        .when(code.is_none())
-        .fail(format!("does not answer: {reason}"))
-        .remedy(format!(
-            "start it, or correct redis.url; `{cli} PING` from this machine must answer"
-        ))
-        .when(is_login_refused(code))
-        .fail(format!("refuses the user: {reason}"))
-        .remedy(
-            "put the right user and password into redis.url, as in redis://user:password@host:port",
-        )
-        .when(code == Some("NOPERM"))
-        .fail(format!("denies this user a command of the check: {reason}"))
-        .remedy(format!(
-            "`{cli} ACL SETUSER name ~namespace:* +@all -@dangerous +info +config|get`"
-        ))
-        .fail(format!("refuses: {reason}"))
-        .remedy(format!("see its log, and `{cli} INFO`"))
+    check! { "redis";
+        code.is_none() => Fail "does not answer: {reason}"
+            -> "start it, or correct redis.url; `{cli} PING` from this machine must answer";
+        is_login_refused(code) => Fail "refuses the user: {reason}"
+            -> "put the right user and password into redis.url, as in \
+                redis://user:password@host:port";
+        code == Some("NOPERM") => Fail "denies this user a command of the check: {reason}"
+            -> "`{cli} ACL SETUSER name ~namespace:* +@all -@dangerous +info +config|get`";
+        else => Fail "refuses: {reason}" -> "see its log, and `{cli} INFO`"
+    }
 }
 
 /// The findings about all servers. Equal findings are one that names its servers, and those of one
@@ -144,7 +132,7 @@ fn servers(servers: &[Server], expected: &Expected<'_>) -> Vec<Check> {
     }
     let line = |(names, finding): (Vec<String>, Finding)| {
         let detail = format!("{}: {}", names.join(", "), finding.detail);
-        Check { name: finding.check, finding: Some(Finding { detail, ..finding }) }
+        Some(Finding { detail, ..finding })
     };
     lines.into_iter().map(line).collect()
 }
@@ -159,8 +147,7 @@ fn server_findings(server: &Server, expected: &Expected<'_>) -> Vec<(String, Fin
         Ok(facts) => server::checks(facts, server.part, expected, &cli),
         Err(error) => vec![inaccessible(error, &cli)],
     };
-    let findings = checks.into_iter().filter_map(|check| check.finding);
-    let named = findings.map(|mut finding| {
+    let named = checks.into_iter().flatten().map(|mut finding| {
         // A replica serves no purchases until it is promoted.
         if is_replica && finding.status == Status::Fail {
             finding.status = Status::Warn;
@@ -198,8 +185,7 @@ mod tests {
         ];
         let settings = Settings::with_ledger("sqlite://x.db").redis;
         let expected = Expected { settings: &settings, is_cluster: false, ledger: Ok(None) };
-        let findings: Vec<_> =
-            servers(&all, &expected).into_iter().filter_map(|c| c.finding).collect();
+        let findings: Vec<_> = servers(&all, &expected).into_iter().flatten().collect();
         let line = |index: usize| {
             let Finding { check, status, detail, .. } = &findings[index];
             format!("{check} {status:?} {detail}")

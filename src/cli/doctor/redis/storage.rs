@@ -1,6 +1,6 @@
 //! Checks of one server's persistence and memory.
 
-use super::super::{Check, check};
+use super::super::Check;
 use crate::config::Durability;
 use crate::redis::transport::health::ServerFacts;
 
@@ -28,36 +28,38 @@ pub(super) fn durability(facts: &ServerFacts, durability: Durability, cli: &str)
     let detail = format!("append-only file, appendfsync {synced}");
     let late = facts.number("aof_delayed_fsync");
     let may_lose = if synced == "everysec" { ": a power cut may lose a second" } else { "" };
-    check("redis durability")
-        .when(no_file && is_required)
-        .fail(&lost)
-        .remedy(&keep)
-        .when(no_file)
-        .warn(lost)
-        .remedy(keep)
-        .when(synced == "no" && durability == Durability::Aof)
-        .warn(format!("{detail}: a power cut loses up to half a minute"))
-        .remedy(format!("`{cli} CONFIG SET appendfsync everysec` (or always), and in redis.conf"))
-        .when(synced == "everysec" && late > 0)
-        .warn(format!("{detail}; its disk was too slow {late} times"))
-        .remedy("give it a faster disk: while an fsync is late, a kill may lose two seconds")
-        .ok(format!("{detail}{may_lose}"))
+    check! { "redis durability";
+        no_file && is_required => Fail "{lost}" -> "{keep}";
+        no_file => Warn "{lost}" -> "{keep}";
+        synced == "no" && durability == Durability::Aof =>
+            Warn "{detail}: a power cut loses up to half a minute"
+            -> "`{cli} CONFIG SET appendfsync everysec` (or always), and in redis.conf";
+        synced == "everysec" && late > 0 => Warn "{detail}; its disk was too slow {late} times"
+            -> "give it a faster disk: while an fsync is late, a kill may lose two seconds";
+        else => Ok "{detail}{may_lose}"
+    }
 }
 
 /// Failed writes of the server's files: after one, Redis refuses all write commands.
 pub(super) fn files(facts: &ServerFacts, cli: &str) -> [Check; 3] {
-    let failed = |status| check("redis files").when(!matches!(facts.text(status), "" | "ok"));
-    let room = "make room on its disk and see its log";
+    let has_failed = |status: &str| !matches!(facts.text(status), "" | "ok");
+    let (name, room) = ("redis files", "make room on its disk and see its log");
     [
-        failed("aof_last_write_status")
-            .fail("cannot write its append-only file, and refuses all writes (MISCONF)")
-            .remedy(format!("{room}; it goes on by itself")),
-        failed("rdb_last_bgsave_status")
-            .fail("could not write its snapshot, and may refuse all writes (MISCONF)")
-            .remedy(format!("{room}; then `{cli} BGSAVE`")),
-        failed("aof_last_bgrewrite_status")
-            .warn("could not rewrite its append-only file, which keeps growing")
-            .remedy(format!("{room}; then `{cli} BGREWRITEAOF`")),
+        check! { name;
+            has_failed("aof_last_write_status") =>
+                Fail "cannot write its append-only file, and refuses all writes (MISCONF)"
+                -> "{room}; it goes on by itself";
+        },
+        check! { name;
+            has_failed("rdb_last_bgsave_status") =>
+                Fail "could not write its snapshot, and may refuse all writes (MISCONF)"
+                -> "{room}; then `{cli} BGSAVE`";
+        },
+        check! { name;
+            has_failed("aof_last_bgrewrite_status") =>
+                Warn "could not rewrite its append-only file, which keeps growing"
+                -> "{room}; then `{cli} BGREWRITEAOF`";
+        },
     ]
 }
 
@@ -80,29 +82,24 @@ pub(super) fn memory(facts: &ServerFacts, cli: &str) -> [Check; 2] {
         (number < least).then(|| (format!("{name} {number}"), format!("{name} {least}")))
     });
     let (small, wanted): (Vec<_>, Vec<_>) = too_small.unzip();
+    let (small, wanted) = (small.join(", "), wanted.join(" "));
     [
-        check("redis memory")
-            .when(!matches!(policy, "" | "noeviction"))
-            .fail(format!(
-                "maxmemory-policy {policy}: when it is full it silently evicts units and requests; \
-                 no process connects to it"
-            ))
-            .remedy(format!(
-                "`{cli} CONFIG SET maxmemory-policy noeviction`, and `maxmemory-policy \
-                 noeviction` in redis.conf"
-            ))
-            .when(facts.number("maxmemory") > 0 && used >= limit)
-            .fail(format!("{detail}: it refuses every purchase"))
-            .remedy(&*room)
-            .when(is_full)
-            .warn(format!(
-                "{detail}: a full server refuses purchases, one beyond its machine is killed"
-            ))
-            .remedy(&*room)
-            .ok(detail),
-        check("redis layout")
-            .when(!small.is_empty())
-            .warn(format!("{}: each buyer takes twice the memory", small.join(", ")))
-            .remedy(format!("`{cli} CONFIG SET {}`, and the same in redis.conf", wanted.join(" "))),
+        check! { "redis memory";
+            !matches!(policy, "" | "noeviction") =>
+                Fail "maxmemory-policy {policy}: when it is full it silently evicts units and \
+                      requests; no process connects to it"
+                -> "`{cli} CONFIG SET maxmemory-policy noeviction`, and `maxmemory-policy \
+                    noeviction` in redis.conf";
+            facts.number("maxmemory") > 0 && used >= limit =>
+                Fail "{detail}: it refuses every purchase" -> "{room}";
+            is_full =>
+                Warn "{detail}: a full server refuses purchases, one beyond its machine is killed"
+                -> "{room}";
+            else => Ok "{detail}"
+        },
+        check! { "redis layout";
+            !small.is_empty() => Warn "{small}: each buyer takes twice the memory"
+                -> "`{cli} CONFIG SET {wanted}`, and the same in redis.conf";
+        },
     ]
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::super::{Check, check};
+use super::super::Check;
 use super::{code_and_reason, is_login_refused, reason};
 use crate::redis::transport::health::{RedisHealthError, Sentinel, Server, Slots};
 
@@ -11,25 +11,24 @@ const RANGES_LISTED: usize = 4;
 
 /// One finding about each sentinel that is wrong, and one about the master that they name.
 pub(super) fn sentinels(sentinels: &[Sentinel]) -> Vec<Check> {
-    let about = |Sentinel { node, seen }: &Sentinel| {
-        let check = check("redis sentinels");
-        match seen {
-            Err(error) => check
-                .warn(format!("{node} does not answer: {}", reason(error)))
-                .remedy(format!("start it, or take {node} out of redis.url")),
-            Ok(view) => {
-                // A sentinel that does not watch the name cannot check its quorum either.
-                let quorum = view.quorum.as_ref().map_or_else(reason, |()| "");
-                check
-                    .when(view.master.is_none())
-                    .fail(format!("{node} watches no master of the name in redis.url"))
-                    .remedy(format!(
-                        "take a name from `redis-cli -p {} SENTINEL MASTERS`",
-                        node.port
-                    ))
-                    .when(view.quorum.is_err())
-                    .warn(format!("{node}: {quorum}"))
-                    .remedy("start the missing sentinels: without a majority no master is replaced")
+    let name = "redis sentinels";
+    let about = |Sentinel { node, seen }: &Sentinel| match seen {
+        Err(error) => {
+            let reason = reason(error);
+            check! { name;
+                Warn "{node} does not answer: {reason}"
+                -> "start it, or take {node} out of redis.url"
+            }
+        }
+        Ok(view) => {
+            // A sentinel that does not watch the name cannot check its quorum either.
+            let (port, lacking) = (node.port, view.quorum.as_ref().err().map(reason));
+            check! { name;
+                view.master.is_none() =>
+                    Fail "{node} watches no master of the name in redis.url"
+                    -> "take a name from `redis-cli -p {port} SENTINEL MASTERS`";
+                let Some(lacking) = lacking => Warn "{node}: {lacking}"
+                    -> "start the missing sentinels: without a majority no master is replaced";
             }
         }
     };
@@ -37,60 +36,53 @@ pub(super) fn sentinels(sentinels: &[Sentinel]) -> Vec<Check> {
         |sentinel: &Sentinel| Some(sentinel.seen.as_ref().ok()?.master.as_ref()?.to_string());
     let masters: BTreeSet<String> = sentinels.iter().filter_map(named).collect();
     let names = masters.iter().cloned().collect::<Vec<_>>().join(", ");
-    let common = check("redis sentinels")
-        .when(masters.is_empty())
-        .fail("no sentinel names a master")
-        .remedy("start the sentinels, or correct redis.url")
-        .when(masters.len() > 1)
-        .fail(format!("they name different masters: {names}"))
-        .remedy("wait a minute for a fail-over to end; if it stays, `SENTINEL RESET name` on each")
-        .ok(format!("the master is {names}"));
+    let common = check! { name;
+        masters.is_empty() => Fail "no sentinel names a master"
+            -> "start the sentinels, or correct redis.url";
+        masters.len() > 1 => Fail "they name different masters: {names}"
+            -> "wait a minute for a fail-over to end; if it stays, `SENTINEL RESET name` on each";
+        else => Ok "the master is {names}"
+    };
     let common = (!sentinels.is_empty()).then_some(common);
     sentinels.iter().map(about).chain(common).collect()
 }
 
 /// The slots and members of a cluster.
 pub(super) fn cluster(seen: &Result<Slots, RedisHealthError>, servers: &[Server]) -> Check {
-    let check = check("redis cluster");
+    let name = "redis cluster";
     let slots = match seen {
         Ok(slots) => slots,
         Err(error) => {
             let (code, reason) = code_and_reason(error);
-            return check
-                .when(code.is_none())
-                .fail(format!("no member answers: {reason}"))
-                .remedy("start it, or correct the members in redis.url")
-                .when(is_login_refused(code))
-                .fail(format!("refuses the user: {reason}"))
-                .remedy("put the right user and password into redis.url")
-                .fail(format!("does not report its slots: {reason}"))
-                .remedy("if it is a single server, write redis.url as redis://host:port");
+            return check! { name;
+                code.is_none() => Fail "no member answers: {reason}"
+                    -> "start it, or correct the members in redis.url";
+                is_login_refused(code) => Fail "refuses the user: {reason}"
+                    -> "put the right user and password into redis.url";
+                else => Fail "does not report its slots: {reason}"
+                    -> "if it is a single server, write redis.url as redis://host:port"
+            };
         }
     };
     let fix = format!("`redis-cli --cluster fix {}`", slots.asked);
     let in_state_fail = servers.iter().find(|server| !has_cluster_state_ok(server));
-    let in_state_fail = in_state_fail.map(|server| server.node.to_string());
+    let in_state_fail = in_state_fail.map(|server| &server.node);
     let failing = slots.members.iter().filter(|member| member.is_failing);
     let failing: Vec<_> = failing.map(|member| member.node.to_string()).collect();
+    let (missing, failing) = (ranges(&slots.missing), failing.join(", "));
     let masters = slots.members.iter().filter(|member| member.is_master).count();
-    let check = check
-        .when(!slots.missing.is_empty())
-        .fail(format!("no node has the slots {}", ranges(&slots.missing)))
-        .remedy(format!("start the master that had them, or reassign them: {fix}"))
-        .when(in_state_fail.is_some())
-        .fail(format!(
-            "{} says cluster_state:fail, and refuses all commands",
-            in_state_fail.unwrap_or_default()
-        ))
-        .remedy(format!("start the missing masters, or remove them: {fix}"))
-        .when(!failing.is_empty())
-        .warn(format!("members that the others cannot reach: {}", failing.join(", ")))
-        .remedy(format!("start them, or remove them: {fix}"));
-    match slots.silent.first() {
-        Some((node, error)) => check
-            .warn(format!("{node} does not answer: {}", reason(error)))
-            .remedy(format!("start it, or take {node} out of redis.url")),
-        None => check.ok(format!("all slots on {masters} masters")),
+    let silent = slots.silent.first().map(|(node, error)| (node, reason(error)));
+    check! { name;
+        !missing.is_empty() => Fail "no node has the slots {missing}"
+            -> "start the master that had them, or reassign them: {fix}";
+        let Some(node) = in_state_fail =>
+            Fail "{node} says cluster_state:fail, and refuses all commands"
+            -> "start the missing masters, or remove them: {fix}";
+        !failing.is_empty() => Warn "members that the others cannot reach: {failing}"
+            -> "start them, or remove them: {fix}";
+        let Some((node, reason)) = silent => Warn "{node} does not answer: {reason}"
+            -> "start it, or take {node} out of redis.url";
+        else => Ok "all slots on {masters} masters"
     }
 }
 
