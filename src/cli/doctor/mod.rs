@@ -75,53 +75,6 @@ struct Finding {
 /// What a check found; `None` where nothing is wrong and there is nothing to tell.
 type Check = Option<Finding>;
 
-/// The rows of a check of the settings: the first that applies is its finding.
-struct Rows {
-    name: &'static str,
-    finding: Check,
-}
-
-/// A problem that applies or not, before its remedy is stated.
-struct Row {
-    rows: Rows,
-    applies: bool,
-    status: Status,
-    detail: String,
-}
-
-fn check(name: &'static str) -> Rows {
-    Rows { name, finding: None }
-}
-
-impl Rows {
-    fn when(self, applies: bool) -> Row {
-        Row { rows: self, applies, status: Status::Ok, detail: String::new() }
-    }
-
-    fn ok(self, detail: impl Into<String>) -> Check {
-        Row { detail: detail.into(), ..self.when(true) }.remedy("").finding
-    }
-}
-
-impl Row {
-    fn fail(self, detail: impl Into<String>) -> Self {
-        Self { status: Status::Fail, detail: detail.into(), ..self }
-    }
-
-    fn warn(self, detail: impl Into<String>) -> Self {
-        Self { status: Status::Warn, detail: detail.into(), ..self }
-    }
-
-    fn remedy(self, remedy: impl Into<String>) -> Rows {
-        let Self { mut rows, applies, status, detail } = self;
-        if applies && rows.finding.is_none() {
-            let (check, remedy) = (rows.name, remedy.into());
-            rows.finding = Some(Finding { check, status, detail, remedy });
-        }
-        rows
-    }
-}
-
 impl Status {
     /// That no process has a role is a failure, where a server runs.
     fn fail_if(running: bool) -> Self {

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use super::{Check, check};
+use super::Check;
 use crate::config::{
     AuthMode, ExposedSecret, MysqlUrl, PaymentBackend, Role, Settings, Tier, broker_urls, host_of,
 };
@@ -83,52 +83,53 @@ fn encryption(settings: &Settings) -> Check {
     let links = links(settings);
     let readable: Vec<_> = links.iter().filter(|link| is_readable(link)).collect();
     let shown = readable.iter().map(|(key, hosts, ..)| format!("{key} ({})", hosts.join(", ")));
-    let remedies: Vec<_> = readable.iter().map(|(.., remedy)| *remedy).collect();
+    let shown = shown.collect::<Vec<_>>().join("; ");
+    let remedies = readable.iter().map(|(.., remedy)| *remedy).collect::<Vec<_>>().join("; ");
     let num_encrypted = links.iter().filter(|(_, _, is_encrypted, _)| *is_encrypted).count();
-    check("encryption")
-        .when(!readable.is_empty())
-        .warn(format!(
-            "passwords and orders travel in plain text: {}",
-            shown.collect::<Vec<_>>().join("; ")
-        ))
-        .remedy(remedies.join("; "))
-        .ok(format!("{num_encrypted} of {} servers with TLS, the others on loopback", links.len()))
+    let num_links = links.len();
+    check! { "encryption";
+        !readable.is_empty() =>
+            Warn "passwords and orders travel in plain text: {shown}" -> "{remedies}";
+        else => Ok "{num_encrypted} of {num_links} servers with TLS, the others on loopback"
+    }
 }
 
 /// Whether buyers are who they say.
 fn buyers(settings: &Settings) -> Check {
-    check("buyers")
-        .when(settings.auth.mode == AuthMode::Header)
-        .warn("auth.mode is \"header\": X-Buyer-Id is not verified")
-        .remedy(
-            "for real buyers set auth.mode = \"jwt\" and auth.jwks_file or auth.jwt_secret_file",
-        )
-        .when(settings.auth.trusts_for_ever())
-        .warn("a bearer token without exp is valid for ever, also a stolen one")
-        .remedy("set auth.jwt_require_exp or auth.jwt_lifetime_max_s")
-        .ok("buyers are verified by their tokens")
+    check! { "buyers";
+        settings.auth.mode == AuthMode::Header =>
+            Warn "auth.mode is \"header\": X-Buyer-Id is not verified"
+            -> "for real buyers set auth.mode = \"jwt\" and auth.jwks_file or \
+                auth.jwt_secret_file";
+        settings.auth.trusts_for_ever() =>
+            Warn "a bearer token without exp is valid for ever, also a stolen one"
+            -> "set auth.jwt_require_exp or auth.jwt_lifetime_max_s";
+        else => Ok "buyers are verified by their tokens"
+    }
 }
 
 /// Whether operators are who they say.
 fn operators(settings: &Settings) -> Check {
     let admin = &settings.admin;
-    check("operators")
-        .when(admin.bearers().is_empty() && admin.tokens.is_empty())
-        .warn("no admin token: whoever reaches internal.bind operates, also through a tunnel")
-        .remedy("set admin.token_file or admin.tokens_file")
-        .ok("operators are verified by their tokens")
+    check! { "operators";
+        admin.bearers().is_empty() && admin.tokens.is_empty() =>
+            Warn "no admin token: whoever reaches internal.bind operates, also through a tunnel"
+            -> "set admin.token_file or admin.tokens_file";
+        else => Ok "operators are verified by their tokens"
+    }
 }
 
 /// Whether buyers can pay their orders.
 fn payments(settings: &Settings) -> Check {
-    check("payments")
-        .when(settings.payment.provider == PaymentBackend::None)
-        .warn("no payment provider: orders of SKUs with a payment window end unpaid")
-        .remedy("set payment.provider, or payment_window_s 0 in the sale")
-        .when(settings.payment.provider == PaymentBackend::Demo)
-        .warn("visitors of the demo provider's pages decide what is paid, and no money moves")
-        .remedy("for a real sale set another payment.provider")
-        .ok("orders can be paid")
+    check! { "payments";
+        settings.payment.provider == PaymentBackend::None =>
+            Warn "no payment provider: orders of SKUs with a payment window end unpaid"
+            -> "set payment.provider, or payment_window_s 0 in the sale";
+        settings.payment.provider == PaymentBackend::Demo =>
+            Warn "visitors of the demo provider's pages decide what is paid, and no money moves"
+            -> "for a real sale set another payment.provider";
+        else => Ok "orders can be paid"
+    }
 }
 
 /// Payments that other processes cannot refund.
@@ -143,12 +144,12 @@ fn demo_payments(settings: &Settings) -> Check {
 
 /// Panics on purpose.
 fn faults(settings: &Settings) -> Check {
-    let faults = &settings.faults;
-    check("fault injection")
-        .when(faults.panic_percent > 0.0)
-        .warn(format!("{} % of the steps of {:?} panic", faults.panic_percent, faults.panic_in))
-        .remedy("leave out the section faults")
-        .ok("off")
+    let (percent, steps) = (settings.faults.panic_percent, &settings.faults.panic_in);
+    check! { "fault injection";
+        percent > 0.0 => Warn "{percent} % of the steps of {steps:?} panic"
+            -> "leave out the section faults";
+        else => Ok "off"
+    }
 }
 
 /// Warns of exposure that is allowed; forbidden exposure is a fault of the configuration.
@@ -160,14 +161,14 @@ fn exposure(settings: &Settings) -> Check {
         .map(|(name, bind, _)| format!("{name} {bind}"))
         .collect();
     let is_loopback = listeners.iter().all(|(_, bind, _)| bind.ip().is_loopback());
-    check("exposure")
-        .when(!open.is_empty())
-        .warn(format!("reachable from other machines without TLS: {}", open.join(", ")))
-        .remedy(
-            "let only a proxy that speaks TLS, and the operators' network, reach them, or set \
-             tls_cert_file and tls_key_file",
-        )
-        .ok(if is_loopback { "loopback only" } else { "loopback or TLS only" })
+    let open = open.join(", ");
+    check! { "exposure";
+        !open.is_empty() => Warn "reachable from other machines without TLS: {open}"
+            -> "let only a proxy that speaks TLS, and the operators' network, reach them, or set \
+                tls_cert_file and tls_key_file";
+        is_loopback => Ok "loopback only";
+        else => Ok "loopback or TLS only"
+    }
 }
 
 /// The dates of the listeners' certificates, now and in the near future.
@@ -183,14 +184,11 @@ fn certificates(settings: &Settings) -> Check {
     };
     let (wrong, soon) = (wrong_at(now), wrong_at(now + CERTIFICATE_LEFT_MIN));
     let remedy = "renew it, or set this machine's clock, and restart the server";
-    check("certificates")
-        .when(!wrong.is_empty())
-        .fail(wrong)
-        .remedy(remedy)
-        .when(!soon.is_empty())
-        .warn(format!("in two weeks {soon}"))
-        .remedy(remedy)
-        .ok("no listener has one that is out of date")
+    check! { "certificates";
+        !wrong.is_empty() => Fail "{wrong}" -> "{remedy}";
+        !soon.is_empty() => Warn "in two weeks {soon}" -> "{remedy}";
+        else => Ok "no listener has one that is out of date"
+    }
 }
 
 #[cfg(test)]
