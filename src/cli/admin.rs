@@ -128,6 +128,16 @@ impl Error {
         };
         CommandFailure::new(exit, self.to_string(), remedy)
     }
+
+    /// [`Self::into_failure`] with the remedy that a command has for this error, if it has one.
+    pub fn into_failure_with<T: Into<String>>(
+        self,
+        remedy: impl FnOnce(&Self) -> Option<T>,
+    ) -> CommandFailure {
+        let remedy: Option<String> = remedy(&self).map(Into::into);
+        let failure = self.into_failure();
+        CommandFailure { remedy: remedy.unwrap_or(failure.remedy), ..failure }
+    }
 }
 
 type Answer = Result<Json, Error>;

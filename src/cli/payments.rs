@@ -16,6 +16,9 @@ const WAITING: [&str; 3] = ["refund_failed", "in_doubt", "unmatched"];
 /// Limit of one table cell, in characters.
 const CELL_CHARS: usize = 60;
 
+/// The end of each verb's remedy.
+const NO_HARM: &str = "; repeats do no harm";
+
 const EXAMPLES: &str = "\
 Examples:
   floodgate payments list                      those that wait for an operator
@@ -132,15 +135,11 @@ async fn each(
                 ended = Ok(Exit::Negative);
             }
             Err(error) => {
-                let is_unknown = matches!(error, Error::Unknown { .. });
-                let failure = error.into_failure();
-                let first = if is_unknown {
-                    "`floodgate payments list` shows what is open"
-                } else {
-                    failure.remedy.as_str()
-                };
-                let remedy = format!("{first}; repeats do no harm");
-                ended = Err(CommandFailure { remedy, ..failure });
+                let mut failure = call_failure(error);
+                if !failure.remedy.ends_with(NO_HARM) {
+                    failure.remedy.push_str(NO_HARM);
+                }
+                ended = Err(failure);
                 break;
             }
         }
@@ -151,6 +150,12 @@ async fn each(
         output.note("`floodgate payments list` shows those that wait");
     }
     Ok(ended?)
+}
+
+/// The exit code and the next step for the operator.
+fn call_failure(error: Error) -> CommandFailure {
+    let remedy = "`floodgate payments list` shows what is open; repeats do no harm";
+    error.into_failure_with(|error| matches!(error, Error::Unknown { .. }).then_some(remedy))
 }
 
 fn render(payments: &[Json]) -> String {

@@ -63,17 +63,16 @@ pub async fn run(args: &RebuildArgs, common: &Common) -> anyhow::Result<Exit> {
 fn with_remedy(error: Error, sale: &str) -> CommandFailure {
     let later_epoch =
         format!("`floodgate sale open {sale}` takes a later epoch and loads the buckets");
-    let remedy = match &error {
-        Error::Refused { code, .. } if code == "ledger-behind" => later_epoch.as_str(),
-        Error::Refused { status: 409, .. } => {
+    error.into_failure_with(|error| match error {
+        Error::Refused { code, .. } if code == "ledger-behind" => Some(later_epoch.as_str()),
+        Error::Refused { status: 409, .. } => Some(
             "there is nothing to rebuild: the sale is a draft, not prepared yet or long over, or \
-             its tier keeps its counts inside the process (restart that process)"
-        }
-        Error::Unable { .. } | Error::Unknown { .. } => {
+             its tier keeps its counts inside the process (restart that process)",
+        ),
+        Error::Unable { .. } | Error::Unknown { .. } => Some(
             "the maintenance role goes on with it, unless `floodgate doctor` fails on the buckets; \
-             see its log, and whether ledger and Redis answer; repeats do no harm"
-        }
-        _ => return error.into_failure(),
-    };
-    CommandFailure { remedy: remedy.to_owned(), ..error.into_failure() }
+             see its log, and whether ledger and Redis answer; repeats do no harm",
+        ),
+        _ => None,
+    })
 }

@@ -176,15 +176,14 @@ impl PurgeArgs {
 
 fn with_remedy(error: Error, sale: &str) -> CommandFailure {
     let again = format!("archive the sale again: floodgate sale archive {sale} --to FOLDER");
-    let remedy = match &error {
-        Error::Refused { code, .. } if code == "archive-differs" => again.as_str(),
+    error.into_failure_with(|error| match error {
+        Error::Refused { code, .. } if code == "archive-differs" => Some(again.as_str()),
         Error::Refused { code, .. } if code == "sale-unfinished" => {
-            "`floodgate sale archive` lists what is missing"
+            Some("`floodgate sale archive` lists what is missing")
         }
         Error::Unable { .. } | Error::Unknown { .. } => {
-            "repeat the same command: it continues where it stopped"
+            Some("repeat the same command: it continues where it stopped")
         }
-        _ => return error.into_failure(),
-    };
-    CommandFailure { remedy: remedy.to_owned(), ..error.into_failure() }
+        _ => None,
+    })
 }

@@ -153,13 +153,8 @@ pub async fn run(args: &SaleArgs, common: &Common) -> anyhow::Result<Exit> {
 
 /// The exit code and the next step for the operator: a repeat of a creation is refused.
 fn creation_failure(error: Error) -> CommandFailure {
-    let remedy = match &error {
-        Error::Unknown { .. } => {
-            "`floodgate sale list` shows whether it exists; then create or open it"
-        }
-        _ => return error.into_failure(),
-    };
-    CommandFailure { remedy: remedy.to_owned(), ..error.into_failure() }
+    let remedy = "`floodgate sale list` shows whether it exists; then create or open it";
+    error.into_failure_with(|error| matches!(error, Error::Unknown { .. }).then_some(remedy))
 }
 
 /// Prints the sale with its funnel and the last verbs.

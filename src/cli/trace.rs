@@ -43,19 +43,18 @@ pub async fn run(args: &TraceArgs, common: &Common) -> anyhow::Result<Exit> {
 }
 
 fn with_remedy(error: Error) -> CommandFailure {
-    let remedy = match &error {
-        Error::Refused { status: 404, .. } => {
+    error.into_failure_with(|error| match error {
+        Error::Refused { status: 404, .. } => Some(
             "no stage that could be read has it. After a loss of Redis, messages in a queue \
              cannot be traced: wait until the order queues are empty (`floodgate sale show`) and \
-             trace again; if it is still not found, the buyer may buy again"
-        }
-        Error::Refused { .. } => {
-            "give the id that the buyer has, the number in front of it, or MESSAGE of `dlq list`"
-        }
-        Error::Unknown { .. } => "repeat it: a trace changes nothing",
-        _ => return error.into_failure(),
-    };
-    CommandFailure { remedy: remedy.to_owned(), ..error.into_failure() }
+             trace again; if it is still not found, the buyer may buy again",
+        ),
+        Error::Refused { .. } => Some(
+            "give the id that the buyer has, the number in front of it, or MESSAGE of `dlq list`",
+        ),
+        Error::Unknown { .. } => Some("repeat it: a trace changes nothing"),
+        _ => None,
+    })
 }
 
 fn render(output: &Output, trace: &Json) -> String {

@@ -134,24 +134,24 @@ fn show_page(output: &Output, page: &Json) -> anyhow::Result<Exit> {
 
 /// The exit code and the next step for the operator.
 fn operation_failure(error: Error) -> CommandFailure {
-    let remedy = match &error {
-        Error::Refused { code, .. } if code == "other-count" => {
-            "--dry-run shows those that match now; nothing of this step was changed"
+    error.into_failure_with(|error| match error {
+        Error::Refused { code, .. } => match code.as_str() {
+            "other-count" => {
+                Some("--dry-run shows those that match now; nothing of this step was changed")
+            }
+            "unknown-dead-letter" => Some("`floodgate dlq list --state all` shows all of them"),
+            "dead-letter-unreadable" => Some(ROW_REMEDY),
+            "no-broker" => Some("settle it at the payment provider, then park or discard it"),
+            _ => None,
+        },
+        Error::Unknown { .. } => {
+            Some("`floodgate dlq list` shows what is open; repeats do no harm")
         }
-        Error::Refused { code, .. } if code == "unknown-dead-letter" => {
-            "`floodgate dlq list --state all` shows all of them"
-        }
-        Error::Refused { code, .. } if code == "dead-letter-unreadable" => ROW_REMEDY,
-        Error::Refused { code, .. } if code == "no-broker" => {
-            "settle it at the payment provider, then park or discard it"
-        }
-        Error::Unknown { .. } => "`floodgate dlq list` shows what is open; repeats do no harm",
         Error::Unable { status: 503, .. } => {
-            "`floodgate doctor` checks broker and ledger; then repeat it: repeats do no harm"
+            Some("`floodgate doctor` checks broker and ledger; then repeat it: repeats do no harm")
         }
-        _ => return error.into_failure(),
-    };
-    CommandFailure { remedy: remedy.to_owned(), ..error.into_failure() }
+        _ => None,
+    })
 }
 
 fn dead_letters(page: &Json) -> &[Json] {
