@@ -95,7 +95,8 @@ pub async fn run(args: &PaymentsArgs, common: &Common) -> anyhow::Result<Exit> {
             for state in states {
                 let mut query = vec![("state", state), ("limit", &limit)];
                 query.extend(cursor.map(|cursor| ("cursor", cursor)));
-                let page = client.ask(&["payments"], &query, CALL_TIMEOUT).await?;
+                let page = client.ask(&["payments"], &query, CALL_TIMEOUT).await;
+                let page = page.map_err(call_failure)?;
                 payments.extend(list(&page, "payments").iter().cloned().map(|mut payment| {
                     // A payment in doubt is `started`: the list tells which of those these are.
                     if let Some(members) = payment.as_object_mut() {

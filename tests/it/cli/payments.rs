@@ -69,10 +69,13 @@ fn a_retry_says_what_was_done_and_goes_on_after_a_refusal() {
     let text = String::from_utf8(output.stdout.clone()).unwrap();
     assert!(text.starts_with("payment 7-42-999-1: refused: "), "{text}");
     assert!(text.ends_with("payment 7-42-123-1: refund_due\n"), "{text}");
-    let output = api.run(&["payments", "retry", "other", ID]);
-    assert_eq!(code(&output), 2, "{output:?}");
     let remedy = "-> `floodgate payments list` shows what is open; repeats do no harm\n";
-    assert!(stderr(&output).contains(remedy), "{output:?}");
+    let other_state = ["payments", "list", "--state", "resolved"];
+    for words in [&["payments", "retry", "other", ID][..], &other_state] {
+        let output = api.run(words);
+        assert_eq!(code(&output), 2, "{output:?}");
+        assert!(stderr(&output).contains(remedy), "{output:?}");
+    }
     assert_eq!(code(&api.run(&["payments", "retry"])), 2);
     assert_eq!(code(&api.run(&["payments", "list", "--state", "lost"])), 2);
 }
