@@ -173,7 +173,10 @@ impl Run {
             let step = client.post(&["dead-letters", verb], &body, None).await;
             let step = step.map_err(operation_failure)?;
             self.results.extend(dead_letters(&step).iter().cloned());
+            self.num_left = number(&step, "num_left").unwrap_or(0);
             if let Some(why) = step.get("stopped").and_then(Json::as_str) {
+                // The dead letters that the step did not reach match from its own cursor on.
+                self.next_cursor = cursor;
                 let remedy = "`floodgate doctor` checks broker and ledger; then begin again";
                 return Err(CommandFailure::unclear(format!("stopped: {why}"), remedy));
             }
@@ -181,7 +184,6 @@ impl Run {
             if self.next_cursor.is_none() {
                 return Ok(());
             }
-            self.num_left = number(&step, "num_left").unwrap_or(0);
             room = room.saturating_sub(dead_letters(&step).len().max(1) as u64);
         }
         Ok(())

@@ -114,10 +114,15 @@ fn the_last_step_ends_the_run_and_another_number_changes_nothing() {
         200,
         json!({ "dead_letters": [], "num_left": 5, "stopped": "the ledger is not available" }),
     );
-    let output = stopped.run(&["dlq", "park", "--all", "--expected", "5", "--reason", "x"]);
-    assert_eq!(code(&output), 2, "{output:?}");
-    assert!(stderr(&output).contains("the ledger is not available"), "{output:?}");
-    assert_eq!(stopped.lines().len(), 1);
+    let words = ["dlq", "park", "--all", "--expected", "7", "--reason", "x", "--json"];
+    for (more, next_cursor) in [(&[][..], Json::Null), (&["--cursor", "9"][..], json!("9"))] {
+        let output = stopped.run(&[&words[..], more].concat());
+        assert_eq!((code(&output), &parsed(&output)["next_cursor"]), (2, &next_cursor));
+        let note = stderr(&output).contains("there are more: --cursor 9 --expected 5\n");
+        assert_eq!(note, !more.is_empty(), "{output:?}");
+        assert!(stderr(&output).contains("the ledger is not available"), "{output:?}");
+        assert_eq!(stopped.lines().len(), 1);
+    }
 }
 
 #[test]
