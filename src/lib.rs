@@ -70,6 +70,7 @@ pub mod services {
     pub mod audit;
     pub mod catalog;
     pub mod dead_letters;
+    pub mod lost_requests;
     pub mod order_feed;
     pub mod order_life;
     pub mod rebuild;

@@ -19,6 +19,7 @@ use crate::domain::invariants::{BucketFacts, BucketView, Checker, Violation};
 use crate::domain::{Order, RecordState, RetentionState, Sale, SaleId, Sku, SkuNo};
 use crate::outbox;
 use crate::runtime::clock::rfc3339;
+use crate::services::lost_requests;
 use crate::services::rebuild::for_each_chunk;
 use crate::services::sales::SalesError;
 use crate::stock::{self, Stock};
@@ -56,6 +57,15 @@ pub enum Error {
     Load(#[from] SalesError),
     #[error("another audit runs in this installation with repairs, or in this process")]
     Running,
+}
+
+impl From<lost_requests::Error> for Error {
+    fn from(error: lost_requests::Error) -> Self {
+        match error {
+            lost_requests::Error::Ledger { source, .. } => Self::Ledger(source),
+            lost_requests::Error::Stock(error) => Self::Stock(error),
+        }
+    }
 }
 
 /// The stores that an audit reads.

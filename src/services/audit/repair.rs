@@ -7,12 +7,12 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::report::RepairReport;
 use super::{AuditSources, Error, audit_all};
-use crate::db::placement;
 use crate::domain::invariants::Violation;
 use crate::domain::{
-    AuditVerdict, BucketKey, ByOperator, Failure, OperatorVerb, OrderIntent, PlaceOutcome, Refusal,
-    Repair, RepairAction, RepairOutcome, RequestId, Sale, Sku, SkuNo, VerbSubject,
+    BucketKey, ByOperator, OperatorVerb, Repair, RepairAction, RepairOutcome, RequestId, Sale, Sku,
+    SkuNo, VerbSubject,
 };
+use crate::services::lost_requests;
 use crate::services::sales::{SalesError, SalesService};
 use crate::stock::Stock;
 
@@ -184,7 +184,7 @@ impl Repairer<'_> {
         Ok(repairs)
     }
 
-    /// Writes lost requests to the ledger, and its decisions to their buckets.
+    /// Submits lost requests to the ledger. On an error the repairs that were made are recorded.
     async fn submit(
         &self,
         sku: &Sku,
@@ -193,56 +193,19 @@ impl Repairer<'_> {
     ) -> Result<Vec<Repair>, Error> {
         let requests = violations.iter().filter_map(|violation| violation.subject.request);
         let lost: HashSet<RequestId> = requests.collect();
-        let mut repairs = Vec::new();
+        let ledger = self.sources.ledger;
+        let (mut repairs, mut result) = (Vec::new(), Ok(()));
         for bucket in BucketKey::all_of(sku) {
             let mut intents = stock.unsettled(bucket).await?;
             intents.retain(|intent| lost.contains(&intent.request));
-            repairs.extend(self.submit_intents(bucket, stock, &intents).await?);
+            let (decided, submitted) =
+                lost_requests::submit(ledger, stock, bucket, &intents, self.now_ms).await;
+            repairs.extend(decided);
+            result = result.and(submitted);
         }
-        Ok(repairs)
-    }
-
-    async fn submit_intents(
-        &self,
-        bucket: BucketKey,
-        stock: &dyn Stock,
-        intents: &[OrderIntent],
-    ) -> Result<Vec<Repair>, Error> {
-        let mut outcomes = vec![None; intents.len()];
-        placement::place_each(self.sources.ledger, intents, &mut outcomes).await?;
-        let mut repairs = Vec::new();
-        for (intent, outcome) in intents.iter().zip(outcomes) {
-            let (outcome, result) = match outcome {
-                Some(PlaceOutcome::Placed(order) | PlaceOutcome::Repeat(order)) => {
-                    stock.settle(vec![(bucket.bucket, order)]).await?;
-                    (RepairOutcome::Compensated, "placed")
-                }
-                Some(PlaceOutcome::Refused(reason)) => {
-                    let failure = intent.failure(reason, self.now_ms);
-                    // Units return only after the refusal is recorded.
-                    let recorded = self.sources.ledger.record_failures(vec![failure]).await?;
-                    let reason = match recorded.get(&intent.request) {
-                        _ if reason == Refusal::RequestIdReused => reason,
-                        // A failure that was recorded before stands.
-                        Some(recorded) => *recorded,
-                        // The next audit finds the order.
-                        None => continue,
-                    };
-                    stock.release(bucket, vec![Failure { reason, ..failure }]).await?;
-                    (RepairOutcome::FailedFinal, reason.code())
-                }
-                // The next audit finds the request again.
-                None => continue,
-            };
-            repairs.push(Repair {
-                sku: intent.sku,
-                request: Some(intent.request),
-                verdict: AuditVerdict::Leak,
-                action: RepairAction::Submit,
-                outcome,
-                detail: format!("request {}: submitted again: {result}", intent.request),
-                at_ms: self.now_ms,
-            });
+        if let Err(error) = result {
+            ledger.record_repairs(repairs).await?;
+            return Err(error.into());
         }
         Ok(repairs)
     }

@@ -29,6 +29,7 @@ mod ledger_crash;
 mod ledger_file;
 mod ledger_restored;
 mod ledger_rows;
+mod lost_requests;
 mod mysql_crash;
 mod mysql_outage;
 mod order_changes;
