@@ -21,8 +21,6 @@ named_enum! {
     RepairAction {
         /// Writes the request to the ledger, which places or refuses it.
         Submit => "submit",
-        /// Publishes the request again; its consumer submits it.
-        Republish => "republish",
         /// Adds lent units to the bucket that borrowed them.
         FinishTransfers => "finish_transfers",
         /// Sets a count of the ledger to what its orders say.

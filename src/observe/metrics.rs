@@ -133,7 +133,7 @@ metrics! {
     outbox_oldest: Gauge<f64, AtomicU64> = "floodgate_outbox_oldest_seconds", "Age of the oldest";
     rescued_entries: Counter = "floodgate_rescued_entries", "Entries reclaimed";
     reconcile_matched: Counter = "floodgate_reconcile_matched", "Results written";
-    reconcile_republished: Counter = "floodgate_reconcile_republished", "Lost requests";
+    reconcile_submitted: Counter = "floodgate_reconcile_submitted", "Lost requests decided";
     repairs: Family<RepairLabels, Counter> = "floodgate_repairs", "Of audits and the reconciler";
     reconcile_blocked: Family<ReasonLabel, Gauge>
         = "floodgate_reconcile_blocked", "Buckets whose old requests cannot be decided";

@@ -7,9 +7,9 @@
 //! consumers. A request that was published before the queue's watermark and is not in the ledger is
 //! lost.
 //!
-//! Watermarks decide when a request is published again, never its result. A watermark that is too
-//! high (clocks differ; the deliveries of a crashed consumer are not requeued yet) costs a
-//! duplicate, of which the ledger makes one order. A watermark that is too low delays.
+//! Watermarks decide when a request is submitted without its message, never its result. One that is
+//! too high (clocks differ; the deliveries of a crashed consumer are not requeued yet) costs a
+//! second submission, of which the ledger makes one order. One that is too low delays.
 //!
 //! If a consumer crashes: its watermark expires after [`EXPIRES_AFTER`]. May repeat: every call.
 

@@ -212,7 +212,7 @@ fn result_of(outcome: Option<PlaceOutcome>, last_error: Option<&WriteError>) -> 
 }
 
 /// An error with its causes.
-fn full_text(error: &db::Error) -> Arc<str> {
+pub fn full_text(error: &(dyn std::error::Error + 'static)) -> Arc<str> {
     let first: &dyn std::error::Error = error;
     let causes = std::iter::successors(Some(first), |error| error.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ").into()

@@ -8,7 +8,7 @@ use super::submission::{InFlightIntent, Submission};
 use super::{Arc, Delivery, Inbox, Operation, OrderConsumer, SubscriptionState};
 use crate::actors::supervisor::supervised::{spawn_step, step_later};
 use crate::broker::{Acknowledger, Error, Route};
-use crate::domain::{Sale, Sku, SkuNo, window_fault};
+use crate::domain::{OrderIntent, Sale, Sku, SkuNo, window_fault};
 use crate::messages::envelope;
 use crate::messages::envelope::{DecodedIntents, EnvelopeFlaw, EnvelopeReader, MalformedEnvelope};
 
@@ -213,26 +213,31 @@ pub fn validate(
         if !is_fresh && found.as_ref().is_none_or(may_be_newer) {
             return Ok(None);
         }
-        let flaw = match found {
-            None => Some((EnvelopeFlaw::Sku, format!("no sale has sku {}", intent.sku))),
-            Some((sale, sku)) => {
-                let window = sale.starts_at_ms..sale.ends_at_ms;
-                let tolerated = window.start.saturating_sub(WINDOW_SLACK_MS)
-                    ..window.end.saturating_add(WINDOW_SLACK_MS);
-                let placed_at_ms = intent.placed_at_ms;
-                let contradiction = intent.contradiction(&sku, sale.epoch);
-                contradiction.map(|what| (EnvelopeFlaw::Content, what)).or_else(|| {
-                    let fault = window_fault(&window, placed_at_ms);
-                    let is_tolerated = tolerated.contains(&placed_at_ms);
-                    fault.filter(|_| !is_tolerated).map(|what| (EnvelopeFlaw::Window, what))
-                })
+        let malformed = match found {
+            None => {
+                let what = format!("no sale has sku {}", intent.sku);
+                Some(MalformedEnvelope::new(EnvelopeFlaw::Sku, what))
             }
+            Some((sale, sku)) => flaw_of(intent, &sale, &sku),
         };
-        if let Some((flaw, what)) = flaw {
-            *decoded = Err(MalformedEnvelope::new(flaw, what));
+        if let Some(malformed) = malformed {
+            *decoded = Err(malformed);
         }
     }
     Ok(Some(intents))
+}
+
+/// Why the ledger must not write an intent of this SKU; `None`: it may.
+pub fn flaw_of(intent: &OrderIntent, sale: &Sale, sku: &Sku) -> Option<MalformedEnvelope> {
+    if let Some(what) = intent.contradiction(sku, sale.epoch) {
+        return Some(MalformedEnvelope::new(EnvelopeFlaw::Content, what));
+    }
+    let window = sale.starts_at_ms..sale.ends_at_ms;
+    let tolerated =
+        window.start.saturating_sub(WINDOW_SLACK_MS)..window.end.saturating_add(WINDOW_SLACK_MS);
+    let fault = window_fault(&window, intent.placed_at_ms);
+    let fault = fault.filter(|_| !tolerated.contains(&intent.placed_at_ms));
+    fault.map(|what| MalformedEnvelope::new(EnvelopeFlaw::Window, what))
 }
 
 #[cfg(test)]

@@ -52,7 +52,7 @@ mod submission;
 mod watermark;
 
 use ack_window::AckWindow;
-pub use deliveries::validate;
+pub use deliveries::{flaw_of, validate};
 use retry_queue::RetryQueue;
 use submission::Submission;
 

@@ -5,10 +5,10 @@
 //! oldest entry of the bucket's outbox, waiting or claimed, had been accepted at F. Requests
 //! accepted before F had left the outbox, so they had been published before T. Once the watermark
 //! of the order queue is past T, the consumers have processed all of them; requests that still have
-//! no result are lost, and the walk that begins then publishes them again.
+//! no result are lost, and the walk that begins then submits them to the ledger.
 //!
-//! A walk reads each record once, and the next checkpoint is taken after the walk: the consumers
-//! must have processed the published copies before the same requests are published again.
+//! A walk reads each record once, and the next checkpoint is taken after the walk: a request that
+//! the ledger did not write is submitted again once the consumers have passed that checkpoint.
 
 /// The state of a bucket's outbox at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,8 +40,8 @@ pub(super) struct BucketWalk {
     /// The next page; between walks the first one.
     page: u16,
     checkpoint: Option<Checkpoint>,
-    /// The checkpoint that the consumers passed before the present walk, which publishes lost
-    /// requests again.
+    /// The checkpoint that the consumers passed before the present walk, which submits lost
+    /// requests.
     passed: Option<Checkpoint>,
     /// The oldest queued request of the present walk.
     oldest: OldestQueued,

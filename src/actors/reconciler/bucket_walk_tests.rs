@@ -36,7 +36,7 @@ fn requests_in_the_outbox_at_the_checkpoint_are_not_lost() {
 }
 
 #[test]
-fn copies_are_processed_before_requests_are_published_again() {
+fn a_walk_submits_after_a_checkpoint_of_its_own() {
     let mut walk = with_checkpoint(None);
     walk.begin(Some(20_001));
     walk.record_oldest(OldestQueued::Due);
@@ -44,13 +44,13 @@ fn copies_are_processed_before_requests_are_published_again() {
     assert!(walk.is_due(30_000) && walk.is_lost(14_999), "the same walk, a later page");
     walk.advance(None, 30_500, AFTER_MS);
     assert!(!walk.is_lost(14_999));
-    assert!(walk.begin(Some(31_000)), "a new checkpoint, after the copies were published");
+    assert!(walk.begin(Some(31_000)), "a new checkpoint, after the submission");
     assert!(!walk.is_lost(14_999));
     walk.take_checkpoint(31_500, None, AFTER_MS);
     walk.record_oldest(OldestQueued::Due);
     walk.advance(None, 31_500, AFTER_MS);
     walk.begin(Some(31_000));
-    assert!(!walk.is_lost(14_999), "a copy may be queued");
+    assert!(!walk.is_lost(14_999), "the consumers have not passed it");
     walk.advance(None, 31_500, AFTER_MS);
 }
 

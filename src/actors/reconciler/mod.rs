@@ -1,15 +1,16 @@
-//! Flow step 11/12: stock, ledger -> stock, broker.
+//! Flow step 11/12: stock, ledger -> ledger, stock.
 //!
 //! Compares the requests that buckets call `queued` with the ledger and repairs differences: writes
-//! missing results to the bucket, and publishes lost requests again (`bucket_walk` defines when a
-//! request is lost). Consumer and ledger decide a copy like every other delivery, even if its sale
-//! is closed. A request that was queued for longer than its SKU allows is ended, wherever it is.
+//! missing results to the bucket, and submits lost requests to the ledger (`bucket_walk` defines
+//! when a request is lost), even if their sale is closed. A request that was queued for longer than
+//! its SKU allows is ended, wherever it is.
 //!
 //! A lease selects one process of the installation. Limits: pages and lookups of one pass, after
-//! which the next pass resumes; copies of one request. On error: the bucket is skipped and counted
-//! as blocked, the other buckets are reconciled. On crash: the next reconciler starts from the
-//! beginning, here or in another process. May repeat: everything; two reconcilers at once publish a
-//! request twice, and the ledger deduplicates by request id.
+//! which the next pass resumes. On error: the bucket is skipped and counted as blocked, the other
+//! buckets are reconciled; a request that the ledger does not write stays queued and is submitted
+//! again. On crash: the next reconciler starts from the beginning, here or in another process. May
+//! repeat: everything; of two reconcilers at once, and of a message that arrives late, the ledger
+//! makes one order for each request id.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -25,13 +26,11 @@ use crate::services::request_ending::RequestService;
 use crate::tier::{Backends, Pipeline};
 
 mod bucket_walk;
-mod copies;
-mod lost_requests;
 mod pass;
 
 use pass::Pass;
 
-/// Repairs differences between Redis, broker and ledger.
+/// Repairs differences between Redis and ledger.
 pub struct Reconciler {
     pub backends: Backends,
     pub pipeline: Pipeline,
@@ -106,7 +105,7 @@ named_enum! {
         Ledger => "ledger",
         /// Results cannot be written to the bucket.
         Results => "results",
-        /// The broker did not confirm a republished request.
-        Broker => "broker",
+        /// The ledger rejects the order of a lost request, or its sale contradicts it.
+        Order => "order",
     }
 }

@@ -1,18 +1,19 @@
 //! One pass over the buckets: compares requests that have been queued for long with the ledger,
-//! writes missing results, publishes lost requests again.
+//! writes missing results, submits lost requests.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
 
 use super::bucket_walk::{BucketWalk, OldestQueued};
-use super::copies::RecentCopies;
-use super::lost_requests::{record_ends, republish};
 use super::{Blocked, Reconciler};
+use crate::actors::ledger_writer::batch::full_text;
+use crate::actors::order_consumer::flaw_of;
 use crate::broker::order_queue_of;
-use crate::db;
-use crate::domain::{BucketKey, Examination, OrderIntent, RequestId, SkuNo};
+use crate::db::{self, ErrorClass};
+use crate::domain::{BucketKey, Examination, OrderIntent, Repair, RequestId, SkuNo};
 use crate::redis::transport;
+use crate::services::lost_requests;
 use crate::stock;
 
 /// Most pages of records that one pass reads; 10,000 records take Redis some milliseconds.
@@ -24,14 +25,18 @@ const PAGES_PER_CALL: usize = 4;
 /// Most requests that one pass looks up in the ledger.
 const LOOKUPS_MAX: usize = 8_000;
 
-/// Requests per ledger query.
+/// Requests per ledger query, and per submission of lost ones.
 const LOOKUP_BATCH: usize = 500;
+
+/// Most repairs kept while the ledger does not record them. More are not recorded.
+const REPAIRS_MAX: usize = 20_000;
 
 /// The state that the reconciler keeps from pass to pass, in memory.
 #[derive(Debug, Default)]
 pub(super) struct Pass {
     walks: HashMap<BucketKey, BucketProgress>,
-    copies: RecentCopies,
+    /// Repairs that the ledger has not recorded yet.
+    repairs: Vec<Repair>,
     /// The bucket at which the last pass used up its budget.
     resume_at: Option<BucketKey>,
     /// Wall time at the beginning of the last pass.
@@ -53,8 +58,7 @@ struct PassBudget {
     pages: usize,
     lookups: usize,
     matched: usize,
-    republished: usize,
-    topology_declared: bool,
+    submitted: usize,
 }
 
 impl PassBudget {
@@ -113,22 +117,36 @@ impl Pass {
                     unknown.insert(deps.pipeline.watermarks.of_queue(queue).await).clone()
                 }
             };
-            let (bucket, copies, budget) = (*bucket, &mut self.copies, &mut budget);
-            let pass = BucketPass { deps, bucket, watermark, copies, budget, obstacle: None };
+            let (bucket, repairs, budget) = (*bucket, &mut self.repairs, &mut budget);
+            let pass = BucketPass { deps, bucket, watermark, repairs, budget, obstacle: None };
             pass.run(progress).await;
         }
         deps.metrics.reconcile_matched.inc_by(budget.matched as u64);
-        deps.metrics.reconcile_republished.inc_by(budget.republished as u64);
+        deps.metrics.reconcile_submitted.inc_by(budget.submitted as u64);
         if budget.matched > 0 {
             tracing::info!(num = budget.matched, "results of the ledger written to their buckets");
         }
-        if budget.republished > 0 {
-            tracing::warn!(num = budget.republished, "lost requests published again");
+        if budget.submitted > 0 {
+            tracing::warn!(num = budget.submitted, "lost requests submitted");
         }
-        if let Err(error) = record_ends(deps, &mut self.copies).await {
-            tracing::warn!(%error, "ends of lost requests not recorded, retrying");
+        self.record_repairs(deps).await;
+    }
+
+    /// Records the repairs of this pass, and those that an earlier pass could not record.
+    async fn record_repairs(&mut self, deps: &Reconciler) {
+        let mut num_recorded = 0;
+        for batch in self.repairs.chunks(LOOKUP_BATCH) {
+            if let Err(error) = deps.backends.ledger.record_repairs(batch.to_vec()).await {
+                tracing::warn!(%error, "repairs of lost requests not recorded, retrying");
+                break;
+            }
+            for repair in batch {
+                deps.metrics.repair(repair.verdict, repair.outcome);
+            }
+            num_recorded += batch.len();
         }
-        self.copies.prune(deps.clock.wall_ms());
+        self.repairs.drain(..num_recorded);
+        self.repairs.truncate(REPAIRS_MAX);
     }
 }
 
@@ -137,7 +155,7 @@ struct BucketPass<'a> {
     deps: &'a Reconciler,
     bucket: BucketKey,
     watermark: WatermarkRead,
-    copies: &'a mut RecentCopies,
+    repairs: &'a mut Vec<Repair>,
     budget: &'a mut PassBudget,
     /// Why the bucket is not reconciled completely: the first reason, with the error.
     obstacle: Option<(Blocked, String)>,
@@ -284,7 +302,7 @@ impl BucketPass<'_> {
         }
     }
 
-    /// Writes the results of requests to the bucket, and publishes the lost requests again.
+    /// Writes the results of requests to the bucket, and submits the lost requests.
     async fn apply(&mut self, walk: &BucketWalk, intents: &[OrderIntent], found: &Examination) {
         let deps = self.deps;
         let recorded_at_ms = deps.clock.wall_ms();
@@ -296,13 +314,8 @@ impl BucketPass<'_> {
                 (None, Some(order)) if order.answers(intent) => {
                     orders.push((intent.bucket, *order));
                 }
-                // An order of another buyer under this request id: the consumer rejects the copy.
-                (None, _)
-                    if walk.is_lost(intent.placed_at_ms)
-                        && self.copies.can_republish(request, recorded_at_ms) =>
-                {
-                    lost.push(*intent);
-                }
+                // An order of another buyer under this request id: the ledger refuses the request.
+                (None, _) if walk.is_lost(intent.placed_at_ms) => lost.push(*intent),
                 (None, _) => {}
             }
         }
@@ -317,26 +330,47 @@ impl BucketPass<'_> {
             Err(error) => self.block(Blocked::Results, error),
         }
         if let Some(passed_at_ms) = walk.passed_at_ms().filter(|_| !lost.is_empty()) {
-            self.publish_again(lost, passed_at_ms).await;
+            self.submit(lost, passed_at_ms).await;
         }
     }
 
-    /// Publishes lost requests again, except those whose end state is a dead letter, or whose dead
-    /// letter was replayed after the checkpoint: a consumer may hold that message.
-    async fn publish_again(&mut self, mut lost: Vec<OrderIntent>, passed_at_ms: i64) {
+    /// Submits lost requests, except those whose end state is a dead letter, or whose dead letter
+    /// was replayed after the checkpoint: a consumer may hold that message. A request that its sale
+    /// contradicts is none for the ledger, which trusts its price and limit: it stays queued.
+    async fn submit(&mut self, mut lost: Vec<OrderIntent>, passed_at_ms: i64) {
+        let (deps, bucket) = (self.deps, self.bucket);
+        let (ledger, stock) = (deps.backends.ledger.as_ref(), deps.backends.stock.as_ref());
         let requests: Vec<RequestId> = lost.iter().map(|intent| intent.request).collect();
-        let ledger = &self.deps.backends.ledger;
         match ledger.dead_lettered_among(requests, passed_at_ms).await {
             Ok(dead) => lost.retain(|intent| !dead.contains(&intent.request)),
             Err(error) => return self.block(Blocked::Ledger, error),
         }
-        let is_declared = &mut self.budget.topology_declared;
-        let (confirmed, failure) = republish(self.deps, self.bucket, &lost, is_declared).await;
-        self.budget.republished += confirmed.len();
-        self.copies.record(confirmed.into_iter(), self.deps.clock.wall_ms());
-        if let Some(error) = failure {
-            self.block(Blocked::Broker, error);
-        }
+        let Some((sale, sku)) = deps.catalog.of_sku(bucket.sku) else { return };
+        lost.retain(|intent| {
+            let flaw = flaw_of(intent, &sale, &sku);
+            if let Some(flaw) = &flaw {
+                self.block(Blocked::Order, format!("lost request {}: {flaw}", intent.request));
+            }
+            flaw.is_none()
+        });
+        let now_ms = deps.clock.wall_ms();
+        let (repairs, submitted) =
+            lost_requests::submit(ledger, stock, bucket, &lost, now_ms).await;
+        self.budget.submitted += repairs.len();
+        self.repairs.extend(repairs);
+        let Err(error) = submitted else { return };
+        let reason = match &error {
+            // Results are written after the bucket is loaded.
+            lost_requests::Error::Stock(error) if error.is_not_loaded() => return,
+            lost_requests::Error::Stock(_) => Blocked::Results,
+            lost_requests::Error::Ledger { source, .. } => {
+                // The next submissions may take as long: the pass ends.
+                self.budget.lookups = 0;
+                let is_rejected = source.class() == ErrorClass::Bug;
+                if is_rejected { Blocked::Order } else { Blocked::Ledger }
+            }
+        };
+        self.block(reason, full_text(&error));
     }
 }
 

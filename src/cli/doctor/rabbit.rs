@@ -204,8 +204,8 @@ fn dead_letters(queues: &[TopologyPart]) -> [Check; 2] {
             unreadable > 0 =>
                 Warn "{unreadable} messages wait in `unreadable`: they could not be stored"
                 -> "inspect them in the management interface, find out who published them, and \
-                    purge the queue; the reconciler publishes accepted requests that are still \
-                    queued again";
+                    purge the queue; the reconciler submits accepted requests that are still \
+                    queued";
         },
     ]
 }

@@ -205,7 +205,7 @@ async fn read_outbox(
             StageView::new("dead_letter", "dead-lettered by the relay", "dead").with_reason(reason)
         }
         // Queues cannot be searched. A request in no other stage is in a queue, or was lost there
-        // and will be published again.
+        // and will be submitted to the ledger.
         None => StageView::new("broker", "is in a queue, or unacknowledged", "queued"),
     });
     Ok(())

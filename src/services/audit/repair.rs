@@ -100,9 +100,7 @@ impl Repairer<'_> {
         violations: &[&Violation],
     ) -> Result<Vec<Repair>, Error> {
         Ok(match action {
-            RepairAction::Submit | RepairAction::Republish => {
-                self.submit(sku, stock, violations).await?
-            }
+            RepairAction::Submit => self.submit(sku, stock, violations).await?,
             RepairAction::FinishTransfers => {
                 for bucket in BucketKey::all_of(sku) {
                     stock.finish_transfers(bucket).await?;

@@ -139,8 +139,8 @@ fn new_dead_letter(
 }
 
 /// The requests whose end state is this dead letter: all requests of the message if it can be
-/// replayed, otherwise none. A request must not end where it cannot be replayed: the reconciler
-/// publishes it again.
+/// replayed, otherwise none. A request must not end where it cannot be replayed: it counts as lost,
+/// and the reconciler submits it.
 fn verified_requests(headers: &Headers, body: &Bytes, reader: &EnvelopeReader) -> Vec<OrderKey> {
     let intents = replay::verified_intents(headers, body, reader).unwrap_or_default();
     let mut requests: Vec<OrderKey> = intents.iter().map(OrderIntent::key).collect();

@@ -4,12 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use floodgate::broker::{BrokerStatus, Route};
-use floodgate::db::{DeadLetterStore, OrderWriter, RepairStore};
+use floodgate::db::{DeadLetterStore, OrderWriter};
 use floodgate::domain::{
     BucketKey, BucketNo, Currency, Epoch, Failure, LoaderToken, OrderIntent, Phase, RecordState,
     Refusal, Sale, Sku,
 };
-use floodgate::messages::envelope;
 use floodgate::outbox::OutboxDeadLetter;
 use floodgate::runtime::clock::Clock;
 use floodgate::stock::Stock;
@@ -27,8 +26,7 @@ use crate::support::wait::until;
 /// Requests 1 to 10 are accepted and lost: no outbox, queue or ledger has them. Odd numbers are in
 /// one bucket, even numbers in the other.
 pub(super) async fn simulation_with_lost_requests() -> (Simulation, Arc<FakeWatermarks>) {
-    let mut simulation = Simulation::new(2);
-    simulation.settings.outbox.envelope_max = 3;
+    let simulation = Simulation::new(2);
     simulation.lose(1..=10).await;
     let watermarks = watermarks(&simulation);
     (simulation, watermarks)
@@ -52,66 +50,50 @@ pub(super) async fn run_passes(
 const RECONCILE_AGE: Duration = Duration::from_secs(6);
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 
-/// Seconds after its acceptance within which a lost request is published again.
-pub(super) const REPUBLISH_MAX_S: u32 = 16;
+/// Seconds after its acceptance within which a lost request is submitted.
+pub(super) const SUBMIT_MAX_S: u32 = 16;
 
-/// Runs passes, one per second, until `num` requests are published again.
+/// The requests that are orders, ascending: once for each order.
+pub(super) async fn placed(simulation: &Simulation) -> Vec<u64> {
+    let orders = offers::orders(simulation.ledger.as_ref(), SKU).await;
+    let mut requests: Vec<u64> = orders.iter().map(|order| order.request.get()).collect();
+    requests.sort_unstable();
+    requests
+}
+
+/// Runs passes, one per second, until `num` requests are orders.
 ///
 /// # Panics
-/// After [`REPUBLISH_MAX_S`].
-pub(super) async fn until_republished(simulation: &Simulation, process: &Process, num: usize) {
-    for _ in 0..REPUBLISH_MAX_S {
-        if simulation.queues.kept().len() == num {
+/// After [`SUBMIT_MAX_S`].
+pub(super) async fn until_placed(simulation: &Simulation, process: &Process, num: usize) {
+    for _ in 0..SUBMIT_MAX_S {
+        if placed(simulation).await.len() == num {
             break;
         }
         run_passes(simulation, process, 1, SECOND).await;
     }
-    assert_eq!(simulation.queues.kept().len(), num, "republished requests");
+    assert_eq!(placed(simulation).await.len(), num, "orders");
 }
 
 #[test]
-fn lost_requests_are_published_again_once() {
+fn lost_requests_are_placed_while_the_broker_is_down() {
     in_system(async {
         let (simulation, watermarks) = simulation_with_lost_requests().await;
+        simulation.queues.set_reach(BrokerStatus::Down);
         simulation.ledger.store_dead_letters(vec![new_dead_letter(&[4])], 1).await.unwrap();
         let process = reconciler(&simulation, &watermarks);
         run_passes(&simulation, &process, 4, SECOND).await;
-        assert!(simulation.queues.kept().is_empty(), "too early");
-        until_republished(&simulation, &process, 9).await;
-        let kept = simulation.queues.kept();
-        assert!(!kept.contains_key(&4), "a dead letter is an outcome");
-        assert!(kept.values().all(|copies| *copies == 1), "{kept:?}");
-        for message in simulation.queues.messages() {
-            assert_eq!(message.route, Route::Orders(0));
-            assert!(envelope::requests_in(&message.body).len() <= 3, "`envelope_max` intents");
-        }
-        assert_eq!(process.metric("floodgate_reconcile_republished_total"), 9);
-        // While the copies wait in their queue, no second copy is published.
-        watermarks.set(0, Consumers::At(simulation.clock.wall_ms() - 3_000));
+        assert!(placed(&simulation).await.is_empty(), "too early");
+        until_placed(&simulation, &process, 9).await;
         run_passes(&simulation, &process, 10, RECONCILE_AGE).await;
-        assert!(simulation.queues.kept().values().all(|copies| *copies == 1));
-        // The copies are lost, too.
-        watermarks.set(0, Consumers::Idle);
-        run_passes(&simulation, &process, 3, SECOND).await;
-        let second_copies =
-            || async { simulation.queues.kept().values().all(|copies| *copies == 2).then_some(()) };
-        until("second copies", second_copies).await;
+        assert_eq!(placed(&simulation).await, [1, 2, 3, 5, 6, 7, 8, 9, 10], "4 is a dead letter");
+        assert_eq!(simulation.stock.num_unsettled(SKU).await, Ok(1));
+        assert_eq!(process.metric("floodgate_reconcile_submitted_total"), 9);
     });
 }
 
 #[test]
-fn repeatedly_lost_requests_are_published_with_a_growing_delay() {
-    in_system(async {
-        let (simulation, watermarks) = simulation_with_lost_requests().await;
-        let process = reconciler(&simulation, &watermarks);
-        run_passes(&simulation, &process, 120, SECOND).await;
-        let kept = simulation.queues.kept();
-        assert!(kept.values().all(|copies| (3..=6).contains(copies)), "{kept:?}");
-    });
-}
-
-#[test]
-fn requests_on_their_way_are_not_published_again() {
+fn requests_on_their_way_are_not_submitted() {
     in_system(async {
         for stage in ["outbox", "claimed", "queue", "unreadable watermark"] {
             let (simulation, watermarks) = simulation_with_lost_requests().await;
@@ -126,12 +108,12 @@ fn requests_on_their_way_are_not_published_again() {
             }
             let process = reconciler(&simulation, &watermarks);
             run_passes(&simulation, &process, 12, RECONCILE_AGE).await;
-            assert!(simulation.queues.kept().is_empty(), "{stage}");
+            assert!(placed(&simulation).await.is_empty(), "{stage}");
             match stage {
                 "outbox" | "claimed" => simulation.store.clear(),
                 _ => watermarks.set(0, Consumers::Idle),
             }
-            until_republished(&simulation, &process, 10).await;
+            until_placed(&simulation, &process, 10).await;
         }
     });
 }
@@ -148,7 +130,7 @@ fn a_consumer_that_stays_behind_is_reported() {
         assert_eq!(process.blocked("consumers_behind"), 2);
         watermarks.set(0, Consumers::Idle);
         run_passes(&simulation, &process, 4, RECONCILE_AGE).await;
-        until_republished(&simulation, &process, 10).await;
+        until_placed(&simulation, &process, 10).await;
         until("the gauge", || async { (process.blocked("consumers_behind") == 0).then_some(()) })
             .await;
     });
@@ -187,14 +169,12 @@ async fn with_damaged_bucket(damaged: u64) {
         simulation.store.put(simulation.bucket_of(request), pack(&sold).into());
         run_passes(&simulation, &process, 1, SECOND).await;
     }
-    let mut republished: Vec<u64> = simulation.queues.kept().into_keys().collect();
-    republished.sort_unstable();
     let lost: Vec<u64> = (1..=10).filter(|request| request % 2 == healthy % 2).collect();
-    assert_eq!(republished, lost);
+    assert_eq!(placed(&simulation).await, lost);
     assert_eq!(process.blocked("outbox"), 1);
     simulation.store.mend(bucket);
     watermarks.set(0, Consumers::Idle);
-    until_republished(&simulation, &process, 10).await;
+    until_placed(&simulation, &process, 10).await;
     until("the gauge", || async { (process.blocked("outbox") == 0).then_some(()) }).await;
 }
 
@@ -208,43 +188,19 @@ fn an_order_queue_without_a_consumer_stops_its_own_buckets_only() {
         let Route::Orders(queue) = Route::orders_of(simulation.bucket_of(1), 2) else { panic!() };
         watermarks.set(queue, Consumers::None);
         let process = reconciler(&simulation, &watermarks);
-        until_republished(&simulation, &process, 5).await;
-        assert!(simulation.queues.kept().keys().all(|request| request % 2 == 0));
+        until_placed(&simulation, &process, 5).await;
+        assert!(placed(&simulation).await.iter().all(|request| request % 2 == 0));
         assert_eq!(process.blocked("no_consumer"), 1);
         watermarks.set(queue, Consumers::Idle);
-        until_republished(&simulation, &process, 10).await;
+        until_placed(&simulation, &process, 10).await;
         until("the gauge", || async { (process.blocked("no_consumer") == 0).then_some(()) }).await;
     });
 }
 
-#[test]
-fn an_unavailable_broker_is_reported_and_gets_everything_later() {
-    in_system(async {
-        let (simulation, watermarks) = simulation_with_lost_requests().await;
-        simulation.queues.set_reach(BrokerStatus::Down);
-        let process = reconciler(&simulation, &watermarks);
-        run_passes(&simulation, &process, REPUBLISH_MAX_S, SECOND).await;
-        until("two blocked buckets", || async { (process.blocked("broker") == 2).then_some(()) })
-            .await;
-        simulation.queues.set_reach(BrokerStatus::Up);
-        until_republished(&simulation, &process, 10).await;
-    });
-}
-
-#[test]
-fn requests_lost_to_a_missing_binding_arrive_with_their_first_copy() {
-    in_system(async {
-        let (simulation, watermarks) = simulation_with_lost_requests().await;
-        simulation.queues.divert();
-        let process = reconciler(&simulation, &watermarks);
-        until_republished(&simulation, &process, 10).await;
-        assert_eq!(process.metric("floodgate_reconcile_republished_total"), 10);
-    });
-}
-
-/// A SKU in both stock and ledger, with enough units for every request.
+/// Another SKU in both stock and ledger, in one bucket, with enough units for every request.
 pub(super) async fn sku_of_both(simulation: &Simulation) -> Arc<Sku> {
-    let sku = Arc::new(offers::offer(simulation.ledger.as_ref(), "both", UNLIMITED, 100).await);
+    let sku = offers::offer(simulation.ledger.as_ref(), "both", UNLIMITED, 100).await;
+    let sku = Arc::new(Sku { buckets: 1, ..sku });
     simulation.catalog.put(&Sale {
         no: sku.no.0,
         id: "both".parse().unwrap(),
@@ -266,8 +222,7 @@ pub(super) async fn sku_of_both(simulation: &Simulation) -> Arc<Sku> {
 
 pub(super) async fn reserve(simulation: &Simulation, sku: &Sku, request: u64) -> OrderIntent {
     let (request, buyer) = (offers::request(request), offers::buyer(request));
-    let placed = sku.intent(request, buyer, Epoch(1), 2, simulation.clock.wall_ms());
-    let intent = OrderIntent { bucket: BucketNo(0), ..placed };
+    let intent = sku.intent(request, buyer, Epoch(1), 2, simulation.clock.wall_ms());
     let key = BucketKey { sku: sku.no, bucket: BucketNo(0) };
     simulation.stock.reserve(key, vec![intent]).await.unwrap();
     intent
@@ -307,30 +262,12 @@ fn results_in_the_ledger_are_written_to_their_bucket_without_any_consumer() {
         assert!(matches!(status(refused.request).await, Some(RecordState::Failed(Refusal::Ended))));
         assert_eq!(simulation.stock.left(sku.no), 98, "the refused units were returned once");
         assert_eq!(process.metric("floodgate_reconcile_matched_total"), 2);
-        assert!(simulation.queues.kept().is_empty());
+        assert_eq!(process.metric("floodgate_reconcile_submitted_total"), 0);
     });
 }
 
 #[test]
-fn an_order_of_another_buyer_with_the_same_id_is_no_result() {
-    in_system(async {
-        let simulation = Simulation::new(1);
-        let watermarks = watermarks(&simulation);
-        let sku = sku_of_both(&simulation).await;
-        let own = reserve(&simulation, &sku, 1).await;
-        let foreign = OrderIntent { buyer: offers::buyer(77), ..own };
-        assert!(simulation.ledger.place(vec![foreign]).await.unwrap().is_some());
-        let process = reconciler(&simulation, &watermarks);
-        // A consumer decides the copy.
-        until_republished(&simulation, &process, 1).await;
-        process.passes(1).await;
-        assert!(simulation.ledger.repairs(None, 9).await.unwrap().is_empty(), "it has no end yet");
-        assert_eq!(process.metric("floodgate_reconcile_matched_total"), 0);
-    });
-}
-
-#[test]
-fn two_at_once_publish_twice_at_most_and_write_results_once() {
+fn two_at_once_place_each_request_once() {
     in_system(async {
         let (simulation, watermarks) = simulation_with_lost_requests().await;
         let sku = sku_of_both(&simulation).await;
@@ -338,17 +275,16 @@ fn two_at_once_publish_twice_at_most_and_write_results_once() {
         simulation.ledger.place(vec![ordered]).await.unwrap();
         let first = reconciler_with(&simulation, &watermarks, &Arc::default());
         let second = reconciler_with(&simulation, &watermarks, &Arc::default());
-        for _ in 0..REPUBLISH_MAX_S {
+        for _ in 0..SUBMIT_MAX_S {
             first.passes(2).await;
             second.passes(2).await;
             simulation.clock.advance(SECOND);
         }
-        until_republished(&simulation, &first, 10).await;
-        watermarks.set(0, Consumers::At(simulation.clock.wall_ms() - 3_000));
+        until_placed(&simulation, &first, 10).await;
         run_passes(&simulation, &first, 5, RECONCILE_AGE).await;
         run_passes(&simulation, &second, 5, RECONCILE_AGE).await;
-        let kept = simulation.queues.kept();
-        assert!(kept.values().all(|copies| *copies <= 4), "{kept:?}");
+        assert_eq!(placed(&simulation).await, (1..=10).collect::<Vec<_>>());
+        assert_eq!(simulation.stock.num_unsettled(SKU).await, Ok(0));
         assert_eq!(simulation.stock.num_unsettled(sku.no).await, Ok(0));
         assert_eq!(simulation.stock.left(sku.no), 98);
     });
@@ -367,12 +303,12 @@ fn one_works_at_a_time_and_the_next_begins_when_it_stops() {
             // Less than the TTL of the lease.
             simulation.clock.advance(Duration::from_millis(10));
         }
-        simulation.queues.set_reach(BrokerStatus::Down);
         first.quiet().await;
-        simulation.queues.set_reach(BrokerStatus::Up);
-        until_republished(&simulation, &second, 10).await;
-        assert_eq!(first.metric("floodgate_reconcile_republished_total"), 0);
-        assert_eq!(second.metric("floodgate_reconcile_republished_total"), 10);
+        until_placed(&simulation, &second, 10).await;
+        assert_eq!(first.metric("floodgate_reconcile_submitted_total"), 0);
+        // Counted at the end of the pass.
+        second.passes(1).await;
+        assert_eq!(second.metric("floodgate_reconcile_submitted_total"), 10);
         second.quiet().await;
         assert!(simulation.holders.lock().is_empty());
     });
@@ -384,6 +320,6 @@ fn a_sale_that_takes_no_orders_any_more_is_reconciled_too() {
         let (simulation, watermarks) = simulation_with_lost_requests().await;
         simulation.offer(SKU, 2, Phase::Closed);
         let process = reconciler(&simulation, &watermarks);
-        until_republished(&simulation, &process, 10).await;
+        until_placed(&simulation, &process, 10).await;
     });
 }

@@ -9,8 +9,7 @@ use floodgate::runtime::clock::Clock;
 use floodgate::stock::Stock;
 
 use super::reconciler::{
-    REPUBLISH_MAX_S, SECOND, reserve, run_passes, simulation_with_lost_requests, sku_of_both,
-    until_republished,
+    SECOND, placed, reserve, run_passes, simulation_with_lost_requests, sku_of_both, until_placed,
 };
 use crate::support::faulty_stock::{FaultyStock, StockFault};
 use crate::support::harness::in_system;
@@ -24,25 +23,25 @@ fn with_fault(simulation: &Simulation, fault: StockFault) -> Arc<FaultyStock> {
     stock
 }
 
-/// Lost requests of two buckets are all published again in spite of this fault.
-fn assert_republished_with(fault: StockFault) {
+/// Lost requests of two buckets are all placed in spite of this fault.
+fn assert_placed_with(fault: StockFault) {
     in_system(async {
         let (simulation, watermarks) = simulation_with_lost_requests().await;
         let stock = with_fault(&simulation, fault);
         let process = reconciler_on(&simulation, &watermarks, stock);
-        until_republished(&simulation, &process, 10).await;
+        until_placed(&simulation, &process, 10).await;
     });
 }
 
 /// One damaged bucket is enough that the requests of its SKU cannot be counted.
 #[test]
-fn lost_requests_of_a_sku_that_cannot_be_counted_are_published_again() {
-    assert_republished_with(StockFault::CountFails);
+fn lost_requests_of_a_sku_that_cannot_be_counted_are_placed() {
+    assert_placed_with(StockFault::CountFails);
 }
 
 #[test]
 fn a_bucket_that_uses_up_every_pass_leaves_the_next_pass_to_the_others() {
-    assert_republished_with(StockFault::PagesAreLarge);
+    assert_placed_with(StockFault::PagesAreLarge);
 }
 
 /// Places four requests that stay queued in one bucket; returns the bucket and the second request.
@@ -103,30 +102,7 @@ fn a_wall_clock_that_steps_back_delays_no_walk() {
         process.passes(1).await;
         simulation.clock.set_wall_ms(simulation.clock.wall_ms() - 3_600_000);
         simulation.reserve([11]).await;
-        until_republished(&simulation, &process, 1).await;
-        assert!(simulation.queues.kept().contains_key(&11));
-    });
-}
-
-/// A refused envelope does not wait for a second copy: no copy of it was published.
-#[test]
-fn requests_of_a_refused_envelope_are_published_as_soon_as_the_broker_accepts_them() {
-    in_system(async {
-        let (simulation, watermarks) = simulation_with_lost_requests().await;
-        simulation.queues.refuse(1);
-        let process = reconciler(&simulation, &watermarks);
-        for _ in 0..REPUBLISH_MAX_S {
-            run_passes(&simulation, &process, 1, SECOND).await;
-            if simulation.queues.kept().len() >= 7 {
-                break;
-            }
-        }
-        // The five requests of the bucket of request 1 are in two envelopes, in any order.
-        let kept = simulation.queues.kept();
-        assert!(kept.len() >= 7 && !kept.contains_key(&1), "{kept:?}");
-        simulation.queues.accept_all();
-        run_passes(&simulation, &process, 2, SECOND).await;
-        let kept = simulation.queues.kept();
-        assert_eq!((kept.len(), kept.values().max()), (10, Some(&1)), "{kept:?}");
+        until_placed(&simulation, &process, 1).await;
+        assert_eq!(placed(&simulation).await, [11]);
     });
 }

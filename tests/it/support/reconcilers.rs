@@ -9,6 +9,7 @@ use floodgate::actors::supervisor::supervised::Address;
 use floodgate::actors::supervisor::{ChildSpec, Supervisor};
 use floodgate::actors::{Periodic, Reconciler};
 use floodgate::broker::Topology;
+use floodgate::db::Ledger;
 use floodgate::domain::Counting;
 use floodgate::lease::{Lease, TaskLease};
 use floodgate::messages::Quiet;
@@ -124,10 +125,11 @@ pub fn watermarks(simulation: &Simulation) -> Arc<FakeWatermarks> {
 
 fn requests(
     simulation: &Simulation,
+    ledger: Arc<dyn Ledger>,
     stock: Arc<dyn Stock>,
     metrics: &Arc<Metrics>,
 ) -> RequestService {
-    let (ledger, clock) = (simulation.ledger.clone(), simulation.clock.clone());
+    let clock = simulation.clock.clone();
     let time = TrustedTime::new(clock.clone(), ledger.clone(), metrics.clone(), 5_000);
     RequestService::new(ledger, stock, clock, metrics.clone(), time)
 }
@@ -136,6 +138,7 @@ fn start(
     simulation: &Simulation,
     watermarks: &Arc<FakeWatermarks>,
     holders: &Arc<Holders>,
+    ledger: Arc<dyn Ledger>,
     stock: Arc<dyn Stock>,
 ) -> Process {
     let (faults, shutdown) = (InjectedFaults::default(), Shutdown::default());
@@ -159,7 +162,7 @@ fn start(
         Arc::new(FakeLease { holders: holders.clone(), clock: simulation.clock.clone(), faults });
     let reconciler = Arc::new(Reconciler {
         backends: Backends {
-            ledger: simulation.ledger.clone(),
+            ledger: ledger.clone(),
             stock: stock.clone(),
             counting: Counting::InStock,
             lease: lease.clone(),
@@ -176,7 +179,7 @@ fn start(
             reader: intents::reader(INSTALLATION),
         },
         catalog: simulation.catalog.clone(),
-        requests: requests(simulation, stock, &metrics),
+        requests: requests(simulation, ledger, stock, &metrics),
         lease: TaskLease::new(&lease, "reconciler", settings.maintenance.lease_ttl_ms, &clock),
         settings: Arc::new(settings.clone()),
         clock: simulation.clock.clone(),
@@ -202,7 +205,8 @@ pub fn reconciler_with(
     watermarks: &Arc<FakeWatermarks>,
     holders: &Arc<Holders>,
 ) -> Process {
-    start(simulation, watermarks, holders, simulation.stock.clone())
+    let (ledger, stock) = (simulation.ledger.clone(), simulation.stock.clone());
+    start(simulation, watermarks, holders, ledger, stock)
 }
 
 /// Starts a process whose reconciler reads and writes this stock.
@@ -211,7 +215,16 @@ pub fn reconciler_on(
     watermarks: &Arc<FakeWatermarks>,
     stock: Arc<dyn Stock>,
 ) -> Process {
-    start(simulation, watermarks, &simulation.holders, stock)
+    start(simulation, watermarks, &simulation.holders, simulation.ledger.clone(), stock)
+}
+
+/// Starts a process whose reconciler reads and writes this ledger.
+pub fn reconciler_over(
+    simulation: &Simulation,
+    watermarks: &Arc<FakeWatermarks>,
+    ledger: Arc<dyn Ledger>,
+) -> Process {
+    start(simulation, watermarks, &simulation.holders, ledger, simulation.stock.clone())
 }
 
 /// Starts a process with a reconciler.

@@ -90,6 +90,11 @@ impl DefectiveLedger {
         self.unreadable.set(request).unwrap();
     }
 
+    /// Has units of a SKU, without its sale.
+    pub fn put_units(&self, sku: SkuNo, units: u32) {
+        self.rows.lock().available.insert(sku, units.into());
+    }
+
     /// The ledger's time is that of this clock from now on.
     pub fn follow(&self, clock: SharedClock) {
         let _follows_another = self.clock.set(clock);

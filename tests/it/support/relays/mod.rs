@@ -11,8 +11,8 @@ use floodgate::actors::supervisor::{ChildSpec, Supervisor};
 use floodgate::actors::{OrphanRescuer, OutboxRelay, Periodic, RelayHandle};
 use floodgate::config::{Settings, Tier};
 use floodgate::domain::{
-    BucketKey, BucketNo, Counting, Currency, Epoch, LoaderToken, OrderIntent, Phase, Sale, Sku,
-    SkuHistory, SkuNo, SlotReturns, TraceId,
+    BucketKey, BucketNo, BuyerId, Counting, Currency, Epoch, LoaderToken, OrderIntent, Phase, Sale,
+    Sku, SkuHistory, SkuNo, SlotReturns, TraceId,
 };
 use floodgate::messages::Quiet;
 use floodgate::observe::metrics::Metrics;
@@ -95,7 +95,8 @@ impl Simulation {
             settings,
             buckets,
         };
-        simulation.offer(SKU, buckets, Phase::Open);
+        let sku = simulation.offer(SKU, buckets, Phase::Open);
+        simulation.ledger.put_units(SKU, sku.initial);
         simulation
     }
 
@@ -294,11 +295,15 @@ impl Simulation {
         self.reserve(requests).await;
     }
 
-    /// Reserves in the stock without outbox entries.
+    /// Reserves in the stock without outbox entries, each for a buyer at home in the request's
+    /// bucket.
     pub async fn reserve(&self, requests: impl IntoIterator<Item = u64>) {
         for request in requests {
-            let placed_at_ms = self.clock.wall_ms();
-            let lost = OrderIntent { placed_at_ms, trace: TraceId(0), ..self.intent(request) };
+            let (intent, placed_at_ms) = (self.intent(request), self.clock.wall_ms());
+            let is_home =
+                |buyer: &BuyerId| BucketNo::home_of(*buyer, self.buckets) == intent.bucket;
+            let buyer = (1..).map(offers::buyer).find(is_home).unwrap();
+            let lost = OrderIntent { buyer, placed_at_ms, trace: TraceId(0), ..intent };
             self.stock.reserve(self.bucket_of(request), vec![lost]).await.unwrap();
         }
     }
