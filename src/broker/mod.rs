@@ -173,7 +173,6 @@ pub trait PublishChannel: Send {
 }
 
 /// The publishing side of the broker.
-#[async_trait]
 pub trait Publisher: Send + Sync {
     /// A new channel with at most `window` unconfirmed messages. It connects on first use and
     /// closes when dropped.
@@ -181,11 +180,6 @@ pub trait Publisher: Send + Sync {
 
     /// The last known status, without a request to the broker.
     fn status(&self) -> BrokerStatus;
-
-    /// Declares and verifies the topology on a connection of its own: for checks, repairs, and
-    /// before lost requests are resubmitted. Every publishing or consuming connection also starts
-    /// with it.
-    async fn declare(&self) -> Result<(), Error>;
 }
 
 /// A delivered message, to be acknowledged.

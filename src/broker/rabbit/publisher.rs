@@ -38,7 +38,6 @@ struct ConfirmChannel {
     next_number: u64,
 }
 
-#[async_trait]
 impl Publisher for RabbitBroker {
     fn open_channel(&self, window: usize) -> Box<dyn PublishChannel> {
         Box::new(RabbitPublishChannel {
@@ -61,8 +60,12 @@ impl Publisher for RabbitBroker {
             Some(ValueStatus::Usable) | None => BrokerStatus::Up,
         }
     }
+}
 
-    async fn declare(&self) -> Result<(), Error> {
+impl RabbitBroker {
+    /// Declares and verifies the topology on a connection of its own. Every publishing or consuming
+    /// connection also starts with it.
+    pub async fn declare(&self) -> Result<(), Error> {
         let (options, new_queues) = (self.inner.options.clone(), self.inner.new_queues.clone());
         // Connections must be made on the runtime that drives them.
         let declaring = self.inner.io()?.spawn(async move {

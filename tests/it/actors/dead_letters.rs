@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use floodgate::actors::dead_letter_collector::DeadLetterCounter;
 use floodgate::actors::periodic::Task;
-use floodgate::broker::{BrokerStatus, Headers, Message, Publisher, Route};
+use floodgate::broker::{BrokerStatus, Headers, Message, Route};
 use floodgate::db::{DeadLetterStore, ErrorClass, Ledger, OrderWriter};
 use floodgate::domain::{DeadLetterNo, DeadLetterOrigin, DeadLetterState, RequestId};
 use floodgate::services::dead_letters::{DeadLetterError, DeadLetterOutcome, DeadLetterService};
@@ -190,7 +190,7 @@ fn a_dead_letter_of_a_lost_subscription_acknowledges_none_of_the_next_one() {
         until_refused(1).await;
         // Deliveries of another queue have the same tags.
         fixture.broker.lose_queue("dead");
-        fixture.broker.declare().await.unwrap();
+        fixture.broker.declare();
         fixture.simulation.clock.advance(Duration::from_secs(10));
         fixture.publish(vec![fixture.dead(&[3, 4], "why")]).await;
         until_refused(2).await;

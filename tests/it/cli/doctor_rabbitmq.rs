@@ -1,6 +1,6 @@
 //! `floodgate doctor` on a real RabbitMQ, with exactly one fault at a time.
 
-use floodgate::broker::{Publisher, RabbitBroker, Topology};
+use floodgate::broker::{RabbitBroker, Topology};
 use floodgate::domain::NewDeadLetter;
 use floodgate::runtime::clock::SystemClock;
 use floodgate::tier;

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use floodgate::actors::EventPublisher;
 use floodgate::actors::periodic::Task;
 use floodgate::broker::{
-    BrokerStatus, Error, Message, PublishChannel, PublishOutcome, Publisher, RabbitBroker, Topology,
+    BrokerStatus, Message, PublishChannel, PublishOutcome, Publisher, RabbitBroker, Topology,
 };
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::db::{OrderChanges, OrderWriter, SaleStore};
@@ -141,7 +141,6 @@ struct LosesLedgerChannel {
     ledger: Arc<FaultyLedger>,
 }
 
-#[async_trait]
 impl Publisher for LosesLedger {
     fn open_channel(&self, window: usize) -> Box<dyn PublishChannel> {
         let (inner, ledger) = (self.inner.open_channel(window), self.ledger.clone());
@@ -150,10 +149,6 @@ impl Publisher for LosesLedger {
 
     fn status(&self) -> BrokerStatus {
         self.inner.status()
-    }
-
-    async fn declare(&self) -> Result<(), Error> {
-        self.inner.declare().await
     }
 }
 

@@ -306,7 +306,6 @@ impl PublishChannel for FakeOutgoing {
     }
 }
 
-#[async_trait]
 impl Publisher for FakeBroker {
     fn open_channel(&self, _: usize) -> Box<dyn PublishChannel> {
         Box::new(FakeOutgoing(self.clone()))
@@ -314,9 +313,5 @@ impl Publisher for FakeBroker {
 
     fn status(&self) -> BrokerStatus {
         BrokerStatus::Up
-    }
-
-    async fn declare(&self) -> Result<(), Error> {
-        Ok(())
     }
 }

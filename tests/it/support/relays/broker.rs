@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use floodgate::broker::{BrokerStatus, Error, Message, PublishChannel, PublishOutcome, Publisher};
+use floodgate::broker::{BrokerStatus, Message, PublishChannel, PublishOutcome, Publisher};
 use floodgate::domain::RequestId;
 use floodgate::messages::envelope;
 use parking_lot::Mutex;
@@ -23,8 +23,6 @@ struct State {
     unconfirmed: HashSet<RequestId>,
     /// While set, outcomes are random.
     random: Option<fastrand::Rng>,
-    /// Messages are confirmed and routed elsewhere, until the topology is declared again.
-    is_diverted: bool,
     stored: Vec<Message>,
     /// Most messages in one publish call.
     batch_max: usize,
@@ -44,7 +42,6 @@ impl Default for Queues {
             refused: HashSet::new(),
             unconfirmed: HashSet::new(),
             random: None,
-            is_diverted: false,
             stored: Vec::new(),
             batch_max: 0,
             windows: Vec::new(),
@@ -67,11 +64,6 @@ impl Queues {
 
     pub fn never_confirm(&self, request: u64) {
         self.0.lock().unconfirmed.insert(RequestId::new(request).unwrap());
-    }
-
-    /// Replaces the binding by a foreign one: messages are confirmed and not stored.
-    pub fn divert(&self) {
-        self.0.lock().is_diverted = true;
     }
 
     /// Refuses, does not confirm or does not take messages at random, until [`Self::accept_all`].
@@ -124,9 +116,7 @@ impl Queues {
         } else if holds_any(&state.refused) || chosen == 2 {
             PublishOutcome::Refused { reason: reason() }
         } else {
-            if !state.is_diverted {
-                state.stored.push(message);
-            }
+            state.stored.push(message);
             PublishOutcome::Confirmed
         }
     }
@@ -153,7 +143,6 @@ impl PublishChannel for FakeBroker {
     }
 }
 
-#[async_trait]
 impl Publisher for FakeBroker {
     fn open_channel(&self, window: usize) -> Box<dyn PublishChannel> {
         self.queues.0.lock().windows.push(window);
@@ -162,10 +151,5 @@ impl Publisher for FakeBroker {
 
     fn status(&self) -> BrokerStatus {
         self.queues.0.lock().reach
-    }
-
-    async fn declare(&self) -> Result<(), Error> {
-        self.queues.0.lock().is_diverted = false;
-        Ok(())
     }
 }
