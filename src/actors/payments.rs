@@ -57,7 +57,6 @@ impl ActorSystem {
             ledger: Arc::clone(&self.backends.ledger),
             publisher: Arc::clone(&pipeline.publisher),
             lease,
-            installation: Arc::clone(&pipeline.reader.installation),
             windows_s,
             window: self.settings.relay.confirm_window,
             clock: Arc::clone(&self.clock),
@@ -65,11 +64,7 @@ impl ActorSystem {
         };
         let every_ms = self.settings.maintenance.every_ms;
         self.start_leased("hint_publisher", &self.engine, every_ms, publisher);
-        let consumer = HintConsumer {
-            deps,
-            subscriber: Arc::clone(&pipeline.subscriber),
-            installation: Arc::clone(&pipeline.reader.installation),
-        };
+        let consumer = HintConsumer { deps, subscriber: Arc::clone(&pipeline.subscriber) };
         self.start_periodic("hint_consumer", &self.engine, QUEUE_EVERY_MS, consumer);
     }
 

@@ -25,7 +25,6 @@ use crate::domain::{
 };
 use crate::runtime::permits::Permit;
 
-pub mod due_hint;
 pub mod envelope;
 
 /// Reserves units of the gate's bucket.

@@ -145,7 +145,7 @@ metrics! {
     events_waiting: Gauge = "floodgate_events_waiting", "Order events not published";
     orders_timed_out: Counter = "floodgate_orders_timed_out", "Unpaid orders ended";
     orders_ended_by_hint: Counter
-        = "floodgate_orders_ended_by_hint", "Unpaid orders ended, of delay queues";
+        = "floodgate_orders_ended_by_hint", "Unpaid orders ended, at hints";
     due_hints: Family<OutcomeLabel, Counter>
         = "floodgate_due_hints", "Messages to delay queues, by outcome";
     clock_not_trusted: Gauge = "floodgate_clock_not_trusted", "1 while the clock is not trusted";

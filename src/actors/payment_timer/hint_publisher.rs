@@ -1,20 +1,21 @@
-//! Publishes hints of placed orders to the delay queue of their payment window, so that the end of
-//! the window comes from the broker.
+//! Publishes a hint, an empty message, to the delay queue of each payment window that has just
+//! begun, so that its end comes from the broker.
 //!
 //! Reads the feed of order events after its cursor, off the path of purchases. A lease selects one
 //! process. Limits: events per page, unconfirmed messages. On error and on crash: hints are lost,
 //! and the payment timer, which looks at every order in the ledger, ends those orders a little
 //! later. May repeat: everything.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use crate::actors::periodic::{RunResult, Task};
-use crate::broker::{Message, PublishOutcome, Publisher, Route};
+use crate::broker::{Headers, Message, PublishOutcome, Publisher, Route};
 use crate::db::{FeedEvent, Ledger};
-use crate::domain::{OrderEvent, OrderKey};
+use crate::domain::OrderEvent;
 use crate::lease::TaskLease;
-use crate::messages::due_hint;
 use crate::observe::metrics::{Metrics, OutcomeLabel};
 use crate::runtime::clock::SharedClock;
 
@@ -32,7 +33,6 @@ pub struct HintPublisher {
     pub ledger: Arc<dyn Ledger>,
     pub publisher: Arc<dyn Publisher>,
     pub lease: TaskLease,
-    pub installation: Arc<str>,
     /// The lengths of the windows with a delay queue, seconds.
     pub windows_s: Vec<u32>,
     /// Most unconfirmed messages.
@@ -78,26 +78,22 @@ impl Task for HintPublisher {
 
 impl HintPublisher {
     async fn publish(&self, events: &[OrderEvent]) -> RunResult {
-        let now_ms = self.clock.wall_ms();
-        let mut messages: Vec<Message> = Vec::new();
-        for (window_s, orders) in self.placed(events, now_ms) {
-            for orders in orders.chunks(due_hint::ORDERS_MAX) {
-                let route = Route::Delay(window_s);
-                messages.push(due_hint::message(route, orders, &self.installation, now_ms));
-            }
-        }
-        if messages.is_empty() {
+        let hint = |window_s| Message {
+            route: Route::Delay(window_s),
+            headers: Headers::default(),
+            body: Bytes::new(),
+        };
+        let hints: Vec<Message> = self.fresh_windows(events).map(hint).collect();
+        if hints.is_empty() {
             return Ok(());
         }
-        let num_messages = messages.len();
-        let outcomes = self.publisher.open_channel(self.window).publish(messages).await;
-        let mut lost = outcomes.into_iter().filter(|it| *it != PublishOutcome::Confirmed);
-        let first = lost.next();
-        let num_lost = lost.count() + usize::from(first.is_some());
-        self.count("published", num_messages - num_lost);
-        self.count("lost", num_lost);
-        match first {
-            Some(first) => Err(format!("{num_lost} hints were not confirmed: {first:?}").into()),
+        let mut lost = self.publisher.open_channel(self.window).publish(hints).await;
+        let num_hints = lost.len();
+        lost.retain(|outcome| *outcome != PublishOutcome::Confirmed);
+        self.count("published", num_hints - lost.len());
+        self.count("lost", lost.len());
+        match lost.first() {
+            Some(first) => Err(format!("{} hints not confirmed: {first:?}", lost.len()).into()),
             None => Ok(()),
         }
     }
@@ -107,17 +103,15 @@ impl HintPublisher {
         counter.inc_by(num_messages as u64);
     }
 
-    /// The newly placed orders by the length of their window, of those that have a delay queue.
-    fn placed(&self, events: &[OrderEvent], now_ms: i64) -> BTreeMap<u32, Vec<OrderKey>> {
-        let mut placed: BTreeMap<u32, Vec<OrderKey>> = BTreeMap::new();
-        for event in events.iter().filter(|event| event.order.version == 0) {
-            let window_ms = event.order.due_ms.map(|due_ms| due_ms.saturating_sub(event.at_ms));
-            let of_queue = |window_s: &&u32| window_ms == Some(i64::from(**window_s) * 1_000);
-            let is_fresh = now_ms.saturating_sub(event.at_ms) <= AGE_MAX_MS;
-            if let Some(window_s) = self.windows_s.iter().find(of_queue).filter(|_| is_fresh) {
-                placed.entry(*window_s).or_default().push(event.order.key());
-            }
-        }
-        placed
+    /// The lengths of the newly placed orders' windows, of those that have a delay queue.
+    fn fresh_windows(&self, events: &[OrderEvent]) -> impl Iterator<Item = u32> {
+        let now_ms = self.clock.wall_ms();
+        let is_fresh = |event: &&OrderEvent| {
+            event.order.version == 0 && now_ms.saturating_sub(event.at_ms) <= AGE_MAX_MS
+        };
+        let window_ms = |event: &OrderEvent| Some(event.order.due_ms?.saturating_sub(event.at_ms));
+        let fresh: BTreeSet<i64> = events.iter().filter(is_fresh).filter_map(window_ms).collect();
+        let is_begun = move |window_s: &u32| fresh.contains(&(i64::from(*window_s) * 1_000));
+        self.windows_s.iter().copied().filter(is_begun)
     }
 }

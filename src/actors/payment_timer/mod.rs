@@ -9,8 +9,8 @@
 //! per batch. On error and on crash: the orders are still due, and the next pass ends them. May
 //! repeat: everything.
 //!
-//! Where the broker has delay queues, [`hint_publisher`] and [`hint_consumer`] let it say when to
-//! end which orders, and the passes leave due orders to it for a moment.
+//! Where the broker has delay queues, [`hint_publisher`] and [`hint_consumer`] let it start a pass
+//! when a payment window ends, and the timer's own passes leave due orders to those for a moment.
 //!
 //! Nothing ends while the clock is not trusted ([`TrustedTime`]). [`ClockWatcher`] reports that
 //! where no orders end.
@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use super::periodic::{RunResult, Task};
 use crate::config::PaymentSettings;
-use crate::db::Ledger;
+use crate::db::{self, Ledger};
 use crate::domain::{Order, OrderState};
 use crate::observe::metrics::Metrics;
 use crate::runtime::clock::SharedClock;
@@ -93,28 +93,34 @@ impl Task for PaymentTimer {
     const FAILURE: &'static str = "unpaid orders not ended, retrying";
 
     async fn run(&self, (): &()) -> RunResult {
-        let deps = &self.0;
-        let batch = deps.settings.batch;
         // Due orders are left to the hints of the broker for a moment.
-        let has_hints = !deps.settings.delay_queues_s.is_empty();
-        let lag_ms = if has_hints { HINT_LAG_MS } else { 0 };
-        // Orders that cannot be ended, or not yet, are the oldest again and hide no others.
-        let mut num_left = 0;
-        while let Some(now) = deps.time.now().await? {
-            let limit = batch.saturating_add(num_left);
-            let until_ms = now.wall_ms() - lag_ms;
-            let due = deps.ledger.due_orders(OrderState::PendingPayment, until_ms, limit).await?;
-            let is_full = due.len() >= usize::try_from(limit).unwrap_or(usize::MAX);
-            let orders = due.iter().map(|due| &due.order).filter(|order| is_due(order, &now));
-            let num_ended = deps.orders.end_due(orders.map(Order::key).collect()).await?;
-            deps.metrics.orders_timed_out.inc_by(num_ended as u64);
-            let left = u32::try_from(due.len().saturating_sub(num_ended)).unwrap_or(u32::MAX);
-            let left = left.min(batch.saturating_mul(BATCHES_LEFT_MAX));
-            if !is_full || (num_ended == 0 && left <= num_left) {
-                break;
-            }
-            num_left = left;
-        }
+        let has_hints = !self.0.settings.delay_queues_s.is_empty();
+        end_due_orders(&self.0, if has_hints { HINT_LAG_MS } else { 0 }).await?;
         Ok(())
     }
+}
+
+/// One pass: ends the unpaid orders that have been due for `lag_ms`; returns how many.
+async fn end_due_orders(deps: &TimerDeps, lag_ms: i64) -> Result<u64, db::Error> {
+    let batch = deps.settings.batch;
+    let mut total = 0;
+    // Orders that cannot be ended, or not yet, are the oldest again and hide no others.
+    let mut num_left = 0;
+    while let Some(now) = deps.time.now().await? {
+        let limit = batch.saturating_add(num_left);
+        let until_ms = now.wall_ms() - lag_ms;
+        let due = deps.ledger.due_orders(OrderState::PendingPayment, until_ms, limit).await?;
+        let is_full = due.len() >= usize::try_from(limit).unwrap_or(usize::MAX);
+        let orders = due.iter().map(|due| &due.order).filter(|order| is_due(order, &now));
+        let num_ended = deps.orders.end_due(orders.map(Order::key).collect()).await?;
+        deps.metrics.orders_timed_out.inc_by(num_ended as u64);
+        total += num_ended as u64;
+        let left = u32::try_from(due.len().saturating_sub(num_ended)).unwrap_or(u32::MAX);
+        let left = left.min(batch.saturating_mul(BATCHES_LEFT_MAX));
+        if !is_full || (num_ended == 0 && left <= num_left) {
+            break;
+        }
+        num_left = left;
+    }
+    Ok(total)
 }

@@ -1,16 +1,19 @@
 //! Time-outs by the broker's delay queues: hints that come, that are lost, and that are wrong.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use floodgate::actors::payment_timer::hint_consumer::Hints;
 use floodgate::actors::payment_timer::{HintConsumer, HintPublisher, PaymentTimer, TimerDeps};
 use floodgate::actors::periodic::Task;
-use floodgate::broker::{PublishOutcome, Publisher, RabbitBroker, Route, Topology};
-use floodgate::config::{PaymentSettings, Tier};
+use floodgate::broker::{
+    BrokerStatus, Headers, Message, PublishOutcome, Publisher, RabbitBroker, Route, Topology,
+};
+use floodgate::config::Tier;
 use floodgate::domain::{OrderIntent, OrderKey, OrderState};
 use floodgate::lease::{Lease, SoleLease, TaskLease};
-use floodgate::messages::due_hint;
 use floodgate::observe::metrics::{Metrics, OutcomeLabel};
 use floodgate::runtime::clock::{ManualClock, SharedClock, SystemClock, wall_ms};
 use floodgate::runtime::clock_guard::CALM;
@@ -22,93 +25,84 @@ use super::payments::Shop;
 use crate::support::TestApp;
 use crate::support::app::{fresh_settings, sale_body};
 use crate::support::faulty_ledger::{Fault, FaultyLedger};
+use crate::support::memory_broker::MemoryBroker;
 use crate::support::offers::{assert_ledger_holds, intent, run};
 use crate::support::servers::rabbitmq::RabbitMq;
 use crate::support::wait::until;
 
-const WINDOW_S: u32 = 2;
-const INSTALLATION: &str = "0a0b0c0d";
+/// The lengths of the delay queues.
+const DELAYS_S: [u32; 2] = [2, 600];
 
-/// A shop whose orders have a window with a delay queue; one order is placed.
+/// A shop with one order, whose window has no delay queue.
 struct Fixture {
     shop: Shop,
     ledger: Arc<FaultyLedger>,
-    broker: Arc<RabbitBroker>,
+    broker: MemoryBroker,
     publisher: HintPublisher,
     consumer: HintConsumer,
     hints: Hints,
     metrics: Arc<Metrics>,
-    settings: PaymentSettings,
-    _server: RabbitMq,
 }
 
-fn deps(
-    orders: OrderService,
-    ledger: Arc<FaultyLedger>,
-    settings: &PaymentSettings,
-    clock: SharedClock,
-    metrics: Arc<Metrics>,
-) -> TimerDeps {
-    let skew_max_ms = settings.clock_skew_max_ms;
-    let time = TrustedTime::new(clock.clone(), ledger.clone(), metrics.clone(), skew_max_ms);
-    TimerDeps { orders, ledger, settings: settings.clone(), time, clock, metrics }
+fn topology() -> Topology {
+    Topology { delays_s: DELAYS_S.to_vec(), ..Topology::new("fg", 1, 20) }
+}
+
+/// Publishes this message so many times, as if it had left a delay queue.
+async fn send(broker: &dyn Publisher, headers: Headers, body: &'static [u8], count: usize) {
+    let message = Message { route: Route::Due, headers, body: Bytes::from_static(body) };
+    let sent = broker.open_channel(64).publish(vec![message; count]).await;
+    assert_eq!(sent, vec![PublishOutcome::Confirmed; count]);
 }
 
 impl Fixture {
-    async fn open(change: impl FnOnce(&mut PaymentSettings)) -> Self {
-        Self::open_on(SystemClock::shared(), change).await
-    }
-
-    /// [`Self::open`] with this clock of the process and of its ledger.
-    async fn open_on(clock: SharedClock, change: impl FnOnce(&mut PaymentSettings)) -> Self {
-        // The window of its order has no delay queue.
+    /// A shop with this clock of the process and of its ledger.
+    async fn open(clock: SharedClock) -> Self {
         let shop = Shop::open_with(clock.clone(), 900).await;
         let mut settings = shop.settings.clone();
-        settings.delay_queues_s = vec![WINDOW_S.to_string()];
-        change(&mut settings);
+        settings.delay_queues_s = DELAYS_S.map(|s| s.to_string()).to_vec();
         let ledger = Arc::new(FaultyLedger::new(shop.ledger.clone()));
-        let server = RabbitMq::start();
-        let delays_s = settings.delay_windows_s();
-        let topology = Topology { delays_s, ..Topology::new("fg", 1, 20) };
-        let broker = Arc::new(RabbitBroker::new(server.options(topology)).unwrap());
         let metrics = Arc::new(Metrics::default());
-        let orders = OrderService::new(ledger.clone(), None, &settings, Arc::new(|| ()));
-        let deps = deps(orders, ledger.clone(), &settings, clock.clone(), metrics.clone());
+        let broker = MemoryBroker::new(topology());
         let lease: Arc<dyn Lease> = Arc::new(SoleLease::new(clock.clone()));
         let publisher = HintPublisher {
             ledger: ledger.clone(),
-            publisher: broker.clone(),
+            publisher: Arc::new(broker.clone()),
             lease: TaskLease::new(&lease, "hint_publisher", 5_000, &clock),
-            installation: INSTALLATION.into(),
-            windows_s: settings.delay_windows_s(),
+            windows_s: DELAYS_S.to_vec(),
             window: 64,
+            clock: clock.clone(),
+            metrics: metrics.clone(),
+        };
+        let orders = OrderService::new(ledger.clone(), None, &settings, Arc::new(|| ()));
+        let skew_max_ms = settings.clock_skew_max_ms;
+        let time = TrustedTime::new(clock.clone(), ledger.clone(), metrics.clone(), skew_max_ms);
+        let deps = TimerDeps {
+            orders,
+            ledger: ledger.clone(),
+            settings,
+            time,
             clock,
             metrics: metrics.clone(),
         };
-        let consumer = HintConsumer {
-            deps: Arc::new(deps),
-            subscriber: broker.clone(),
-            installation: INSTALLATION.into(),
-        };
+        let consumer = HintConsumer { deps: Arc::new(deps), subscriber: Arc::new(broker.clone()) };
         // The first run notes where the feed is.
         publisher.run(&()).await.unwrap();
         let hints = Hints::default();
-        consumer.run(&hints).await.unwrap();
-        Self {
-            shop,
-            ledger,
-            broker,
-            publisher,
-            consumer,
-            hints,
-            metrics,
-            settings,
-            _server: server,
-        }
+        Self { shop, ledger, broker, publisher, consumer, hints, metrics }
+    }
+
+    /// Replaces the broker by a real one.
+    fn use_rabbitmq(&mut self) -> (RabbitMq, Arc<RabbitBroker>) {
+        let server = RabbitMq::start();
+        let broker = Arc::new(RabbitBroker::new(server.options(topology())).unwrap());
+        self.publisher.publisher = broker.clone();
+        self.consumer.subscriber = broker.clone();
+        (server, broker)
     }
 
     /// Places orders with this window.
-    async fn place(&self, numbers: std::ops::RangeInclusive<u64>, window_s: i32) -> Vec<OrderKey> {
+    async fn place(&self, numbers: RangeInclusive<u64>, window_s: i32) -> Vec<OrderKey> {
         let sku = self.shop.ledger.sales().await.unwrap()[0].skus[0].clone();
         let intents: Vec<OrderIntent> = numbers
             .map(|it| OrderIntent { payment_window_s: window_s, ..intent(&sku, it, it, 1) })
@@ -118,10 +112,13 @@ impl Fixture {
         intents.iter().map(key).collect()
     }
 
-    async fn send(&self, route: Route, orders: &[OrderKey], installation: &str) {
-        let message = due_hint::message(route, orders, installation, 1);
-        let sent = self.broker.open_channel(1).publish(vec![message]).await;
-        assert_eq!(sent, [PublishOutcome::Confirmed]);
+    /// Sends hints, which a run of the consumer receives.
+    async fn send(&self, count: usize) {
+        send(&self.broker, Headers::default(), &[], count).await;
+    }
+
+    async fn run_consumer(&self) {
+        self.consumer.run(&self.hints).await.unwrap();
     }
 
     async fn num_live(&self, keys: &[OrderKey]) -> usize {
@@ -135,7 +132,7 @@ impl Fixture {
 
     async fn ends(&self, keys: &[OrderKey]) {
         until("the end", async || {
-            self.consumer.run(&self.hints).await.unwrap();
+            self.run_consumer().await;
             (self.num_live(keys).await == 0).then_some(())
         })
         .await;
@@ -149,11 +146,12 @@ impl Fixture {
 #[test]
 fn an_unpaid_order_ends_when_its_hint_leaves_the_delay_queue() {
     run(async {
-        let fixture = Fixture::open(|own| own.delay_queues_s.push("600".to_owned())).await;
-        let keys = fixture.place(2..=4, WINDOW_S.cast_signed()).await;
+        let mut fixture = Fixture::open(SystemClock::shared()).await;
+        let _rabbitmq = fixture.use_rabbitmq();
+        let keys = fixture.place(2..=4, 2).await;
         let later = fixture.place(6..=6, 600).await;
         // Of a window without a delay queue.
-        let others = fixture.place(5..=5, 1).await;
+        let others = fixture.place(5..=5, 300).await;
         for _ in 0..2 {
             fixture.publisher.run(&()).await.unwrap();
         }
@@ -161,7 +159,7 @@ fn an_unpaid_order_ends_when_its_hint_leaves_the_delay_queue() {
         fixture.ends(&keys).await;
         assert_eq!(fixture.metrics.orders_ended_by_hint.get(), 3);
         assert_eq!(fixture.num_live(&later).await, 1, "not before the end of the window");
-        assert_eq!(fixture.num_live(&others).await, 1, "left to the polls");
+        assert_eq!(fixture.num_live(&others).await, 1, "not before the end of the window");
         assert_ledger_holds(&*fixture.shop.ledger).await;
     });
 }
@@ -170,36 +168,55 @@ fn an_unpaid_order_ends_when_its_hint_leaves_the_delay_queue() {
 #[test]
 fn wrong_early_and_repeated_hints_do_no_harm() {
     run(async {
-        let fixture = Fixture::open(|settings| settings.batch = 2).await;
+        let clock = Arc::new(ManualClock::new(wall_ms()));
+        let mut fixture = Fixture::open(clock.clone()).await;
+        let (server, broker) = fixture.use_rabbitmq();
         let keys = fixture.place(2..=4, 900).await;
-        fixture.send(Route::Due, &keys, "another installation").await;
-        for _ in 0..4 {
-            fixture.send(Route::Due, &keys[..2], INSTALLATION).await;
-        }
-        for _ in 0..8 {
-            fixture.consumer.run(&fixture.hints).await.unwrap();
-        }
-        assert_eq!(fixture.num_live(&keys).await, 3, "not due");
         let due = fixture.place(5..=8, 1).await;
-        tokio::time::sleep(Duration::from_millis(1_100)).await;
-        for chunk in due.chunks(2).chain(due.chunks(2)) {
-            fixture.send(Route::Due, chunk, INSTALLATION).await;
-        }
-        // A run takes about one batch, however many hints there are.
-        until("a batch", async || {
-            fixture.consumer.run(&fixture.hints).await.unwrap();
-            let num_ended = fixture.metrics.orders_ended_by_hint.get();
-            assert!(num_ended <= 2, "{num_ended}");
-            (num_ended == 2).then_some(())
+        // Of another program.
+        let content_type = Some("text/plain".to_owned());
+        let headers = Headers { content_type, version: Some(-1), ..Headers::default() };
+        send(&*broker, headers, &[0xff; 1_000], 4).await;
+        until("the hints", async || {
+            fixture.run_consumer().await;
+            (server.num_ready("fg.due") == Some(0)).then_some(())
         })
         .await;
+        // A run without hints, so that the next ones decide.
+        fixture.run_consumer().await;
+        assert_eq!(fixture.num_live(&due).await, 4, "not due");
+        clock.advance(Duration::from_secs(1));
+        send(&*broker, Headers::default(), &[], 8).await;
         fixture.ends(&due).await;
-        for _ in 0..4 {
-            fixture.consumer.run(&fixture.hints).await.unwrap();
+        for _ in 0..2 {
+            fixture.run_consumer().await;
         }
         assert_eq!(fixture.metrics.orders_ended_by_hint.get(), 4, "once each");
-        assert_eq!(fixture.num_live(&keys).await, 3);
+        assert_eq!(fixture.num_live(&keys).await, 3, "not due");
         assert_ledger_holds(&*fixture.shop.ledger).await;
+    });
+}
+
+#[test]
+fn many_hints_start_one_pass_and_one_more() {
+    run(async {
+        let clock = Arc::new(ManualClock::new(wall_ms()));
+        let mut fixture = Fixture::open(clock.clone()).await;
+        let keys = fixture.place(2..=3, 1).await;
+        clock.advance(Duration::from_millis(900));
+        fixture.send(100).await;
+        fixture.run_consumer().await;
+        assert_eq!(fixture.num_live(&keys).await, 2, "due a moment after their hints");
+        clock.advance(Duration::from_millis(100));
+        fixture.run_consumer().await;
+        assert_eq!(fixture.num_live(&keys).await, 0);
+        let keys = fixture.place(4..=4, 1).await;
+        clock.advance(Duration::from_secs(1));
+        fixture.run_consumer().await;
+        assert_eq!(fixture.num_live(&keys).await, 1, "no pass without hints");
+        // The subscription ends: what was not acknowledged is ready again.
+        fixture.hints = Hints::default();
+        assert!(fixture.broker.waiting("due").is_empty());
     });
 }
 
@@ -207,62 +224,61 @@ fn wrong_early_and_repeated_hints_do_no_harm() {
 fn orders_whose_hints_are_lost_end_by_the_polls_a_moment_later() {
     run(async {
         let clock = Arc::new(ManualClock::new(wall_ms()));
-        let fixture = Fixture::open_on(clock.clone(), |_| ()).await;
-        let keys = fixture.place(2..=3, 1).await;
-        clock.advance(Duration::from_millis(1_100));
-        // The ledger is away when the hint comes: it is not kept.
-        fixture.ledger.set(Fault::Down);
-        fixture.send(Route::Due, &keys, INSTALLATION).await;
-        until("the hint", async || {
-            fixture.consumer.run(&fixture.hints).await.is_err().then_some(())
-        })
-        .await;
-        fixture.ledger.set(Fault::None);
-        fixture.consumer.run(&fixture.hints).await.unwrap();
-        assert_eq!(fixture.num_live(&keys).await, 2);
+        let fixture = Fixture::open(clock.clone()).await;
+        fixture.broker.set_reach(BrokerStatus::Down);
+        let keys = fixture.place(2..=3, 2).await;
+        fixture.publisher.run(&()).await.unwrap_err();
+        assert_eq!((fixture.published("published"), fixture.published("lost")), (0, 1));
+        clock.advance(Duration::from_secs(2));
+        fixture.consumer.run(&fixture.hints).await.unwrap_err();
         let timer = PaymentTimer(fixture.consumer.deps.clone());
         timer.run(&()).await.unwrap();
         assert_eq!(fixture.num_live(&keys).await, 2, "left to hints for 2 s");
         clock.advance(Duration::from_secs(2));
-        until("the polls", async || {
-            timer.run(&()).await.unwrap();
-            (fixture.num_live(&keys).await == 0).then_some(())
-        })
-        .await;
+        timer.run(&()).await.unwrap();
+        assert_eq!(fixture.num_live(&keys).await, 0);
+        assert_eq!(fixture.metrics.orders_timed_out.get(), 2);
         assert_eq!(fixture.metrics.orders_ended_by_hint.get(), 0);
     });
 }
 
-/// The hint comes by the broker's clock; to the ledger, whose time has stepped, the order would be
-/// due at once.
 #[test]
-fn hints_end_no_order_once_the_clock_has_stepped() {
+fn a_hint_while_the_ledger_is_away_ends_its_orders_in_the_next_run() {
     run(async {
-        let mut fixture = Fixture::open(|_| ()).await;
         let clock = Arc::new(ManualClock::new(wall_ms()));
-        let orders =
-            OrderService::new(fixture.ledger.clone(), None, &fixture.settings, Arc::new(|| ()));
-        fixture.consumer.deps = Arc::new(deps(
-            orders,
-            fixture.ledger.clone(),
-            &fixture.settings,
-            clock.clone(),
-            fixture.metrics.clone(),
-        ));
-        let timer = PaymentTimer(fixture.consumer.deps.clone());
-        timer.run(&()).await.unwrap();
-        clock.set_wall_ms(wall_ms() + 3_600_000);
-        timer.run(&()).await.unwrap();
-        clock.advance(CALM);
-        timer.run(&()).await.unwrap();
+        let fixture = Fixture::open(clock.clone()).await;
         let keys = fixture.place(2..=3, 1).await;
-        tokio::time::sleep(Duration::from_millis(1_100)).await;
-        fixture.send(Route::Due, &keys, INSTALLATION).await;
-        for _ in 0..3 {
-            fixture.consumer.run(&fixture.hints).await.unwrap();
-        }
-        assert_eq!(fixture.num_live(&keys).await, 2);
-        assert_eq!(fixture.metrics.orders_ended_by_hint.get(), 0);
+        clock.advance(Duration::from_secs(1));
+        fixture.ledger.set(Fault::Down);
+        fixture.send(1).await;
+        fixture.consumer.run(&fixture.hints).await.unwrap_err();
+        fixture.ledger.set(Fault::None);
+        fixture.run_consumer().await;
+        assert_eq!(fixture.num_live(&keys).await, 0);
+        assert_eq!(fixture.metrics.orders_ended_by_hint.get(), 2);
+    });
+}
+
+/// To the ledger alone, whose clock stepped too, the orders would be due at once.
+#[test]
+fn a_step_of_the_clock_shortens_no_window_that_a_hint_ends() {
+    run(async {
+        let start_ms = wall_ms();
+        let clock = Arc::new(ManualClock::new(start_ms));
+        let fixture = Fixture::open(clock.clone()).await;
+        let keys = fixture.place(2..=3, 600).await;
+        clock.set_wall_ms(start_ms + 3_600_000);
+        fixture.send(1).await;
+        fixture.run_consumer().await;
+        assert_eq!(fixture.num_live(&keys).await, 2, "the clock is not trusted");
+        clock.advance(CALM);
+        fixture.send(1).await;
+        fixture.run_consumer().await;
+        assert_eq!(fixture.num_live(&keys).await, 2, "half of the window has passed");
+        clock.advance(CALM);
+        fixture.send(1).await;
+        fixture.run_consumer().await;
+        assert_eq!(fixture.num_live(&keys).await, 0);
     });
 }
 
