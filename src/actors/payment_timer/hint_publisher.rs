@@ -1,11 +1,12 @@
 //! Publishes a hint, an empty message, to the delay queue of each payment window that has just
 //! begun, so that its end comes from the broker.
 //!
-//! Reads the feed of order events after its cursor, off the path of purchases. A lease selects one
-//! process. Limits: events per page, unconfirmed messages. On error and on crash: hints are lost,
-//! and the payment timer, which looks at every order in the ledger, ends those orders a little
-//! later. May repeat: everything.
+//! Follows the feed of order events, off the path of purchases. A lease selects one process, which
+//! begins with the last page. Limits: events per page, unconfirmed messages. On error and on crash:
+//! hints are lost, and the payment timer, which looks at every order in the ledger, ends those
+//! orders a little later. May repeat: everything.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -18,9 +19,6 @@ use crate::domain::OrderEvent;
 use crate::lease::TaskLease;
 use crate::observe::metrics::{Metrics, OutcomeLabel};
 use crate::runtime::clock::SharedClock;
-
-/// The name of the cursor in the ledger.
-const CURSOR: &str = "due_hints";
 
 /// Events per read of the ledger.
 const EVENTS_PER_PAGE: u32 = 1_000;
@@ -42,31 +40,28 @@ pub struct HintPublisher {
 }
 
 impl Task for HintPublisher {
-    type State = ();
+    /// The last feed number that was read; 0: none since the process got the lease.
+    type State = Cell<i64>;
 
     const FAILURE: &'static str = "hints of due orders not published, their orders end a bit later";
 
-    async fn run(&self, (): &()) -> RunResult {
+    async fn run(&self, read_to: &Cell<i64>) -> RunResult {
         if !self.lease.acquire().await? {
+            read_to.set(0);
             return Ok(());
         }
         while self.ledger.number_events(EVENTS_PER_PAGE).await? >= EVENTS_PER_PAGE {}
-        let mut read_to = self.ledger.cursor(CURSOR).await?;
-        if read_to == 0 {
-            // Of the orders of before, only the last page can be fresh.
+        if read_to.get() == 0 {
             let last = self.ledger.last_feed_no().await?;
-            read_to = (last - i64::from(EVENTS_PER_PAGE)).max(0);
+            read_to.set((last - i64::from(EVENTS_PER_PAGE)).max(0));
         }
         let mut lost: RunResult = Ok(());
         while self.lease.acquire().await? {
-            let events = self.ledger.events_after(read_to, EVENTS_PER_PAGE).await?;
+            let events = self.ledger.events_after(read_to.get(), EVENTS_PER_PAGE).await?;
             let Some(last) = events.last() else { break };
-            read_to = last.feed_no();
+            read_to.set(last.feed_no());
             let events: Vec<_> = events.into_iter().filter_map(FeedEvent::into_order).collect();
-            let published = self.publish(&events).await;
-            // Crash here [hints_published]: the next run publishes the same hints again.
-            self.ledger.move_cursor(CURSOR, read_to).await?;
-            lost = lost.and(published);
+            lost = lost.and(self.publish(&events).await);
         }
         lost
     }
