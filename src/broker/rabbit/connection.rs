@@ -25,8 +25,6 @@ const ABANDONED_BATCHES_MAX: usize = 32;
 pub(super) enum ConnectionRole {
     Publishing,
     Consuming,
-    /// One check or repair.
-    OneOff,
 }
 
 impl ConnectionRole {
@@ -35,7 +33,6 @@ impl ConnectionRole {
         match self {
             Self::Publishing => "floodgate-publishing",
             Self::Consuming => "floodgate-consuming",
-            Self::OneOff => "floodgate-task",
         }
     }
 }

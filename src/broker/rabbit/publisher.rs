@@ -16,10 +16,10 @@ use lapin::{Channel, Confirmation};
 
 use super::super::topology::PublishAddress;
 use super::super::{
-    BrokerStatus, Error, Message, PublishChannel, PublishOutcome, Publisher, Route, headers,
+    BrokerStatus, Message, PublishChannel, PublishOutcome, Publisher, Route, headers,
 };
 use super::{Inner, RabbitBroker, error_message};
-use crate::broker::rabbit::connection::{ConnectionRole, RabbitConnection};
+use crate::broker::rabbit::connection::RabbitConnection;
 use crate::broker::rabbit::publish_batch::{Confirmations, QueueHistory};
 use crate::runtime::clock::now_monotonic;
 use crate::runtime::single_flight::ValueStatus;
@@ -59,27 +59,6 @@ impl Publisher for RabbitBroker {
             // Before its first use the broker is assumed up.
             Some(ValueStatus::Usable) | None => BrokerStatus::Up,
         }
-    }
-}
-
-impl RabbitBroker {
-    /// Declares and verifies the topology on a connection of its own. Every publishing or consuming
-    /// connection also starts with it.
-    pub async fn declare(&self) -> Result<(), Error> {
-        let (options, new_queues) = (self.inner.options.clone(), self.inner.new_queues.clone());
-        // Connections must be made on the runtime that drives them.
-        let declaring = self.inner.io()?.spawn(async move {
-            let connection =
-                RabbitConnection::connect(&options, ConnectionRole::OneOff, &new_queues).await?;
-            // In the background: the caller does not wait for the close.
-            drop(connection.io.clone().spawn(async move {
-                new_queues.forget_when_recoverable(&connection).await;
-                connection.close().await;
-            }));
-            Ok(())
-        });
-        let failed = |error| Error::unavailable(format!("the declare task failed: {error}"));
-        declaring.await.map_err(failed)?
     }
 }
 

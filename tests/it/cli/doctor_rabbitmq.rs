@@ -1,6 +1,6 @@
 //! `floodgate doctor` on a real RabbitMQ, with exactly one fault at a time.
 
-use floodgate::broker::{RabbitBroker, Topology};
+use floodgate::broker::{RabbitBroker, Subscriber, Topology};
 use floodgate::domain::NewDeadLetter;
 use floodgate::runtime::clock::SystemClock;
 use floodgate::tier;
@@ -38,7 +38,7 @@ fn declare(server: &RabbitMq) {
     // The values of config/default.toml.
     let topology = Topology::new("fg", 1, 100);
     let broker = RabbitBroker::new(server.options(topology)).unwrap();
-    run(async { broker.declare().await.unwrap() });
+    run(async { drop(broker.depths().await.unwrap()) });
 }
 
 /// Publishes one message that no consumer receives.

@@ -31,7 +31,7 @@ fn broker(server: &RabbitMq, namespace: &str) -> RabbitBroker {
 async fn declared(server: &RabbitMq, namespace: &str) -> RabbitBroker {
     let mut options = server.options(Topology::new(namespace, 2, 100));
     options.connect_timeout = Duration::from_mins(1);
-    RabbitBroker::new(options).unwrap().declare().await.unwrap();
+    RabbitBroker::new(options).unwrap().depths().await.unwrap();
     broker(server, namespace)
 }
 
@@ -206,7 +206,7 @@ async fn frozen(server: &RabbitMq) {
     options.heartbeat_s = 1;
     let mut long_timeout = options.clone();
     long_timeout.connect_timeout = Duration::from_secs(10);
-    RabbitBroker::new(long_timeout).unwrap().declare().await.unwrap();
+    RabbitBroker::new(long_timeout).unwrap().depths().await.unwrap();
 
     let broker = RabbitBroker::new(options).unwrap();
     let mut outgoing = broker.open_channel(10);
@@ -233,7 +233,7 @@ async fn frozen(server: &RabbitMq) {
     for _ in 0..10 {
         let sent = outgoing.publish(vec![message(1)]).await.remove(0);
         assert!(matches!(sent, PublishOutcome::NotSent { .. }), "{sent:?}");
-        assert!(broker.declare().await.is_err());
+        assert!(broker.depths().await.is_err());
     }
     until("the threads of connection attempts to end", async || (num_threads() <= 2).then_some(()))
         .await;

@@ -37,7 +37,7 @@ fn broker(server: &RabbitMq, namespace: &str) -> RabbitBroker {
 async fn declared(server: &RabbitMq, namespace: &str) -> RabbitBroker {
     let mut options = server.options(topology(namespace));
     options.connect_timeout = Duration::from_mins(1);
-    RabbitBroker::new(options).unwrap().declare().await.unwrap();
+    RabbitBroker::new(options).unwrap().depths().await.unwrap();
     broker(server, namespace)
 }
 
@@ -239,7 +239,7 @@ async fn foreign_arguments(server: &RabbitMq) {
         ("kind", ["exchange kind.intents", "type", "delete the exchange"]),
     ] {
         let broker = broker(server, namespace);
-        let error = broker.declare().await.unwrap_err();
+        let error = broker.depths().await.unwrap_err();
         assert!(matches!(error, Error::Topology { .. }), "{error}");
         let text = error.to_string();
         assert!(expected.iter().all(|part| text.contains(part)), "{text}");

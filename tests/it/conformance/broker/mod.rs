@@ -172,7 +172,6 @@ macro_rules! all_cases {
                 a_message_delivered_too_often_is_a_dead_letter
                 a_message_that_no_queue_wants_is_refused_and_the_next_one_is_not
                 a_deleted_queue_ends_its_subscription_and_the_next_one_declares_it
-                declaring_brings_back_what_is_missing
                 depths_count_messages_and_consumers;
         }
     };

@@ -110,20 +110,6 @@ pub async fn a_deleted_queue_ends_its_subscription_and_the_next_one_declares_it(
     assert_eq!(ids(&take(other.as_mut(), 1).await), ["m8"]);
 }
 
-pub async fn declaring_brings_back_what_is_missing(backend: &dyn Backend) {
-    let process = backend.open();
-    process.publish_confirmed(messages(Route::Orders(0), 0..1)).await;
-    for queue in ["orders.2", "dead"] {
-        backend.delete_queue(queue);
-    }
-    process.publisher.declare().await.unwrap();
-    process.publisher.declare().await.unwrap();
-    let routes = [Route::Orders(2), Route::Dead];
-    process.publish_confirmed(routes.map(|route| message(route, 5)).to_vec()).await;
-    assert_eq!(ids(&process.drain(Route::Orders(2), 1).await), ["m5"]);
-    assert_eq!(ids(&process.drain(Route::Dead, 1).await), ["m5"]);
-}
-
 pub async fn depths_count_messages_and_consumers(backend: &dyn Backend) {
     let process = backend.open();
     let batch = [Route::Orders(0), Route::Orders(0), Route::Dead];

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use floodgate::broker::{Error, Publisher, RabbitBroker, RabbitOptions, Route, Subscriber};
+use floodgate::broker::{Error, RabbitBroker, RabbitOptions, Route, Subscriber};
 use tokio::time::timeout;
 
 use super::{Process, message, take, topology};
@@ -19,7 +19,7 @@ fn a_subscription_that_is_not_had_in_time_ends_its_connection() {
         let url = RabbitMq::url_by(proxy.addr());
         let mut options = RabbitOptions::new(&url, topology("silent")).unwrap();
         options.connect_timeout = Duration::from_mins(1);
-        RabbitBroker::new(options.clone()).unwrap().declare().await.unwrap();
+        RabbitBroker::new(options.clone()).unwrap().depths().await.unwrap();
         options.connect_timeout = Duration::from_secs(5);
         let broker = Arc::new(RabbitBroker::new(options).unwrap());
         let process = Process { publisher: broker.clone(), subscriber: broker.clone() };

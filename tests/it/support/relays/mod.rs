@@ -302,7 +302,7 @@ impl Simulation {
             let (intent, placed_at_ms) = (self.intent(request), self.clock.wall_ms());
             let is_home =
                 |buyer: &BuyerId| BucketNo::home_of(*buyer, self.buckets) == intent.bucket;
-            let buyer = (1..).map(offers::buyer).find(is_home).unwrap();
+            let buyer = (1..1_000).map(offers::buyer).find(is_home).unwrap();
             let lost = OrderIntent { buyer, placed_at_ms, trace: TraceId(0), ..intent };
             self.stock.reserve(self.bucket_of(request), vec![lost]).await.unwrap();
         }
