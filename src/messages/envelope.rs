@@ -1,9 +1,9 @@
 //! The message format between outbox and consumers: a versioned envelope of order intents.
 //!
 //! The body equals the outbox entry: packed intents, one after the other, each with the signature
-//! that proves its origin. All other data is in the headers, so that a message can be checked,
-//! traced and replayed without decoding its body. Golden files in `tests/it/wire/` hold the bytes.
-//! The version of a message is that of its intents.
+//! that proves its origin; or what another program wrote there. All other data is in the headers,
+//! so that a message can be checked, traced and replayed without decoding its body. Golden files in
+//! `tests/it/wire/` hold the bytes. The version of a message is that of its intents.
 
 use std::sync::Arc;
 
@@ -68,9 +68,6 @@ impl MalformedEnvelope {
 /// The intents of a message, in order, each with its error if it cannot be used.
 pub type DecodedIntents = Vec<Result<OrderIntent, MalformedEnvelope>>;
 
-/// The bytes of the unreadable intents of an outbox entry, and the first error.
-pub type UnreadableIntents = (Bytes, MalformedEnvelope);
-
 /// Reads the messages of one installation.
 #[derive(Debug, Clone)]
 pub struct EnvelopeReader {
@@ -79,60 +76,27 @@ pub struct EnvelopeReader {
     pub key: IntentKey,
 }
 
-/// The headers of an envelope with this body.
-pub fn headers(
-    body: &[u8],
-    installation: &str,
-    sent_at_ms: i64,
-) -> Result<Headers, MalformedEnvelope> {
-    match encode(&Bytes::copy_from_slice(body), installation, sent_at_ms) {
-        (_, Some((_, malformed))) => Err(malformed),
-        (message, None) => Ok(message.unwrap_or_default().0),
-    }
-}
-
-/// Encodes an outbox entry as an envelope: headers and body of its readable intents. Unreadable
-/// intents are separated, so that the others can be published.
-pub fn encode(
-    entry: &Bytes,
-    installation: &str,
-    sent_at_ms: i64,
-) -> (Option<(Headers, Bytes)>, Option<UnreadableIntents>) {
-    let (mut intents, mut readable, mut unreadable) = (Vec::new(), Vec::new(), Vec::new());
-    let mut error_text = entry.is_empty().then_some("empty".to_owned());
-    for bytes in intent::split(entry) {
-        match intent::unpack(bytes) {
-            Ok(intent) => {
-                intents.push(intent);
-                readable.push(bytes);
-            }
-            Err(error) => {
-                error_text.get_or_insert_with(|| error.to_string());
-                unreadable.push(bytes);
-            }
-        }
-    }
-    let body = || if error_text.is_none() { entry.clone() } else { readable.concat().into() };
-    let headers = headers_of(&intents, installation, sent_at_ms);
-    let message = headers.map(|headers| (headers, body()));
-    let malformed = |what| MalformedEnvelope::new(EnvelopeFlaw::Body, format!("an entry: {what}"));
-    let unreadable = error_text.map(|what| (unreadable.concat().into(), malformed(what)));
-    (message, unreadable)
-}
-
-/// The headers of an envelope of these intents; `None`: no intents.
-fn headers_of(intents: &[OrderIntent], installation: &str, sent_at_ms: i64) -> Option<Headers> {
-    let first = intents.first()?;
-    Some(Headers {
-        message_id: format!("{}-{}", first.request, intents.len()),
+/// The headers of an envelope with this body, whether its intents can be read or not: the order
+/// consumer separates those that it cannot read.
+pub fn headers(body: &[u8], installation: &str, sent_at_ms: i64) -> Headers {
+    let intents = intents_in(body);
+    let first = intents.first();
+    Headers {
+        message_id: first
+            .map_or_else(|| nameless(body), |first| format!("{}-{}", first.request, intents.len())),
         content_type: Some(CONTENT_TYPE.to_owned()),
         version: Some(VERSION),
         installation: Some(installation.to_owned()),
         epoch: intents.iter().map(|intent| intent.epoch.0).max(),
-        traceparent: traceparent(first),
+        traceparent: first.and_then(traceparent),
         sent_at_ms: Some(sent_at_ms),
         ..Headers::default()
-    })
+    }
+}
+
+/// The message id of a body without one.
+fn nameless(body: &[u8]) -> String {
+    format!("nameless-{:016x}", xxh3_64(body))
 }
 
 /// The trace of the buyer's request, with the same parent id in every copy of the message. `None`
@@ -144,10 +108,10 @@ fn traceparent(first: &OrderIntent) -> Option<String> {
 
 impl EnvelopeReader {
     /// Decodes the intents of a message, and verifies that a process of this installation wrote
-    /// them.
+    /// them. An unreadable one, also the cut one at the end, is an error beside its neighbours.
     ///
     /// # Errors
-    /// The whole message cannot be used.
+    /// The whole message cannot be used, or has no readable intent.
     pub fn decode(
         &self,
         headers: &Headers,
@@ -167,7 +131,12 @@ impl EnvelopeReader {
             }
             Ok(intent)
         };
-        Ok(intent::split(body).map(decoded).collect())
+        let intents: DecodedIntents = intent::split(body).map(decoded).collect();
+        // Bytes of another program are one dead letter, and not one for each 78 of them.
+        match intents.first() {
+            Some(Err(first)) if intents.iter().all(is_unreadable) => Err(first.clone()),
+            _ => Ok(intents),
+        }
     }
 
     /// Why a whole message cannot be used; `None`: its intents can be decoded.
@@ -198,7 +167,7 @@ impl EnvelopeReader {
                     format!("{length} bytes are more than the {BODY_BYTES_MAX} of any envelope");
                 (EnvelopeFlaw::Body, what)
             }
-            _ if length == 0 || !length.is_multiple_of(intent::INTENT_BYTES) => {
+            _ if length < intent::INTENT_BYTES => {
                 (EnvelopeFlaw::Body, format!("{length} bytes are no whole number of intents"))
             }
             _ => return None,
@@ -206,12 +175,16 @@ impl EnvelopeReader {
     }
 }
 
+fn is_unreadable(decoded: &Result<OrderIntent, MalformedEnvelope>) -> bool {
+    matches!(decoded, Err(malformed) if malformed.flaw == EnvelopeFlaw::Intent)
+}
+
 /// The dead letter of a whole message: its body and headers. A missing message id is replaced by a
 /// hash of the body.
 pub fn dead_letter(delivery: &Delivery, queue: u16, reason: &str) -> Message {
     let mut headers = dead_letter_headers(delivery, origin(queue, delivery), reason);
     if headers.message_id.is_empty() {
-        headers.message_id = format!("nameless-{:016x}", xxh3_64(&delivery.body));
+        headers.message_id = nameless(&delivery.body);
     }
     Message { route: Route::Dead, headers, body: delivery.body.clone() }
 }

@@ -29,7 +29,7 @@ fn delivery(intents: &[OrderIntent]) -> Delivery {
     for intent in intents {
         pack_into(intent, &reader().key, &mut body);
     }
-    let headers = envelope::headers(&body, OURS, SENT_AT_MS).unwrap();
+    let headers = envelope::headers(&body, OURS, SENT_AT_MS);
     Delivery { tag: 1, headers, routing_key: "0".to_owned(), num_previous: 0, body: body.into() }
 }
 

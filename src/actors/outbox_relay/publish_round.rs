@@ -22,8 +22,7 @@ pub struct RoundOutcome {
 }
 
 impl RelayPlan {
-    /// Takes the entries that are due, encoded as messages, until [`Self::apply_outcomes`]. An
-    /// entry without a readable intent ends here.
+    /// Takes the entries that are due, encoded as messages, until [`Self::apply_outcomes`].
     pub fn take_due(
         &mut self,
         now: Instant,
@@ -34,21 +33,11 @@ impl RelayPlan {
             let route = Route::orders_of(*key, self.queues);
             let confirmed = self.confirmed.get(&route).copied().unwrap_or(0);
             for mut in_flight in bucket.in_flight.extract_if(.., |entry| entry.due <= now) {
-                let entry = &mut in_flight.entry;
-                let (message, unreadable) =
-                    envelope::encode(&entry.bytes, &self.installation, sent_at_ms);
-                entry.dead_letter = unreadable.map(|(bytes, malformed)| NewOutboxDeadLetter {
-                    bytes,
-                    reason: malformed.to_string(),
-                    attempts: 0,
-                });
-                let Some((headers, body)) = message else {
-                    bucket.ended.push(OutboxEntry { bytes: Bytes::new(), ..in_flight.entry });
-                    continue;
-                };
                 in_flight.confirmed_before.get_or_insert(confirmed);
-                batch.push((*key, in_flight));
+                let body = in_flight.entry.bytes.clone();
+                let headers = envelope::headers(&body, &self.installation, sent_at_ms);
                 messages.push(Message { route, headers, body });
+                batch.push((*key, in_flight));
             }
         }
         (messages, batch)

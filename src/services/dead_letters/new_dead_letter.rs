@@ -96,12 +96,10 @@ pub fn from_webhook<'w>(
     new_dead_letter(origin, now_ms, &headers, None, reason, body, Vec::new())
 }
 
-/// A dead letter of a relay. Its headers are those that the relay would have published; empty
-/// if its bytes are malformed.
+/// A dead letter of a relay. Its headers are those that the relay would have published.
 pub fn from_outbox(found: &OutboxDeadLetter, reader: &EnvelopeReader) -> NewDeadLetter {
     let dead_at_ms = found.dead_at_ms;
     let of_relay = envelope::headers(&found.bytes, &reader.installation, dead_at_ms);
-    let of_relay = of_relay.unwrap_or_default();
     let headers = Headers { attempts: found.attempts, sent_at_ms: None, ..of_relay };
     let (origin, reason) = (DeadLetterOrigin::Relay, &found.reason);
     let requests = verified_requests(&headers, &found.bytes, reader);

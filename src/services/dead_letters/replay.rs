@@ -35,7 +35,7 @@ pub fn prepare(
         .first()
         .ok_or_else(|| MalformedEnvelope::new(EnvelopeFlaw::Body, "the message has no intents"))?;
     let route = Route::orders_of(BucketKey { sku: first.sku, bucket: first.bucket }, queues);
-    let headers = envelope::headers(&body, &reader.installation, now_ms)?;
+    let headers = envelope::headers(&body, &reader.installation, now_ms);
     Ok(Message { route, headers, body })
 }
 

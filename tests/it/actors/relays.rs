@@ -7,7 +7,7 @@ use floodgate::messages::envelope;
 use floodgate::runtime::clock::Clock;
 
 use crate::support::harness::in_system;
-use crate::support::intents::{pack, reader};
+use crate::support::intents::{INTENT_BYTES, pack, reader};
 use crate::support::relays::{Call, INSTALLATION, InjectedFault, Process, SKU, Simulation, When};
 use crate::support::wait::until;
 
@@ -261,41 +261,28 @@ fn an_entry_without_an_answer_is_no_attempt_although_its_queue_confirms_others()
     });
 }
 
+/// The order consumer separates what it cannot read.
 #[test]
-fn an_unreadable_intent_becomes_a_dead_letter_without_its_neighbours() {
+fn an_unreadable_entry_is_published_as_it_is() {
     in_system(async {
         let simulation = Simulation::new(1);
         let packed = |no| pack(&simulation.intent(no));
-        let mut broken = packed(3);
+        let mut broken = packed(2);
         broken[22] = 99;
-        let torn = packed(5)[..70].to_vec();
-        let entry = [packed(1), packed(2), broken.clone(), packed(4), torn.clone()].concat();
-        simulation.store.put(simulation.bucket_of(1), entry.into());
+        let mixed = [packed(1), broken, packed(3)].concat();
+        for entry in [&mixed[..], &[1, 2, 3], &[]] {
+            simulation.store.put(simulation.bucket_of(1), entry.to_vec().into());
+        }
         let _process = simulation.relays();
-        simulation.until_published([1, 2, 4]).await;
+        simulation.until_published([1, 3]).await;
         let messages = simulation.queues.messages();
-        let intents = reader(INSTALLATION).decode(&messages[0].headers, &messages[0].body).unwrap();
-        let requests = intents.iter().map(|intent| intent.as_ref().unwrap().request.get());
-        assert_eq!((requests.collect::<Vec<_>>(), messages.len()), (vec![1, 2, 4], 1));
-        let dead = simulation.store.dead();
-        assert_eq!((dead.len(), &dead[0].bytes[..]), (1, &[broken, torn].concat()[..]));
-        assert!(dead[0].reason.contains("an unknown version"), "{}", dead[0].reason);
-    });
-}
-
-#[test]
-fn a_foreign_entry_becomes_a_dead_letter_at_once() {
-    in_system(async {
-        let simulation = Simulation::new(1);
-        simulation.accept(1..=10);
-        simulation.store.put(simulation.bucket_of(1), vec![1, 2, 3].into());
-        simulation.store.put(simulation.bucket_of(1), Vec::new().into());
-        simulation.accept(11..=20);
-        let _process = simulation.relays();
-        simulation.until_published(1..=20).await;
-        let dead = simulation.store.dead();
-        assert_eq!(dead.len(), 2);
-        assert!(dead.iter().all(|entry| entry.attempts == 0 && !entry.reason.is_empty()));
+        let mut bodies: Vec<_> = messages.iter().map(|message| &message.body[..]).collect();
+        bodies.sort_by_key(|body| body.len());
+        let expected: [&[u8]; 3] = [&[], &[1, 2, 3], &mixed];
+        assert_eq!(bodies, expected);
+        for message in messages.iter().filter(|message| message.body.len() < INTENT_BYTES) {
+            assert!(message.headers.message_id.starts_with("nameless-"), "{message:?}");
+        }
     });
 }
 

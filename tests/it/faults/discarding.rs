@@ -67,7 +67,7 @@ impl Failing {
             pack_into(&self.intent(*request), &mut body);
         }
         let body = Bytes::from(body);
-        let headers = envelope::headers(&body, INSTALLATION, START_MS).unwrap();
+        let headers = envelope::headers(&body, INSTALLATION, START_MS);
         let delivery =
             Delivery { tag: 1, headers, routing_key: String::new(), num_previous: 0, body };
         let dead_letter =

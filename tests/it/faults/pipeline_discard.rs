@@ -28,7 +28,7 @@ fn discarded_while_its_message_waits(outbox: &str) {
         let number = id.split('-').next().unwrap().parse().unwrap();
         let mut intruder = Intruder::new(&fixture, 4).await;
         let body = Bytes::from(intruder.pack(&intruder.intent(number, 1)));
-        let mut headers = envelope::headers(&body, &intruder.installation, 1).unwrap();
+        let mut headers = envelope::headers(&body, &intruder.installation, 1);
         headers.reason = Some("given up".to_owned());
         intruder.publish_dead(headers, body.clone()).await;
         let dead_letter = dead_letter_of(&fixture, &maintenance, &body, "given up").await;

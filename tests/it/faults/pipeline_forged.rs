@@ -37,7 +37,7 @@ fn forged_orders_become_dead_letters(outbox: &str) {
         let mut changed = intruder.pack(&intruder.intent(8_000_003, 3));
         changed[BUYER_AT] ^= 1;
         let body = Bytes::from(changed.clone());
-        let headers = envelope::headers(&body, &intruder.installation, 1).unwrap();
+        let headers = envelope::headers(&body, &intruder.installation, 1);
         intruder.publish(headers, body).await;
         dead_letter_of(&fixture, &server, &changed, FORGED).await;
         assert_eq!(metric(server.internal, "floodgate_consumer_poison", "forged").await, 3);
@@ -45,7 +45,7 @@ fn forged_orders_become_dead_letters(outbox: &str) {
         // A signed order outside the window is none.
         let early = OrderIntent { placed_at_ms: 1_000, ..intruder.intent(8_000_004, 4) };
         let body = Bytes::from(intruder.pack(&early));
-        let headers = envelope::headers(&body, &intruder.installation, 1).unwrap();
+        let headers = envelope::headers(&body, &intruder.installation, 1);
         intruder.publish(headers, body.clone()).await;
         dead_letter_of(&fixture, &server, &body, " ms before the window").await;
 

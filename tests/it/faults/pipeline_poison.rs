@@ -15,6 +15,9 @@ use crate::wire::{MalformedMessage, malformed_messages};
 /// The SKU of the orders in the files.
 const SKU: SkuNo = SkuNo(7);
 
+/// The byte of an intent that has its version.
+const VERSION_AT: usize = 22;
+
 /// The poison messages of the files, with the installation, its signatures, and the SKU of this
 /// test.
 fn poison_messages(intruder: &Intruder) -> Vec<MalformedMessage> {
@@ -34,8 +37,8 @@ fn poison_messages(intruder: &Intruder) -> Vec<MalformedMessage> {
     poison_messages
 }
 
-/// Writes every body that is invalid by itself and, in a stream, an entry of another form. The
-/// valid entries around them become orders.
+/// Writes every body that is invalid by itself, one intent between two valid ones and, in a stream,
+/// an entry of another form. The valid intents and the entries around them become orders.
 async fn in_outbox(fixture: &PipelineFixture, server: &Server, outbox: &str, intruder: &Intruder) {
     let mut num = 0;
     for (poison, bucket) in poison_messages(intruder).iter().zip((0..4).cycle()) {
@@ -49,12 +52,17 @@ async fn in_outbox(fixture: &PipelineFixture, server: &Server, outbox: &str, int
         fixture.redis.cmd(&["XADD", &intruder.outbox_key(0), "*", "order", "7"]);
         num += 1;
     }
+    let [first, mut broken, second] =
+        [1, 2, 3].map(|n| intruder.pack(&intruder.intent(9_100_000 + n, 9_100_000 + n)));
+    broken[VERSION_AT] = 99;
+    intruder.write(fixture, outbox, 0, &[first, broken.clone(), second].concat());
+    num += 1;
+    dead_letter_of(fixture, server, &broken, "an intent: an unknown version").await;
     for poison in poison_messages(intruder).iter().filter(|poison| poison.flaw != "version") {
         let dead_letter = dead_letter_of(fixture, server, &poison.body, "").await;
         let reason = dead_letter["reason"].as_str().unwrap();
         assert!(!reason.is_empty(), "{}", poison.what);
-        let origin = if ["sku", "content"].contains(&&*poison.flaw) { "consumer" } else { "relay" };
-        assert_eq!(dead_letter["origin"], origin, "{}: {reason}", poison.what);
+        assert_eq!(dead_letter["origin"], "consumer", "{}: {reason}", poison.what);
     }
     until("all dead letters", async || {
         (fixture.open_dead_letters(server.internal).len() == num).then_some(())
@@ -76,7 +84,7 @@ async fn in_order_queue(fixture: &PipelineFixture, server: &Server, intruder: &m
         [1, 2].map(|n| intruder.pack(&intruder.intent(9_000_000 + n, 9_000_000 + n)));
     let bad = intruder.pack(&OrderIntent { amount: 1, ..intruder.intent(9_000_003, 9_000_003) });
     let body = Bytes::from([first, bad.clone(), second].concat());
-    let headers = envelope::headers(&body, &intruder.installation, 1).unwrap();
+    let headers = envelope::headers(&body, &intruder.installation, 1);
     intruder.publish(headers.clone(), body.clone()).await;
     dead_letter_of(fixture, server, &bad, "amount 1, price times quantity is 100").await;
 
@@ -104,8 +112,8 @@ fn poisoned(outbox: &str) {
         in_order_queue(&fixture, &server, &mut intruder).await;
         shop.settle(server.public, crowd).await;
         let verdict = fixture.check(0, server.internal, &shop.history, 5_000).await;
-        // All orders of both crowds, and the two valid ones of the mixed envelope.
-        assert_eq!((verdict.acknowledged, verdict.ok, verdict.failed), (2_000, 2_002, 0));
+        // All orders of both crowds, and the valid ones of the mixed entry and the mixed message.
+        assert_eq!((verdict.acknowledged, verdict.ok, verdict.failed), (2_000, 2_004, 0));
     });
 }
 

@@ -140,7 +140,7 @@ impl DeadLetterFixture {
     /// A message as a relay publishes it.
     pub fn message(&self, requests: &[u64], route: Route) -> Message {
         let body = self.body(requests);
-        let headers = envelope::headers(&body, INSTALLATION, START_MS).unwrap();
+        let headers = envelope::headers(&body, INSTALLATION, START_MS);
         Message { route, headers, body }
     }
 

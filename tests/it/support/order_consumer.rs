@@ -290,7 +290,7 @@ pub fn envelope(intents: &[OrderIntent]) -> (Headers, Vec<u8>) {
     for intent in intents {
         pack_into(intent, &mut body);
     }
-    (envelope::headers(&body, INSTALLATION, START_MS).unwrap(), body)
+    (envelope::headers(&body, INSTALLATION, START_MS), body)
 }
 
 fn refresh(

@@ -29,7 +29,7 @@ fn envelope(intents: &[OrderIntent]) -> (Headers, Bytes) {
     for intent in intents {
         pack_into(intent, &mut body);
     }
-    (envelope::headers(&body, INSTALLATION, 1).unwrap(), body.into())
+    (envelope::headers(&body, INSTALLATION, 1), body.into())
 }
 
 fn content(headers: &Headers, body: &[u8]) -> DeadLetterContent {

@@ -165,7 +165,7 @@ fn version_3_is_read_and_written_byte_for_byte() {
     let published_at_ms = Some(1_800_000_000_123);
     assert_eq!(read, intents.map(|intent| Ok(OrderIntent { published_at_ms, ..intent })));
     assert_eq!(intents.iter().flat_map(intents::pack).collect::<Vec<_>>(), body);
-    assert_eq!(envelope::headers(&body, INSTALLATION, 1_800_000_000_123).unwrap(), expected);
+    assert_eq!(envelope::headers(&body, INSTALLATION, 1_800_000_000_123), expected);
 }
 
 #[test]
@@ -187,15 +187,32 @@ fn every_bit_of_an_intent_is_signed() {
 }
 
 #[test]
-fn an_unreadable_intent_of_an_entry_is_separated() {
+fn an_unreadable_intent_is_an_error_beside_its_neighbours() {
     let file: Json = serde_json::from_str(V3).unwrap();
-    for (broken, readable) in [(0..78, 78..156), (78..156, 0..78)] {
-        let mut entry = bytes(&file["body"]).to_vec();
-        entry[broken.start + 22] = 99;
-        let (message, unreadable) = envelope::encode(&entry.clone().into(), INSTALLATION, 5);
-        let (headers, body) = message.unwrap();
-        assert_eq!((headers.version, &body[..]), (Some(3), &entry[readable]));
-        assert_eq!(unreadable.unwrap().0, entry[broken]);
+    for broken in [0, 1] {
+        let mut body = bytes(&file["body"]).to_vec();
+        body[broken * 78 + 22] = 99;
+        // The last one is cut.
+        body.extend_from_within(..70);
+        let headers = envelope::headers(&body, INSTALLATION, 5);
+        let read = reader().decode(&headers, &body.into()).unwrap();
+        let flaw = |one: &Result<OrderIntent, MalformedEnvelope>| {
+            one.as_ref().err().map(|malformed| malformed.flaw.name())
+        };
+        let mut expected = [None, None, Some("intent")];
+        expected[broken] = Some("intent");
+        assert_eq!(read.iter().map(flaw).collect::<Vec<_>>(), expected);
+    }
+}
+
+#[test]
+fn bytes_without_a_readable_intent_are_one_flaw() {
+    for length in [0, 7, 77, 78, 156, 1_000] {
+        let body = Bytes::from(vec![b'x'; length]);
+        let headers = envelope::headers(&body, INSTALLATION, 5);
+        assert!(headers.message_id.starts_with("nameless-"), "{length}");
+        let flaw = reader().decode(&headers, &body).unwrap_err().flaw.name();
+        assert_eq!(flaw, if length < 78 { "body" } else { "intent" }, "{length}");
     }
 }
 
@@ -276,7 +293,7 @@ fn an_intent_without_a_trace_has_no_trace_context() {
     let traceless = OrderIntent { trace: TraceId(0), ..intent(1002, 2, 3, 3) };
     let mut body = Vec::new();
     pack_into(&traceless, &mut body);
-    let without_trace = envelope::headers(&body, INSTALLATION, 5).unwrap();
+    let without_trace = envelope::headers(&body, INSTALLATION, 5);
     assert_eq!(without_trace.traceparent, None);
     let body = Bytes::from(body);
     let delivery = Delivery {
