@@ -165,12 +165,12 @@ local function publish_restocked(before, stock)
   end
 end
 
--- The number of intents that the outbox can still take. Dead letters that are not collected yet
--- count, too. Raises an error if a key has another type.
-local function free_capacity(kind, outbox, dead, envelope_max, entries_max)
+-- The number of intents that the outbox can still take. Raises an error if the key has another
+-- type.
+local function free_capacity(kind, outbox, envelope_max, entries_max)
   if kind == 'none' then return call('HLEN', outbox) and ITEMS_MAX end
   local num_waiting = call(kind == 'list' and 'LLEN' or 'XLEN', outbox)
-  return (entries_max - num_waiting - call('LLEN', dead)) * envelope_max
+  return (entries_max - num_waiting) * envelope_max
 end
 
 -- Writes accepted intents, given as request and intent in turn, to the outbox.

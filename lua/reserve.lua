@@ -1,7 +1,7 @@
 #!lua
 -- Decides a batch of reservations in order.
 --
--- KEYS: bucket, outbox (kind none: unsettled), pages of requests.., of buyers.., dead (other kinds)
+-- KEYS: bucket, outbox (kind none: unsettled), pages of requests.., of buyers..
 -- ARGV: server, installation, epoch, quota or 0, outbox kind, intents of an entry, most entries,
 --       touch, counts of requests, counts of buyers, plan, requests.., intents.., buyers..
 -- Buyers are passed under a quota only. If each buyer may order once, the request id follows from
@@ -9,7 +9,7 @@
 -- The plan has 8 bytes for each reservation: position of its request, position of its buyer, units.
 -- Answer: OK, stock, lent, changes, one item for each reservation: of a repeat R and the record, or
 -- Q and the intent that is stored without an outbox.
-local bucket, outbox, dead = KEYS[1], KEYS[2], KEYS[#KEYS]
+local bucket, outbox = KEYS[1], KEYS[2]
 local server, installation, epoch, quota = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local kind, envelope_max, entries_max = ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
 local touch, request_counts, buyer_counts, plan = ARGV[8], ARGV[9], ARGV[10], ARGV[11]
@@ -21,7 +21,7 @@ if not opened then return {CORRUPT, 'epoch'} end
 local is_current, is_quota, size = opened == tonumber(epoch), quota > 0, #plan / 8
 if size > ITEMS_MAX then return {TOO_MANY} end
 
-local accepted_max = free_capacity(kind, outbox, dead, envelope_max, entries_max)
+local accepted_max = free_capacity(kind, outbox, envelope_max, entries_max)
 -- The positions in ARGV and KEYS before the first request and its page.
 local requests_at, request_pages_at = 11, 2
 local records, num_requests = read_column(request_pages_at, request_counts, requests_at)

@@ -1,17 +1,17 @@
 #!lua flags=no-writes
 -- Counts waiting and claimed entries at one instant.
 --
--- KEYS: bucket, outbox, dead
+-- KEYS: bucket, outbox
 -- ARGV: server, installation
--- Answer: OK, unclaimed entries, oldest, dead letters, then for each worker: name,
---         entries, oldest. The oldest entry is given as the record of its first intent.
-local outbox, dead, installation = KEYS[2], KEYS[3], ARGV[2]
+-- Answer: OK, unclaimed entries, oldest, then for each worker: name, entries, oldest. The oldest
+--         entry is given as the record of its first intent.
+local outbox, installation = KEYS[2], ARGV[2]
 local bad = check_installation(installation)
 if bad then return bad end
 local function record(entry)
   return entry and sub(message_of(entry[2]), 1, QUEUED_BYTES) or ''
 end
-local answer, last = {OK, 0, '', call('LLEN', dead)}, last_delivered(outbox)
+local answer, last = {OK, 0, ''}, last_delivered(outbox)
 local held, oldest, num_held, num_orphans = {}, {}, 0, 0
 if last then
   for _, consumer in ipairs(call('XINFO', 'CONSUMERS', outbox, GROUP)) do

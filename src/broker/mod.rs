@@ -123,7 +123,7 @@ pub struct Headers {
     /// For payment events: the headers of the webhook that sign the body, by their names.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub signature: Vec<(String, String)>,
-    /// For dead letters: failed attempts at the ledger.
+    /// For dead letters: failed attempts, of a relay at the broker, else at the ledger.
     #[serde(skip)]
     pub attempts: u32,
     /// Publish time, Unix epoch milliseconds.

@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::broker::{Delivery, Headers, Message, Route};
 use crate::domain::named::named_enum;
-use crate::domain::{self, OrderIntent, RequestId};
+use crate::domain::{self, DeadLetterOrigin, OrderIntent, RequestId};
 use crate::redis::scripts::intent;
 use crate::redis::scripts::intent::IntentKey;
 
@@ -212,6 +212,25 @@ pub fn dead_letter_of_intent(
         headers.traceparent = None;
     }
     Message { route: Route::Dead, headers, body: bytes }
+}
+
+/// The dead letter of an outbox entry that a relay gave up: at most its first [`BODY_BYTES_MAX`]
+/// bytes. Without the time of the publish, so that its copies are equal.
+pub fn dead_letter_of_entry(
+    entry: &Bytes,
+    installation: &str,
+    attempts: u32,
+    reason: &str,
+) -> Message {
+    let body = entry.slice(..entry.len().min(BODY_BYTES_MAX));
+    let headers = Headers {
+        attempts,
+        sent_at_ms: None,
+        reason: Some(reason.to_owned()),
+        origin: Some(DeadLetterOrigin::Relay.name().to_owned()),
+        ..headers(&body, installation, 0)
+    };
+    Message { route: Route::Dead, headers, body }
 }
 
 /// The headers of a delivery that was consumed from `origin`, and cannot be used.

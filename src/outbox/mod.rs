@@ -2,14 +2,14 @@
 //!
 //! Accepted intents wait in the outbox until the broker has confirmed them. The script that takes
 //! the units also writes the entry, so that neither exists without the other. An entry is removed
-//! only when the broker has confirmed it, or when it becomes a dead letter with a reason. The
-//! outbox is never trimmed by length: when it is full, the gate refuses requests.
+//! only when the broker has confirmed it, as a message or as a dead letter. The outbox is never
+//! trimmed by length: when it is full, the gate refuses requests.
 //!
 //! A relay worker moves entries from a bucket's outbox to itself (*claim*) and removes them when
-//! they are published or given up (*acknowledge*). Removal is by identity: it removes the entry
-//! that the broker confirmed, also if it was reclaimed meanwhile, and no other. So a worker whose
-//! entries were moved to another worker is harmless: both publish them, and the ledger makes one
-//! order of each request.
+//! they are published (*acknowledge*). Removal is by identity: it removes the entry that the broker
+//! confirmed, also if it was reclaimed meanwhile, and no other. So a worker whose entries were
+//! moved to another worker is harmless: both publish them, and the ledger makes one order of each
+//! request.
 //!
 //! A worker's name is used once. The worker renews a heartbeat; when it expires, its entries return
 //! to the outbox (*reclaim*). A successor takes over its predecessors' entries without waiting for
@@ -28,7 +28,6 @@ use crate::domain::{BucketKey, RequestId, TraceId};
 use crate::redis::executor::CallError;
 use crate::redis::scripts::Error as ScriptError;
 
-mod dead_letter_bytes;
 mod heartbeats;
 mod redis;
 pub mod scripts;
@@ -75,24 +74,12 @@ impl From<CallError> for Error {
 /// bytes if another program wrote them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutboxEntry {
-    /// Identity within the bucket; opaque.
-    pub id: Box<[u8]>,
-    /// Not needed to remove the entry.
+    pub id: EntryId,
     pub bytes: Bytes,
-    /// The part that is given up, once the entry ends; the rest is published. `None`: all is.
-    pub dead_letter: Option<NewOutboxDeadLetter>,
 }
 
-/// The part of an entry that the relay gave up: a dead letter to be written to the outbox.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NewOutboxDeadLetter {
-    /// The unpublished message.
-    pub bytes: Bytes,
-    /// For operators.
-    pub reason: String,
-    /// Publish attempts.
-    pub attempts: u32,
-}
+/// Identity of an entry within its bucket; opaque.
+pub type EntryId = Box<[u8]>;
 
 /// Results of calls on many buckets.
 pub type PerBucket<T> = Vec<(BucketKey, Result<T, Error>)>;
@@ -108,22 +95,6 @@ pub struct OutboxStatus {
     pub claimed: Vec<(String, u64)>,
     /// The same as `oldest_waiting_ms` for the oldest claimed entry.
     pub oldest_claimed_ms: Option<i64>,
-    /// Dead letters that are not collected yet.
-    pub num_dead: u64,
-}
-
-/// A dead letter in the outbox, until it is collected.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OutboxDeadLetter {
-    /// The backend's id; opaque.
-    pub id: Box<[u8]>,
-    /// The unpublished message.
-    pub bytes: Bytes,
-    pub reason: String,
-    /// Publish attempts.
-    pub attempts: u32,
-    /// When it was given up, epoch milliseconds.
-    pub dead_at_ms: i64,
 }
 
 /// Stores accepted intents until the broker has confirmed them.
@@ -157,15 +128,10 @@ pub trait Outbox: Send + Sync {
         buckets: &[(BucketKey, usize)],
     ) -> PerBucket<Vec<OutboxEntry>>;
 
-    /// Removes entries that were published or given up: those that the worker holds, reclaimed ones
-    /// at the front of the outbox, and in a stream those that another worker holds. No dead letter
-    /// is written for an entry that is not removed: returns the indices of those that were given
-    /// up. One round trip to each server.
-    async fn acknowledge(
-        &self,
-        worker: &str,
-        ended: &[(BucketKey, Vec<OutboxEntry>)],
-    ) -> PerBucket<Vec<usize>>;
+    /// Removes published entries: those that the worker holds, reclaimed ones at the front of the
+    /// outbox, and in a stream those that another worker holds. One round trip to each server.
+    async fn acknowledge(&self, worker: &str, ended: &[(BucketKey, Vec<EntryId>)])
+    -> PerBucket<()>;
 
     /// Returns all entries of these workers to the bucket's outbox, where they are claimed first.
     /// Returns their number.
@@ -180,12 +146,6 @@ pub trait Outbox: Send + Sync {
         bucket: BucketKey,
         request: RequestId,
     ) -> Result<Option<FoundEntry>, Error>;
-
-    /// Dead letters, oldest first.
-    async fn dead(&self, bucket: BucketKey, max: usize) -> Result<Vec<OutboxDeadLetter>, Error>;
-
-    /// Removes dead letters that [`Self::dead`] returned and that are now stored elsewhere.
-    async fn collect(&self, bucket: BucketKey, dead: &[OutboxDeadLetter]) -> Result<(), Error>;
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -201,9 +161,5 @@ pub enum EntryLocation {
     /// Claimed by a worker.
     Claimed {
         worker: String,
-    },
-    /// A dead letter that is not collected yet.
-    Dead {
-        reason: String,
     },
 }

@@ -13,8 +13,7 @@ use futures_util::future::join_all;
 
 use super::heartbeats::Heartbeats;
 use super::{
-    EntryLocation, Error, FoundEntry, Outbox, OutboxDeadLetter, OutboxEntry, OutboxStatus,
-    PerBucket, dead_letter_bytes,
+    EntryId, EntryLocation, Error, FoundEntry, Outbox, OutboxEntry, OutboxStatus, PerBucket,
 };
 use crate::config::OutboxKind;
 use crate::domain::{BucketKey, RequestId, TraceId};
@@ -22,7 +21,6 @@ use crate::messages::envelope::intents_in;
 use crate::outbox::scripts::{self, count_entries, read_list, read_stream};
 use crate::redis::executor::ScriptExecutor;
 use crate::redis::scripts::{BucketKeys, ScriptCall};
-use crate::runtime::clock::SharedClock;
 
 /// Elements that a search reads by one call.
 const PAGE: i64 = 256;
@@ -35,14 +33,12 @@ const FIRST_ID: &str = "0-0";
 pub struct RedisOutbox {
     executor: ScriptExecutor,
     heartbeats: Heartbeats,
-    /// For the time of a dead letter.
-    clock: SharedClock,
     kind: OutboxKind,
 }
 
 impl RedisOutbox {
-    pub fn new(executor: ScriptExecutor, kind: OutboxKind, clock: SharedClock) -> Self {
-        Self { heartbeats: Heartbeats::new(executor.clone()), executor, clock, kind }
+    pub fn new(executor: ScriptExecutor, kind: OutboxKind) -> Self {
+        Self { heartbeats: Heartbeats::new(executor.clone()), executor, kind }
     }
 
     fn keys(&self, bucket: BucketKey) -> BucketKeys {
@@ -88,22 +84,6 @@ impl RedisOutbox {
             }
         }
         Ok(None)
-    }
-
-    async fn find_dead(
-        &self,
-        bucket: BucketKey,
-        request: RequestId,
-    ) -> Result<Option<FoundEntry>, Error> {
-        let keys = self.keys(bucket);
-        let find = |bytes: &[u8]| {
-            let OutboxDeadLetter { bytes, reason, .. } = decode_dead_letter(bytes);
-            Some(FoundEntry {
-                location: EntryLocation::Dead { reason },
-                trace: trace_in(&bytes, request)?,
-            })
-        };
-        self.search(&keys, &keys.dead(), find).await
     }
 
     /// The workers that may have a private list in a bucket; empty for a stream.
@@ -205,17 +185,16 @@ impl Outbox for RedisOutbox {
     async fn acknowledge(
         &self,
         worker: &str,
-        ended: &[(BucketKey, Vec<OutboxEntry>)],
-    ) -> PerBucket<Vec<usize>> {
-        let now_ms = self.clock.wall_ms();
+        ended: &[(BucketKey, Vec<EntryId>)],
+    ) -> PerBucket<()> {
         let non_empty = || ended.iter().filter(|(_, ended)| !ended.is_empty());
         let call = |keys: &BucketKeys, ended: &Vec<_>| {
-            scripts::acknowledge(keys, self.kind, worker, ended, now_ms)
+            scripts::acknowledge(keys, self.kind, worker, ended)
         };
         let inputs = non_empty().map(|(bucket, ended)| (*bucket, ended));
         let removed = self.call_each(inputs, call, "acknowledging").await;
         for ((bucket, removed), (_, ended)) in removed.iter().zip(non_empty()) {
-            let Ok((removed, _)) = removed else { continue };
+            let Ok(removed) = removed else { continue };
             let num_others = (ended.len() as u64).saturating_sub(*removed);
             if num_others > 0 {
                 let key = self.keys(*bucket).outbox();
@@ -226,10 +205,7 @@ impl Outbox for RedisOutbox {
                 );
             }
         }
-        let kept = |(_, positions): (u64, Vec<usize>)| {
-            positions.iter().map(|at| at.saturating_sub(1)).collect()
-        };
-        removed.into_iter().map(|(bucket, removed)| (bucket, removed.map(kept))).collect()
+        removed.into_iter().map(|(bucket, removed)| (bucket, removed.map(drop))).collect()
     }
 
     async fn reclaim(&self, bucket: BucketKey, workers: &[String]) -> Result<u64, Error> {
@@ -237,24 +213,6 @@ impl Outbox for RedisOutbox {
             return Ok(0);
         }
         self.call(scripts::reclaim(&self.keys(bucket), self.kind, workers), "reclaiming").await
-    }
-
-    async fn dead(&self, bucket: BucketKey, max: usize) -> Result<Vec<OutboxDeadLetter>, Error> {
-        let keys = self.keys(bucket);
-        let Some(last) = max.checked_sub(1) else { return Ok(Vec::new()) };
-        let range = (0, i64::try_from(last).unwrap_or(i64::MAX));
-        let call = read_list(&keys, &keys.dead(), range);
-        let elements = self.call(call, "reading dead letters").await?;
-        Ok(elements.iter().map(|bytes| decode_dead_letter(bytes)).collect())
-    }
-
-    async fn collect(&self, bucket: BucketKey, dead: &[OutboxDeadLetter]) -> Result<(), Error> {
-        if dead.is_empty() {
-            return Ok(());
-        }
-        let call = scripts::collect(&self.keys(bucket), dead);
-        // The count is ignored: missing dead letters were collected before.
-        self.call(call, "collecting dead letters").await.map(drop)
     }
 
     async fn status(&self, bucket: BucketKey) -> Result<OutboxStatus, Error> {
@@ -269,13 +227,9 @@ impl Outbox for RedisOutbox {
         request: RequestId,
     ) -> Result<Option<FoundEntry>, Error> {
         let keys = self.keys(bucket);
-        let found = match self.kind {
-            OutboxKind::List => self.find_in_lists(&keys, request).await?,
-            OutboxKind::Stream => self.find_in_stream(&keys, request).await?,
-        };
-        match found {
-            None => self.find_dead(bucket, request).await,
-            found => Ok(found),
+        match self.kind {
+            OutboxKind::List => self.find_in_lists(&keys, request).await,
+            OutboxKind::Stream => self.find_in_stream(&keys, request).await,
         }
     }
 }
@@ -284,16 +238,4 @@ impl Outbox for RedisOutbox {
 fn trace_in(body: &[u8], request: RequestId) -> Option<TraceId> {
     let mut intents = intents_in(body).into_iter();
     intents.find(|intent| intent.request == request).map(|intent| intent.trace)
-}
-
-/// Decodes a dead letter. Undecodable bytes become a dead letter that carries them, so that one
-/// corrupt element does not block the rest.
-fn decode_dead_letter(bytes: &[u8]) -> OutboxDeadLetter {
-    dead_letter_bytes::unpack(bytes).unwrap_or_else(|broken| OutboxDeadLetter {
-        id: bytes.into(),
-        bytes: bytes::Bytes::copy_from_slice(bytes),
-        reason: format!("no dead letter of this program: {broken}"),
-        attempts: 0,
-        dead_at_ms: 0,
-    })
 }

@@ -1,5 +1,5 @@
-//! The calls of the outbox scripts: `list_*.lua`, `stream_*.lua` and `collect.lua`. The entries are
-//! written by `reserve.lua`, whose call is in `redis/scripts/reserve_settle.rs`.
+//! The calls of the outbox scripts: `list_*.lua` and `stream_*.lua`. The entries are written by
+//! `reserve.lua`, whose call is in `redis/scripts/reserve_settle.rs`.
 //!
 //! An entry is one message: its [packed intents](crate::redis::scripts::intent). In a list it is an
 //! element, in a stream the field `intents`. The scripts of both kinds have the same contract, so
@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use crate::config::OutboxKind;
 use crate::domain::RequestRecord;
-use crate::outbox::{OutboxDeadLetter, OutboxEntry, OutboxStatus, dead_letter_bytes};
+use crate::outbox::{EntryId, OutboxEntry, OutboxStatus};
 use crate::redis::scripts::call::Reply;
 use crate::redis::scripts::{BucketKeys, Error, Script, ScriptCall, codes};
 
@@ -42,7 +42,7 @@ impl OutboxKind {
         }
         reply.rest(|reply| {
             let id = reply.bytes()?.into();
-            Ok(OutboxEntry { id, bytes: reply.bytes()?.into(), dead_letter: None })
+            Ok(OutboxEntry { id, bytes: reply.bytes()?.into() })
         })
     }
 }
@@ -51,7 +51,7 @@ impl OutboxKind {
 fn element(bytes: Vec<u8>) -> OutboxEntry {
     let head = usize::try_from(codes::IDENTITY_BYTES).ok().and_then(|end| bytes.get(..end));
     let id = [head.unwrap_or(&bytes), bytes.len().to_string().as_bytes()].concat();
-    OutboxEntry { id: id.into(), bytes: Bytes::from(bytes), dead_letter: None }
+    OutboxEntry { id: id.into(), bytes: Bytes::from(bytes) }
 }
 
 /// Moves up to `max` entries from the outbox to a worker. Answers the claimed entries.
@@ -86,29 +86,20 @@ pub fn take_over(
     call.arg(worker).args(predecessors)
 }
 
-/// Removes published and given-up entries, at most [`codes::CLAIM_MAX`]. `now_ms` is epoch
-/// milliseconds. Answers the number of removed entries, and the positions, from 1, of given-up
-/// entries that are not removed: they belong to other workers.
+/// Removes published entries, at most [`codes::CLAIM_MAX`]. Answers the number of removed entries;
+/// the others belong to other workers.
 pub fn acknowledge(
     keys: &BucketKeys,
     kind: OutboxKind,
     worker: &str,
-    ended: &[OutboxEntry],
-    now_ms: i64,
-) -> ScriptCall<(u64, Vec<usize>)> {
-    let outcome = |ended: &OutboxEntry| if ended.dead_letter.is_some() { b'D' } else { b'P' };
+    ended: &[EntryId],
+) -> ScriptCall<u64> {
     let script = kind.pick(Script::ListAcknowledge, Script::StreamAcknowledge);
-    let read = |reply: &mut Reply| Ok((reply.count()?, reply.rest(Reply::count)?));
-    let mut call = ScriptCall::new(script, keys, read)
+    let mut call = ScriptCall::new(script, keys, Reply::count)
         .key(&keys.outbox())
-        .keys(kind.lists([keys.claimed(worker)]))
-        .key(&keys.dead())
-        .packed(|bytes| bytes.extend(ended.iter().map(outcome)));
-    for ended in ended {
-        call = call.packed(|bytes| bytes.extend(&ended.id));
-    }
-    for new in ended.iter().filter_map(|ended| ended.dead_letter.as_ref()) {
-        call = call.packed(|bytes| dead_letter_bytes::pack_into(new, now_ms, bytes));
+        .keys(kind.lists([keys.claimed(worker)]));
+    for id in ended {
+        call = call.packed(|bytes| bytes.extend(id));
     }
     call
 }
@@ -123,16 +114,6 @@ pub fn reclaim(keys: &BucketKeys, kind: OutboxKind, workers: &[String]) -> Scrip
         .args(workers)
 }
 
-/// Removes dead letters that are stored elsewhere now. They are passed as they were read: removal
-/// compares all bytes. Answers the number of removed ones.
-pub fn collect(keys: &BucketKeys, dead_letters: &[OutboxDeadLetter]) -> ScriptCall<u64> {
-    let mut call = ScriptCall::new(Script::Collect, keys, Reply::count).key(&keys.dead());
-    for dead_letter in dead_letters {
-        call = call.packed(|bytes| bytes.extend(&dead_letter.id));
-    }
-    call
-}
-
 /// Counts waiting and claimed entries. `workers` are those whose private lists are counted; unused
 /// for a stream, whose group lists them.
 pub fn count_entries(
@@ -145,7 +126,6 @@ pub fn count_entries(
         let mut status = OutboxStatus {
             num_waiting: reply.count()?,
             oldest_waiting_ms: placed_at(&reply.bytes()?),
-            num_dead: reply.count()?,
             ..OutboxStatus::default()
         };
         let mut names = workers.iter().cloned();
@@ -162,7 +142,7 @@ pub fn count_entries(
         Ok(status)
     };
     ScriptCall::new(kind.pick(Script::ListStatus, Script::StreamStatus), keys, read)
-        .keys([keys.outbox(), keys.dead()])
+        .key(&keys.outbox())
         .keys(kind.lists(lists))
 }
 
@@ -183,8 +163,7 @@ pub fn read_stream(keys: &BucketKeys, from: &str, max: usize) -> ScriptCall<Vec<
     call.key(&keys.outbox()).arg(from).arg(max)
 }
 
-/// Reads a part of the outbox, of a private list or of the dead letters, between two indices as of
-/// `LRANGE`.
+/// Reads a part of the outbox or of a private list, between two indices as of `LRANGE`.
 pub fn read_list(
     keys: &BucketKeys,
     list: &str,

@@ -202,7 +202,7 @@ async fn mistyped_keys(connection: &Connection, script: &str, keys: Vec<String>)
         let name = key.rsplit_once("}:").map_or("", |(_, name)| name);
         let expected = match name.split(':').next() {
             Some("claimants") => "set",
-            Some("claimed" | "dead") => "list",
+            Some("claimed") => "list",
             Some("outbox") if script.starts_with("list") => "list",
             Some("outbox") if script.starts_with("stream") => "stream",
             _ => "hash",

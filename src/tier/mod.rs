@@ -126,7 +126,7 @@ impl Backends {
         let pipeline = match settings.tier {
             Tier::Pipeline => {
                 let redis = (pool.clone(), installation);
-                Some(pipeline(settings, redis, reader, clock)?)
+                Some(pipeline(settings, redis, reader)?)
             }
             Tier::Memory | Tier::Ledger | Tier::Gate => None,
         };
@@ -153,12 +153,11 @@ fn pipeline(
     settings: &Settings,
     (pool, installation): (ConnectionPool, Installation),
     reader: EnvelopeReader,
-    clock: &SharedClock,
 ) -> Result<Pipeline, Error> {
     let namespace = &settings.namespace;
     let watermarks = Arc::new(RedisWatermarks::new(pool.clone(), namespace));
     let executor = ScriptExecutor::new(pool, ConnectionPurpose::Relay, namespace, installation);
-    let outbox = Arc::new(RedisOutbox::new(executor, settings.outbox.kind, Arc::clone(clock)));
+    let outbox = Arc::new(RedisOutbox::new(executor, settings.outbox.kind));
     let broker = Arc::new(RabbitBroker::new(broker_options(settings)?)?);
     Ok(Pipeline {
         outbox,

@@ -13,9 +13,8 @@ const WORDS = {
   unsettled: ["Accepted", "the gate has them, the ledger has no result yet"],
   outbox: ["Outbox", "written with the reservation, not published"],
   relay: ["Relay", "claimed by a worker"],
-  relay_dead: ["Relay, dead", "given up by a relay, not yet in the ledger"],
   broker: ["Broker", "in the queues of the consumers"],
-  dead: ["Broker, dead", "refused by a consumer, not yet in the ledger"],
+  dead: ["Dead", "given up by a relay or a consumer, not yet in the ledger"],
   committed: ["Orders", "rows of the ledger"],
   failed: ["Failed", "refused after acceptance, with a reason"],
 };
@@ -76,7 +75,7 @@ function Rates({ rate }) {
 
 function Stage({ stage, count: found, unit, oldest_age_ms: oldest, isGrowing, rate }) {
   const [name, meaning] = WORDS[stage] ?? [stage, ""];
-  const isDead = stage.endsWith("dead") && found > 0;
+  const isDead = stage === "dead" && found > 0;
   const tone =
     found === null ? "unknown" : isDead || isGrowing ? "bad" : ENDS.includes(stage) ? "end" : "";
   const note =

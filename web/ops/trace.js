@@ -7,7 +7,6 @@ import { usePath, visit } from "./state.js";
 const TONES = {
   queued: "warn",
   unknown: "warn",
-  dead: "bad",
   open: "bad",
   parked: "bad",
   failed: "bad",

@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use actix::{Actor, Context};
 
-use self::outbox_source::OutboxSource;
 use self::queue_source::QueueSource;
 use self::source_collector::{DeadLetterSource, SourceCollector};
 use crate::actors::periodic::{RunResult, Task};
@@ -27,7 +26,6 @@ use crate::runtime::clock::SharedClock;
 use crate::services::catalog::Catalog;
 use crate::tier::Pipeline;
 
-mod outbox_source;
 mod queue_source;
 mod source_collector;
 
@@ -104,12 +102,8 @@ impl Actor for DeadLetterCollector {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
-        let deps = || Arc::clone(&self.deps);
-        let (queue, outboxes) = (QueueSource::new(deps()), OutboxSource::new(deps()));
-        let (queue, outboxes) =
-            (SourceCollector::new(queue, deps()), SourceCollector::new(outboxes, deps()));
-        self.collect(ctx, queue);
-        self.collect(ctx, outboxes);
+        let queue = QueueSource::new(Arc::clone(&self.deps));
+        self.collect(ctx, SourceCollector::new(queue, Arc::clone(&self.deps)));
     }
 }
 

@@ -94,8 +94,6 @@ impl<S: DeadLetterSource> SourceCollector<S> {
         let outcome = self.store(&mut stored).await;
         // Crash here [stored_not_acknowledged]: the dead letter is in the ledger and in its queue;
         // it is redelivered, and recognized by its digest.
-        // Crash here [stored_not_removed]: the dead letter is in the ledger and the entry in
-        // its outbox; the next round reads it again, and the ledger recognizes its digest.
         let removed = self.source.remove(stored, self.pending.len()).await;
         match outcome {
             Err(error) => Err(format!("{error} ({:?})", error.class())),

@@ -2,9 +2,10 @@
 //!
 //! A relay worker takes over the entries of its predecessors, claims entries of every bucket,
 //! publishes them on a channel of its own, waits for the confirms, and acknowledges the entries
-//! that were confirmed or given up. A worker runs these steps one after the other (`worker.rs`);
-//! throughput comes from large rounds and several workers. `plan` decides the next step,
-//! `publish_round` interprets the publish outcomes.
+//! that were confirmed. An entry that its order queue refuses too often is published as a dead
+//! letter. A worker runs these steps one after the other (`worker.rs`); throughput comes from large
+//! rounds and several workers. `plan` decides the next step, `publish_round` interprets the publish
+//! outcomes.
 //!
 //! Owns: a broker channel, and the claimed entries. Limits: `relay.claim_max` entries of a bucket,
 //! `relay.confirm_window` unconfirmed messages. On error: a failed acknowledgement is retried

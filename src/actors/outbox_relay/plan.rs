@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use crate::broker::Route;
 use crate::config::RelaySettings;
 use crate::domain::BucketKey;
-use crate::outbox::OutboxEntry;
+use crate::messages::envelope::BODY_BYTES_MAX;
+use crate::outbox::{EntryId, OutboxEntry};
 use crate::redis::scripts::codes;
 use crate::runtime::backoff::{Backoff, doubled};
 
@@ -52,11 +53,18 @@ pub(super) struct InFlight {
     pub(super) attempts: u32,
     /// Confirms of its queue before its last counted attempt; `None`: never sent.
     pub(super) confirmed_before: Option<u64>,
+    /// Why it is published as a dead letter.
+    pub(super) given_up: Option<String>,
 }
 
 impl InFlight {
     fn new(entry: OutboxEntry, due: Instant, backoff: Backoff) -> Self {
-        Self { entry, due, backoff, attempts: 0, confirmed_before: None }
+        let length = entry.bytes.len();
+        // No gate writes such an entry, and the broker may close the channel for its length.
+        let given_up = (length > BODY_BYTES_MAX).then(|| {
+            format!("an entry of {length} bytes: only the first {BODY_BYTES_MAX} are kept")
+        });
+        Self { entry, due, backoff, attempts: 0, confirmed_before: None, given_up }
     }
 }
 
@@ -64,8 +72,8 @@ impl InFlight {
 #[derive(Debug)]
 pub(super) struct BucketState {
     pub(super) in_flight: Vec<InFlight>,
-    /// Confirmed or given up, to be acknowledged; without their bytes.
-    pub(super) ended: Vec<OutboxEntry>,
+    /// Confirmed, to be acknowledged.
+    pub(super) ended: Vec<EntryId>,
     /// Whether an earlier name may hold entries that are not in `in_flight`.
     takeover_pending: bool,
     /// Earliest time of the next outbox call.
@@ -220,7 +228,7 @@ impl RelayPlan {
         let former = std::mem::take(&mut bucket.in_flight).into_iter();
         let mut former: HashMap<_, _> =
             former.map(|former| (former.entry.id.clone(), former)).collect();
-        let ended: HashSet<_> = bucket.ended.iter().map(|ended| &ended.id).collect();
+        let ended: HashSet<_> = bucket.ended.iter().collect();
         let entries = entries.into_iter().filter(|entry| !ended.contains(&entry.id));
         let in_flight = entries.map(|entry| {
             former.remove(&entry.id).unwrap_or_else(|| InFlight::new(entry, now, self.backoff))
@@ -309,7 +317,7 @@ impl RelayPlan {
     }
 
     /// Takes the entries to acknowledge now; per bucket at most as many as one outbox call accepts.
-    pub fn take_ended(&mut self, now: Instant) -> Vec<(BucketKey, Vec<OutboxEntry>)> {
+    pub fn take_ended(&mut self, now: Instant) -> Vec<(BucketKey, Vec<EntryId>)> {
         let max = usize::try_from(codes::CLAIM_MAX).unwrap_or(1);
         let due = |bucket: &BucketState| {
             let is_due = bucket.backoff.failures() == 0 || bucket.next_at <= now;
@@ -331,7 +339,7 @@ impl RelayPlan {
     }
 
     /// Backs off and keeps the entries for another acknowledgement, without publishing them again.
-    pub fn retry_acknowledgement(&mut self, key: BucketKey, ended: Vec<OutboxEntry>, now: Instant) {
+    pub fn retry_acknowledgement(&mut self, key: BucketKey, ended: Vec<EntryId>, now: Instant) {
         self.record_failure(key, now);
         if let Some(bucket) = self.buckets.get_mut(&key) {
             bucket.ended.extend(ended);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::plan::{PollInterest, RelayPlan};
 use crate::actors::outbox_relay::publish_round::RoundOutcome;
-use crate::broker::{Message, PublishOutcome};
+use crate::broker::{Message, PublishOutcome, Route};
 use crate::config::RelaySettings;
 use crate::domain::{BucketKey, BucketNo, SkuNo, samples};
 use crate::messages::envelope::requests_in;
@@ -50,7 +50,6 @@ fn entry(no: u64) -> OutboxEntry {
     OutboxEntry {
         id: no.to_be_bytes().into(),
         bytes: pack(&samples::intent(no), &IntentKey::new(&[7; 32])).into(),
-        dead_letter: None,
     }
 }
 
@@ -89,16 +88,16 @@ fn publish(plan: &mut RelayPlan, sent: Vec<PublishOutcome>, now: Instant) -> Rou
     plan.apply_outcomes(batch, sent, now)
 }
 
-/// Entries given up, not acknowledged yet.
+/// Entries given up, their dead letters not confirmed yet.
 fn num_dead(plan: &RelayPlan) -> usize {
-    let ended = plan.buckets.values().flat_map(|bucket| &bucket.ended);
-    ended.filter(|ended| ended.dead_letter.is_some()).count()
+    let in_flight = plan.buckets.values().flat_map(|bucket| &bucket.in_flight);
+    in_flight.filter(|in_flight| in_flight.given_up.is_some()).count()
 }
 
 /// The numbers of the ended entries.
 fn take_ended(plan: &mut RelayPlan, now: Instant) -> Vec<u64> {
     let ended = plan.take_ended(now).into_iter().flat_map(|(_, ended)| ended);
-    ended.map(|ended| u64::from_be_bytes((*ended.id).try_into().unwrap())).collect()
+    ended.map(|id| u64::from_be_bytes((*id).try_into().unwrap())).collect()
 }
 
 #[test]
@@ -256,6 +255,32 @@ fn a_refused_entry_backs_off_and_delays_no_other() {
 }
 
 #[test]
+fn an_entry_that_is_given_up_stays_claimed_until_its_dead_letter_is_confirmed() {
+    let mut now = now_monotonic();
+    let mut plan = plan_with(entries(1..5), now);
+    // Each refusal counts: in each round the queue confirms another message.
+    for (wait, others) in [(0, 3), (1, 2), (2, 1)] {
+        now += wait * RETRY_MIN;
+        let mut outcomes = vec![refused(), PublishOutcome::Confirmed];
+        outcomes.resize(1 + others, unknown());
+        publish(&mut plan, outcomes, now);
+    }
+    assert_eq!(take_ended(&mut plan, now), [2, 3, 4]);
+    for outcome in [refused(), unknown(), not_sent()] {
+        let (messages, batch) = plan.take_due(now, 0);
+        assert_eq!((messages[0].route, number(&messages[0])), (Route::Dead, 1));
+        let round = plan.apply_outcomes(batch, vec![outcome], now);
+        assert!(round.stalled_queue.or(round.unavailable).is_some(), "it is reported");
+        assert_eq!((num_dead(&plan), plan.num_claimed()), (1, 1));
+        now += RETRY_MAX;
+    }
+    let round = publish(&mut plan, vec![PublishOutcome::Confirmed], now);
+    let reason = "refused in 3 attempts, last: rejected".to_owned();
+    assert_eq!(round.dead_letters, [(bucket(0), vec![samples::intent(1).request], reason)]);
+    assert_eq!(take_ended(&mut plan, now), [1]);
+}
+
+#[test]
 fn a_stalled_queue_is_distinguished_from_an_unavailable_broker() {
     let now = now_monotonic();
     let mut plan = plan_with(entries(1..2), now);
@@ -308,7 +333,8 @@ fn a_failed_acknowledgement_is_retried_without_publishing_again() {
 fn more_ended_entries_than_one_call_accepts_are_acknowledged_in_several() {
     let now = now_monotonic();
     let mut plan = plan_with(Vec::new(), now);
-    plan.retry_acknowledgement(bucket(0), entries(1..1_002), now);
+    let ended = entries(1..1_002).into_iter().map(|entry| entry.id).collect();
+    plan.retry_acknowledgement(bucket(0), ended, now);
     assert_eq!(take_ended(&mut plan, now + RETRY_MIN).len(), 1_000);
     assert_eq!(take_ended(&mut plan, now + RETRY_MIN), [1_001]);
 }

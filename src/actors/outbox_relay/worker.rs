@@ -13,8 +13,7 @@ use crate::actors::outbox_relay::publish_round::RoundOutcome;
 use crate::actors::outbox_relay::worker_names::WorkerNames;
 use crate::broker::{BrokerStatus, PublishChannel};
 use crate::domain::{BucketKey, Phase};
-use crate::messages::envelope;
-use crate::outbox::{Error, NewOutboxDeadLetter, OutboxEntry, PerBucket};
+use crate::outbox::{EntryId, Error, OutboxEntry, PerBucket};
 use crate::runtime::backoff::Backoff;
 use crate::runtime::clock::now_monotonic;
 
@@ -112,6 +111,7 @@ impl RelayWorker {
                 let now = now_monotonic();
                 self.deps.metrics.relayed(&outcomes, now.duration_since(started_at));
                 let round = self.plan.apply_outcomes(batch, outcomes, now);
+                self.record_dead_letters(&round);
                 self.record_broker(round, now);
             }
         }
@@ -238,19 +238,14 @@ impl RelayWorker {
 
     fn record_acknowledged(
         &mut self,
-        ended: Vec<(BucketKey, Vec<OutboxEntry>)>,
-        answers: PerBucket<Vec<usize>>,
+        ended: Vec<(BucketKey, Vec<EntryId>)>,
+        answers: PerBucket<()>,
     ) {
         let now = now_monotonic();
         let mut answers: HashMap<_, _> = answers.into_iter().collect();
         for (bucket, ended) in ended {
-            match answers.remove(&bucket).unwrap_or(Ok(Vec::new())) {
-                Ok(not_removed) => {
-                    let removed = ended.into_iter().enumerate();
-                    let removed = removed.filter(|(index, _)| !not_removed.contains(index));
-                    self.record_dead_letters(bucket, removed.filter_map(|(_, it)| it.dead_letter));
-                    self.plan.record_acknowledged(bucket);
-                }
+            match answers.remove(&bucket).unwrap_or(Ok(())) {
+                Ok(()) => self.plan.record_acknowledged(bucket),
                 Err(error) => {
                     self.record_outbox_error(bucket, &error);
                     self.plan.retry_acknowledgement(bucket, ended, now);
@@ -259,15 +254,10 @@ impl RelayWorker {
         }
     }
 
-    /// Logs each dead letter that the outbox has stored, and counts those given up after refusals.
-    fn record_dead_letters(
-        &self,
-        BucketKey { sku, bucket }: BucketKey,
-        dead_letters: impl Iterator<Item = NewOutboxDeadLetter>,
-    ) {
-        for NewOutboxDeadLetter { bytes, reason, attempts } in dead_letters {
-            self.deps.metrics.relay_failed("dead", usize::from(attempts > 0));
-            let requests = envelope::requests_in(&bytes);
+    /// Logs and counts the dead letters that the broker has confirmed.
+    fn record_dead_letters(&self, round: &RoundOutcome) {
+        self.deps.metrics.relay_failed("dead", round.dead_letters.len());
+        for (BucketKey { sku, bucket }, requests, reason) in &round.dead_letters {
             tracing::error!(%sku, %bucket, reason, ?requests, "outbox entry given up: dead letter");
         }
     }
@@ -285,7 +275,7 @@ impl RelayWorker {
     /// Updates the broker state and logs its changes.
     fn record_broker(&mut self, round: RoundOutcome, now: Instant) {
         let worker = &*self.name;
-        let RoundOutcome { unavailable, stalled_queue } = round;
+        let RoundOutcome { unavailable, stalled_queue, .. } = round;
         // Claiming goes on: the entries of this worker may be the cause.
         if let Some(reason) = stalled_queue.as_ref().filter(|_| !self.is_queue_stalled) {
             tracing::warn!(worker, reason, "broker queue confirms nothing, retrying");

@@ -149,17 +149,14 @@ trait DeadLetterQueries {
     }
 
     /// Sets a replayed dead letter to open; returns 1, or 0 if it is not replayed, or if this is
-    /// the recorded arrival, read from its source again. A message that fails after its replay has
-    /// the time of the replay in its headers; an entry of an outbox has no such header, and keeps
-    /// the time at which it was given up.
+    /// the recorded arrival, received again. A message that fails after its replay has the time of
+    /// the replay in its headers; a dead letter of a relay has none, and fails as one of a
+    /// consumer after its replay.
     fn reopen_dead_letter(&mut self, digest: &[u8], row: &DeadLetterRow) -> QueryResult<usize> {
-        let is_new_time = dead_letters::dead_at_ms.ne(row.dead_at_ms);
-        let is_of_relay = dead_letters::origin.eq(DeadLetterOrigin::Relay.name());
         let is_another = dead_letters::headers
             .ne(&row.headers)
             .or(dead_letters::reason.ne(&row.reason))
-            .or(dead_letters::origin.ne(&row.origin))
-            .or(is_new_time.and(is_of_relay));
+            .or(dead_letters::origin.ne(&row.origin));
         let replayed = dead_letters::table
             .filter(dead_letters::digest.eq(digest))
             .filter(dead_letters::state.eq(DeadLetterState::Replayed.to_db()))

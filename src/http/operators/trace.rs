@@ -201,9 +201,6 @@ async fn read_outbox(
             holder: Some(worker),
             ..StageView::new("relay", "is being published", "queued")
         },
-        Some(EntryLocation::Dead { reason }) => {
-            StageView::new("dead_letter", "dead-lettered by the relay", "dead").with_reason(reason)
-        }
         // Queues cannot be searched. A request in no other stage is in a queue, or was lost there
         // and will be submitted to the ledger.
         None => StageView::new("broker", "is in a queue, or unacknowledged", "queued"),

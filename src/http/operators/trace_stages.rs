@@ -36,8 +36,8 @@ pub struct StageView {
     pub(super) stage: &'static str,
     /// Explanation, for people.
     pub(super) says: &'static str,
-    /// `queued`, `published`, `failed`, or the state of the order or the dead letter; `dead` if the
-    /// dead letter is not in the ledger yet; `unknown` if the stage is unavailable.
+    /// `queued`, `published`, `failed`, or the state of the order or the dead letter; `unknown` if
+    /// the stage is unavailable.
     pub(super) state: &'static str,
     /// Reason of a failure or of the unavailability.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -193,14 +193,8 @@ pub(super) fn next_step(stages: &[StageView]) -> String {
             unread.stage
         );
     }
-    // `dead`: not in the ledger yet.
-    let is_end = |stage: &&&StageView| {
-        stage.stage == "dead_letter" && ["open", "parked", "dead"].contains(&stage.state)
-    };
-    if let Some(dead) = read.iter().rfind(is_end) {
-        let Some(no) = &dead.dead_letter_id else {
-            return "wait: it becomes a dead letter within seconds".to_owned();
-        };
+    let waits = |stage: &&&StageView| ["open", "parked"].contains(&stage.state);
+    if let Some(no) = read.iter().rfind(waits).and_then(|stage| stage.dead_letter_id.as_ref()) {
         return format!("next: floodgate dlq show {no}, then replay, park or discard it");
     }
     let why = match stages.last().map(|stage| stage.stage) {

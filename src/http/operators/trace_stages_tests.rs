@@ -143,7 +143,6 @@ fn the_next_step_is_that_of_the_furthest_stage() {
         (vec![of("ledger", "paid")], "done: it is an order"),
         (vec![of("ledger", "failed")], "done: the ledger recorded the failure"),
         (vec![dead("open")], "next: floodgate dlq show 17"),
-        (vec![of("dead_letter", "dead")], "wait: it becomes a dead letter"),
         (vec![of("dead_letter", "replayed")], "wait: it was replayed"),
         (vec![dead("open"), of("ledger", "paid")], "done: it is an order"),
         (vec![dead("unknown")], "next: `floodgate dlq list --state all`"),

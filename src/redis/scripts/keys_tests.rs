@@ -8,7 +8,7 @@ fn all_keys_of_a_bucket_share_one_hash_tag() {
     assert_eq!(keys.requests(2), "fg:{12:3}:requests:2");
     assert_eq!(keys.buyers(3), "fg:{12:3}:buyers:3");
     assert_eq!(keys.claimed("node/1"), "fg:{12:3}:claimed:node/1");
-    let others = [keys.unsettled(), keys.outbox(), keys.moves(), keys.claimants(), keys.dead()];
+    let others = [keys.unsettled(), keys.outbox(), keys.moves(), keys.claimants()];
     for key in others {
         assert!(key.starts_with("fg:{12:3}:"), "{key}");
     }

@@ -25,7 +25,6 @@
 //! | `outbox` | list or stream | entries of accepted intents; an entry's are of one batch |
 //! | `claimed:<worker>` | list | entries that a relay worker has claimed (outbox as a list) |
 //! | `claimants` | set | the workers that may have such a list |
-//! | `dead` | list | dead letters (`outbox/dead_letter_bytes.rs`) to collect |
 //! | `moves` | hash | loans out (`no:<to>`, `out:<to>`), last loan in (`in:<from>`), `next` |
 //!
 //! Requests and buyers are distributed over pages of fewer than 512 fields. Up to 512 fields Redis
@@ -110,7 +109,6 @@ scripts! {
     StreamReclaim = "stream_reclaim";
     StreamStatus = "stream_status";
     StreamRead = "stream_read";
-    Collect = "collect";
 }
 
 /// Planned units per page; a sold-out sale uses half to all of them. Larger pages would save
@@ -168,11 +166,6 @@ impl BucketKeys {
 
     pub fn claimed(&self, worker: &str) -> String {
         self.key(format_args!("claimed:{worker}"))
-    }
-
-    /// Dead letters of the outbox.
-    pub fn dead(&self) -> String {
-        self.key("dead")
     }
 
     fn key(&self, kind: impl fmt::Display) -> String {

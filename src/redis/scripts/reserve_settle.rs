@@ -62,7 +62,7 @@ pub fn reserve(
         items.map(|item| verdict(reply, &item, quota, &reader)).collect()
     };
     let epoch = batch.first().map_or(Epoch(0), |first| first.epoch);
-    let call = ScriptCall::new(Script::Reserve, keys, leveled(read))
+    ScriptCall::new(Script::Reserve, keys, leveled(read))
         .key(&entries_key)
         .arg(epoch.0)
         .arg(quota.unwrap_or(0))
@@ -75,8 +75,7 @@ pub fn reserve(
             batch,
             |item| (item.request, item.buyer, item.quantity),
             |item, bytes| intent::pack_into(item, key, bytes),
-        );
-    if kind == "none" { call } else { call.key(&keys.dead()) }
+        )
 }
 
 fn verdict(

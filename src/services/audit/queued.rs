@@ -144,7 +144,7 @@ impl AuditRun<'_> {
         for key in BucketKey::all_of(sku) {
             let entries = pipeline.outbox.status(key).await?;
             let is_claimed = entries.claimed.iter().any(|(_, count)| *count > 0);
-            if entries.num_waiting > 0 || entries.num_dead > 0 || is_claimed {
+            if entries.num_waiting > 0 || is_claimed {
                 return Ok(false);
             }
         }

@@ -1,4 +1,4 @@
-//! Builds a dead letter from a message or an outbox entry. Pure functions.
+//! Builds a dead letter from a message. Pure functions.
 //!
 //! Copies of one message must become one dead letter, wherever they were dead-lettered: the digest
 //! covers the whole body and the headers that type the message, not reasons and attempts. Every
@@ -15,9 +15,7 @@ use crate::domain::dead_letter::{
 };
 use crate::domain::text::clip;
 use crate::domain::{OrderIntent, OrderKey};
-use crate::messages::envelope;
 use crate::messages::envelope::EnvelopeReader;
-use crate::outbox::OutboxDeadLetter;
 
 /// The origin of dead letters from the queue of payment events.
 pub const PAYMENTS: &str = "payments";
@@ -62,14 +60,15 @@ impl DeadLetterHeaders {
     }
 }
 
-/// A dead letter from the queue `dead`. A consumer names its queue in the headers, such as
-/// `orders.3`; without such a header, or with that of the broker, its origin is the broker.
+/// A dead letter from the queue `dead`. A relay names itself in the headers, a consumer its queue,
+/// such as `orders.3`; without such a header, or with that of the broker, its origin is the broker.
 pub fn from_delivery(delivery: &Delivery, reader: &EnvelopeReader, now_ms: i64) -> NewDeadLetter {
-    let origin = match delivery.headers.origin.as_deref() {
-        Some(_) if !delivery.headers.by_broker => DeadLetterOrigin::Consumer,
-        _ => DeadLetterOrigin::Broker,
-    };
     let headers = &delivery.headers;
+    let origin = match headers.origin.as_deref().filter(|_| !headers.by_broker) {
+        Some(origin) if origin == DeadLetterOrigin::Relay.name() => DeadLetterOrigin::Relay,
+        Some(_) => DeadLetterOrigin::Consumer,
+        None => DeadLetterOrigin::Broker,
+    };
     let no_reason = "it names no reason: another program published it to the queue of dead letters";
     let reason = headers.reason.as_deref().unwrap_or(no_reason);
     let routing_key = Some(delivery.routing_key.as_str());
@@ -94,16 +93,6 @@ pub fn from_webhook<'w>(
     };
     let origin = DeadLetterOrigin::Consumer;
     new_dead_letter(origin, now_ms, &headers, None, reason, body, Vec::new())
-}
-
-/// A dead letter of a relay. Its headers are those that the relay would have published.
-pub fn from_outbox(found: &OutboxDeadLetter, reader: &EnvelopeReader) -> NewDeadLetter {
-    let dead_at_ms = found.dead_at_ms;
-    let of_relay = envelope::headers(&found.bytes, &reader.installation, dead_at_ms);
-    let headers = Headers { attempts: found.attempts, sent_at_ms: None, ..of_relay };
-    let (origin, reason) = (DeadLetterOrigin::Relay, &found.reason);
-    let requests = verified_requests(&headers, &found.bytes, reader);
-    new_dead_letter(origin, dead_at_ms, &headers, None, reason, &found.bytes, requests)
 }
 
 fn new_dead_letter(

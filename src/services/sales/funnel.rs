@@ -61,8 +61,7 @@ impl SalesService {
         let mut stages = vec![FunnelStage { unit: "units", ..left }, unsettled];
         if let Some(pipeline) = &self.backends.pipeline {
             let in_outbox = in_outbox(pipeline, skus).await;
-            let names = ["outbox", "relay", "relay_dead"];
-            stages.extend(stages_of(names, "entries", in_outbox, now_ms));
+            stages.extend(stages_of(["outbox", "relay"], "entries", in_outbox, now_ms));
             let in_broker = in_broker(pipeline).await;
             stages.extend(stages_of(["broker", "dead"], "messages", in_broker, now_ms));
         }
@@ -119,22 +118,21 @@ async fn in_stock(stock: &dyn Stock, skus: &[Arc<Sku>]) -> Result<[StageCount; 1
     Ok([unsettled])
 }
 
-/// Outbox entries: waiting, claimed by relays, dead.
+/// Outbox entries: waiting, claimed by relays.
 async fn in_outbox(
     pipeline: &Pipeline,
     skus: &[Arc<Sku>],
-) -> Result<[StageCount; 3], outbox::Error> {
-    let [mut waiting, mut claimed, mut dead] = [StageCount::default(); 3];
+) -> Result<[StageCount; 2], outbox::Error> {
+    let [mut waiting, mut claimed] = [StageCount::default(); 2];
     for sku in skus {
         for key in BucketKey::all_of(sku) {
             let entries = pipeline.outbox.status(key).await?;
             waiting.add(entries.num_waiting, entries.oldest_waiting_ms);
             let num_claimed = entries.claimed.iter().map(|(_, count)| count).sum();
             claimed.add(num_claimed, entries.oldest_claimed_ms);
-            dead.add(entries.num_dead, None);
         }
     }
-    Ok([waiting, claimed, dead])
+    Ok([waiting, claimed])
 }
 
 /// Ready messages in the broker's queues: orders, dead letters; and the queues of orders that no

@@ -18,7 +18,7 @@ const COMMANDS_PER_CALL: usize = 16;
 /// Deletes every key of every bucket, the hash `bucket` last.
 pub(super) async fn delete_buckets(buckets: &SkuBuckets) -> Result<(), Error> {
     for keys in &buckets.keys {
-        let mut names = vec![keys.unsettled(), keys.moves(), keys.outbox(), keys.dead()];
+        let mut names = vec![keys.unsettled(), keys.moves(), keys.outbox()];
         for page in buckets.pages().all() {
             names.extend([keys.requests(page), keys.buyers(page)]);
         }

@@ -1,6 +1,6 @@
-//! The dead letter collector and the dead letter service, over an in-memory broker and outboxes:
-//! what they store, what they resolve without an operator, and how they handle failures of the
-//! ledger or the broker.
+//! The dead letter collector and the dead letter service, over an in-memory broker: what they
+//! store, what they resolve without an operator, and how they handle failures of the ledger or the
+//! broker.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use floodgate::actors::dead_letter_collector::DeadLetterCounter;
 use floodgate::actors::periodic::Task;
 use floodgate::broker::{BrokerStatus, Headers, Message, Route};
 use floodgate::db::{DeadLetterStore, ErrorClass, Ledger, OrderWriter};
-use floodgate::domain::{DeadLetterNo, DeadLetterOrigin, DeadLetterState, RequestId};
+use floodgate::domain::{DeadLetter, DeadLetterNo, DeadLetterOrigin, DeadLetterState, RequestId};
 use floodgate::services::dead_letters::{DeadLetterError, DeadLetterOutcome, DeadLetterService};
 
 use crate::support::dead_letter_collectors::{
-    CollectorProcess, DEAD_LETTERS_MAX, DeadLetterFixture, dead_letter_of, numbers,
+    CollectorProcess, DEAD_LETTERS_MAX, DeadLetterFixture, dead_letter_of, numbers, received,
 };
 use crate::support::dead_letters::new_dead_letter;
 use crate::support::faulty_ledger::Fault;
@@ -69,22 +69,23 @@ fn dead_letters_of_the_broker_are_stored_with_bytes_and_reason() {
 }
 
 #[test]
-fn dead_letters_of_relays_are_collected_from_every_bucket() {
+fn dead_letters_of_relays_are_stored_with_bytes_reason_and_attempts() {
     in_system(async {
         let fixture = DeadLetterFixture::new();
-        // More than one batch in each of the two buckets.
+        // More than the collector holds at once.
         let many = u64::from(DEAD_LETTERS_MAX) * 3;
-        (1..=many).for_each(|request| fixture.dead_letter(&[request]));
+        fixture
+            .publish((1..=many).map(|request| fixture.dead_by_relay(&[request])).collect())
+            .await;
         let _collector = fixture.collector();
         let dead_letters = fixture.until_dead_letters(usize::try_from(many).unwrap()).await;
-        assert!(
-            dead_letters
-                .iter()
-                .all(|content| content.dead_letter.origin == DeadLetterOrigin::Relay)
-        );
-        assert!(dead_letters.iter().all(|content| content.dead_letter.attempts == 10));
-        let store = &fixture.simulation.store;
-        until("collected entries", || async { store.dead().is_empty().then_some(()) }).await;
+        for content in &dead_letters {
+            let DeadLetter { origin, reason, attempts, .. } = &content.dead_letter;
+            assert_eq!((*origin, *attempts), (DeadLetterOrigin::Relay, 10));
+            assert_eq!(reason, "refused in 10 attempts");
+            assert_eq!(content.body, fixture.body(&numbers(content)));
+        }
+        until_empty(&fixture, "dead").await;
     });
 }
 
@@ -109,18 +110,18 @@ fn ledger_fails(fault: Fault) {
         let fixture = DeadLetterFixture::new();
         fixture.ledger.set(fault);
         let collector = fixture.collector();
-        fixture.dead_letter(&[100]);
-        let dead = (1..=20).map(|request| fixture.dead(&[request], "why")).collect();
+        let mut dead = vec![fixture.dead_by_relay(&[100])];
+        dead.extend((1..=20).map(|request| fixture.dead(&[request], "why")));
         fixture.publish(dead).await;
+        let num_waiting = 21 - usize::from(DEAD_LETTERS_MAX);
         until("a full prefetch window", || async {
-            (fixture.broker.waiting("dead").len() == 20 - usize::from(DEAD_LETTERS_MAX))
-                .then_some(())
+            (fixture.broker.waiting("dead").len() == num_waiting).then_some(())
         })
         .await;
         let before = steps(&collector);
         until("many rounds", || async { (steps(&collector) > before + 30).then_some(()) }).await;
-        assert_eq!(fixture.broker.waiting("dead").len(), 12, "the prefetch window is the limit");
-        assert_eq!(fixture.simulation.store.dead().len(), 1);
+        let waiting = fixture.broker.waiting("dead").len();
+        assert_eq!(waiting, num_waiting, "the prefetch window is the limit");
         assert_eq!(collector.metric("floodgate_dead_letters_refused_total"), 0);
 
         // Unacknowledged messages are redelivered to the next process.
@@ -154,22 +155,10 @@ fn a_dead_letter_that_the_ledger_refuses_stays_queued_and_others_go_on() {
         fixture.until_dead_letters(6).await;
         assert_eq!(collector.metric(refused), 1, "a refused dead letter is retried after a delay");
 
-        // The same for an outbox.
-        fixture.dead_letter(&[3]);
-        fixture.dead_letter(&[5]);
-        until("the stored entry to be removed", || async {
-            (fixture.simulation.store.dead().len() == 1).then_some(())
-        })
-        .await;
-
         fixture.ledger.set(Fault::None);
         fixture.simulation.clock.advance(Duration::from_secs(31));
         fixture.until_dead_letters(7).await;
         until_empty(&fixture, "dead").await;
-        until("the refused entry to be removed", || async {
-            fixture.simulation.store.dead().is_empty().then_some(())
-        })
-        .await;
     });
 }
 
@@ -215,9 +204,8 @@ fn panics_lose_no_dead_letter() {
         let collector = fixture.panicking_collector(10.0);
         for round in 0..10_u64 {
             let first = 1 + round * 10;
-            let dead = (first..first + 5).map(|request| fixture.dead(&[request], "why")).collect();
-            fixture.publish(dead).await;
-            (first + 5..first + 10).for_each(|request| fixture.dead_letter(&[request]));
+            let dead = (first..first + 10).map(|request| fixture.dead(&[request], "why"));
+            fixture.publish(dead.collect()).await;
         }
         let mut stored: Vec<u64> =
             fixture.until_dead_letters(100).await.iter().flat_map(numbers).collect();
@@ -326,7 +314,7 @@ fn a_dead_letter_that_fails_again_during_its_replay_stays_open() {
         let dead_letter_again = async {
             // The service has read it and awaits the confirm. The message is dead-lettered
             // again before the service receives the confirm.
-            let again = second_arrival(&fixture).await;
+            let again = received(fixture.dead(&[1], "rejected again"));
             fixture.simulation.ledger.store_dead_letters(vec![again], 0).await.unwrap();
             fixture.broker.hold(false);
         };
@@ -338,23 +326,6 @@ fn a_dead_letter_that_fails_again_during_its_replay_stays_open() {
         assert_eq!(dead_letter_of(&fixture, 1).await.state, DeadLetterState::Open);
         drop(collector);
     });
-}
-
-/// The same dead letter, as a collector stores it at its second arrival.
-async fn second_arrival(fixture: &DeadLetterFixture) -> floodgate::domain::NewDeadLetter {
-    let message = fixture.dead(&[1], "rejected again");
-    let delivery = floodgate::broker::Delivery {
-        tag: 1,
-        headers: message.headers,
-        routing_key: String::new(),
-        num_previous: 0,
-        body: message.body,
-    };
-    floodgate::services::dead_letters::new_dead_letter::from_delivery(
-        &delivery,
-        &crate::support::intents::reader(crate::support::relays::INSTALLATION),
-        0,
-    )
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod order_consumer_watermark;
 mod orphan_rescuer;
 mod reconciler;
 mod reconciler_failing;
+mod relay_dead_letters;
 mod relays;
 mod stalls;
 mod status_watcher;

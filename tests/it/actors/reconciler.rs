@@ -9,7 +9,6 @@ use floodgate::domain::{
     BucketKey, BucketNo, Currency, Epoch, Failure, LoaderToken, OrderIntent, Phase, RecordState,
     Refusal, Sale, Sku,
 };
-use floodgate::outbox::OutboxDeadLetter;
 use floodgate::runtime::clock::Clock;
 use floodgate::stock::Stock;
 
@@ -137,7 +136,7 @@ fn a_consumer_that_stays_behind_is_reported() {
 }
 
 #[test]
-fn traffic_a_refused_dead_letter_and_a_damaged_outbox_stop_nothing_elsewhere() {
+fn traffic_and_a_damaged_outbox_stop_nothing_elsewhere() {
     // The first bucket of the walk and the last one.
     for damaged in [2, 1] {
         in_system(with_damaged_bucket(damaged));
@@ -149,16 +148,6 @@ async fn with_damaged_bucket(damaged: u64) {
     let healthy = 3 - damaged;
     let bucket = simulation.bucket_of(damaged);
     simulation.store.damage(bucket);
-    simulation.store.dead_letter(
-        simulation.bucket_of(healthy),
-        OutboxDeadLetter {
-            id: Box::new([1]),
-            bytes: vec![0; 8].into(),
-            reason: "refused by the ledger".to_owned(),
-            attempts: 9,
-            dead_at_ms: 1,
-        },
-    );
     let process = reconciler(&simulation, &watermarks);
     for request in (20 + healthy..80).step_by(2) {
         // Each second one more request is sold, leaves the outbox, and is committed a second later.

@@ -3,7 +3,6 @@
 
 use floodgate::broker::BrokerStatus;
 use floodgate::domain::{BucketKey, BucketNo, Phase, SkuNo};
-use floodgate::messages::envelope;
 use floodgate::runtime::clock::Clock;
 
 use crate::support::harness::in_system;
@@ -21,7 +20,7 @@ async fn until_begun(simulation: &Simulation, process: &Process) {
 }
 
 /// Waits until every worker has taken `num` more steps.
-async fn rounds(process: &Process, num: u64) {
+pub async fn rounds(process: &Process, num: u64) {
     let steps = || process.reports("outbox_relay").iter().map(|r| r.steps).min().unwrap();
     let before = steps();
     until("some steps", || async { (steps() >= before + num).then_some(()) }).await;
@@ -158,7 +157,7 @@ fn while_the_broker_takes_nothing_nothing_is_claimed_and_no_attempt_counts() {
             assert_eq!(simulation.store.counts(), (50, 0), "{reach:?}");
             simulation.queues.set_reach(BrokerStatus::Up);
             simulation.until_published(1..=50).await;
-            assert!(simulation.store.dead().is_empty());
+            assert!(simulation.queues.dead().is_empty());
         }
     });
 }
@@ -184,34 +183,7 @@ fn a_lost_broker_leaves_claimed_entries_claimed() {
         assert!(simulation.store.facts().claims <= before + 1);
         simulation.queues.set_reach(BrokerStatus::Up);
         simulation.until_published(1..=200).await;
-        assert!(simulation.store.dead().is_empty());
-    });
-}
-
-#[test]
-fn a_message_refused_repeatedly_becomes_a_dead_letter_and_blocks_no_other() {
-    in_system(async {
-        let mut simulation = Simulation::new(1);
-        simulation.settings.relay.attempts_max = 3;
-        simulation.queues.refuse(5);
-        simulation.accept(1..=20);
-        let process = simulation.relays();
-        // A refusal counts as an attempt only if the queue has confirmed another message since.
-        let mut next = 100;
-        until("a dead letter", || {
-            simulation.accept([next]);
-            next += 1;
-            let num_dead = simulation.store.dead().len();
-            async move { (num_dead == 1).then_some(()) }
-        })
-        .await;
-        simulation.until_published(1..=20).await;
-        let dead = simulation.store.dead();
-        assert_eq!(envelope::requests_in(&dead[0].bytes)[0].get(), 5);
-        assert_eq!(dead[0].reason, "refused in 3 attempts, last: on purpose");
-        assert_eq!(dead[0].attempts, 3);
-        assert!(process.metric("floodgate_relay_failures_total{kind=\"refused\"}") >= 3);
-        assert!(process.metric("floodgate_relay_failures_total{kind=\"dead\"}") > 0);
+        assert!(simulation.queues.dead().is_empty());
     });
 }
 
@@ -232,7 +204,7 @@ fn a_broker_that_refuses_everything_or_answers_nothing_costs_no_attempt() {
             .await;
             simulation.queues.accept_all();
             simulation.until_published(1..=30).await;
-            assert!(simulation.store.dead().is_empty(), "{kind}");
+            assert!(simulation.queues.dead().is_empty(), "{kind}");
         }
     });
 }
@@ -257,7 +229,7 @@ fn an_entry_without_an_answer_is_no_attempt_although_its_queue_confirms_others()
         .await;
         simulation.queues.accept_all();
         simulation.until_published(1..=20).await;
-        assert!(simulation.store.dead().is_empty());
+        assert!(simulation.queues.dead().is_empty());
     });
 }
 

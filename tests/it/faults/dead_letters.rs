@@ -38,27 +38,6 @@ fn stored_not_acknowledged_is_redelivered_and_recognised() {
 }
 
 #[test]
-fn stored_not_removed_is_read_again_and_recognised() {
-    in_system(async {
-        let fixture = DeadLetterFixture::new();
-        fixture.ledger.set(Fault::AnswerLost);
-        let first = fixture.collector();
-        fixture.dead_letter(&[1]);
-        fixture.until_dead_letters(1).await;
-        first.kill().await;
-        assert_eq!(fixture.simulation.store.dead().len(), 1, "the entry was not collected");
-
-        fixture.ledger.set(Fault::None);
-        let _second = fixture.collector();
-        let store = &fixture.simulation.store;
-        until("the entry to be collected", || async { store.dead().is_empty().then_some(()) })
-            .await;
-        fixture.until_dead_letters(1).await;
-        assert!(dead_letter_of(&fixture, 1).await.arrivals > 1);
-    });
-}
-
-#[test]
 fn replayed_not_marked_is_still_open_and_may_be_replayed_again() {
     in_system(async {
         let fixture = DeadLetterFixture::new();

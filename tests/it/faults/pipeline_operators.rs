@@ -89,7 +89,7 @@ fn operators_see_the_rest_while_a_part_is_away() {
         .await;
 
         fixture.redis.kill();
-        assert_eq!(uncounted(&fixture, at), ["unsettled", "outbox", "relay", "relay_dead"]);
+        assert_eq!(uncounted(&fixture, at), ["unsettled", "outbox", "relay"]);
         until_readiness(at, 503, &["stock"]).await;
         let trace = fixture.ask(at, &["trace", &waiting]);
         let expected =

@@ -165,9 +165,7 @@ impl Installation {
         let relay = self.relay();
         self.fill(&relay).await;
         let redis = &self.fixture.redis;
-        for pattern in
-            ["fg:*:claimants", "fg:relay:*", "fg:*:claimed:*", "fg:*:outbox", "fg:*:dead"]
-        {
+        for pattern in ["fg:*:claimants", "fg:relay:*", "fg:*:claimed:*", "fg:*:outbox"] {
             for key in keys(redis, pattern) {
                 redis.cmd(&["UNLINK", &key]);
             }

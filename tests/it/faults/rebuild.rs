@@ -8,10 +8,8 @@ use floodgate::db::{DeadLetterStore, OrderWriter};
 use floodgate::domain::{
     BucketKey, Failure, OrderIntent, Phase, RecordState, Refusal, Sku, Verdict,
 };
-use floodgate::messages::BuyAnswer;
-use floodgate::outbox::OutboxDeadLetter;
+use floodgate::messages::{BuyAnswer, envelope};
 use floodgate::runtime::clock::{ManualClock, SharedClock};
-use floodgate::services::dead_letters::new_dead_letter;
 use floodgate::services::rebuild::load_sku;
 use floodgate::services::sales::SalesError;
 use floodgate::stock::Error;
@@ -19,7 +17,7 @@ use floodgate::tier::Backends;
 use serde_json::json;
 
 use crate::support::crowd::{STEADY, send_until};
-use crate::support::dead_letter_collectors::DeadLetterFixture;
+use crate::support::dead_letter_collectors::{DeadLetterFixture, received};
 use crate::support::defective_ledger::{DefectiveLedger, LedgerDefect};
 use crate::support::faulty_ledger::{Fault, FaultyLedger};
 use crate::support::gate::{
@@ -28,7 +26,7 @@ use crate::support::gate::{
 use crate::support::harness::{
     Harness, ONE_PER_BUYER, Offer, START_MS, UNLIMITED, in_system, is_placed,
 };
-use crate::support::intents::{pack_into, reader};
+use crate::support::intents::pack_into;
 use crate::support::offers::without_intent;
 use crate::support::relays::INSTALLATION;
 use crate::support::wait::until;
@@ -172,14 +170,7 @@ fn requests_in_dead_letters_are_entered_where_redis_lost_them() {
             pack_into(reservation, &mut bytes);
         }
         let dead_letter = |bytes: Vec<u8>| {
-            let entry = OutboxDeadLetter {
-                id: Box::new([1]),
-                bytes: bytes.into(),
-                reason: "it was tried 10 times".to_owned(),
-                attempts: 10,
-                dead_at_ms: START_MS,
-            };
-            new_dead_letter::from_outbox(&entry, &reader(INSTALLATION))
+            received(envelope::dead_letter_of_entry(&bytes.into(), INSTALLATION, 10, "refused"))
         };
         // A load reads 32 dead letters at a time: the requests are not in the first ones.
         let others = (0..32_u8).map(|no| vec![no]);

@@ -1,6 +1,8 @@
 //! C04: a relay crashes before and after every call of a round. Its successor, or a rescuer and
 //! another process, complete its entries: none is lost, and each is published at most twice.
 
+use floodgate::messages::envelope::BODY_BYTES_MAX;
+
 use crate::support::harness::in_system;
 use crate::support::relays::{Call, InjectedFault, Process, Simulation, When};
 use crate::support::wait::until;
@@ -30,11 +32,26 @@ fn arm(process: &Process, call: Call, when: When, fault: InjectedFault) {
 
 const NUM: u64 = 300;
 
+/// Accepts entries, two of which are too long and given up at once.
+fn accept(simulation: &Simulation) {
+    simulation.accept(1..=NUM / 2);
+    for byte in [1_u8, 2] {
+        let bytes = vec![byte; BODY_BYTES_MAX + 1];
+        simulation.store.put(simulation.bucket_of(byte.into()), bytes.into());
+    }
+    simulation.accept(NUM / 2 + 1..=NUM);
+}
+
 async fn assert_all_published(simulation: &Simulation, twice: bool, edge: &str) {
     simulation.until_published(1..=NUM).await;
     let kept = simulation.queues.kept();
     assert_eq!(kept.values().any(|copies| *copies > 1), twice, "{edge}: {kept:?}");
     assert!(kept.values().all(|copies| *copies <= 2), "{edge}: {kept:?}");
+    let mut dead = simulation.queues.dead();
+    assert!(dead.len() <= 4, "{edge}: each is published at most twice");
+    dead.sort_by(|one, other| one.body.cmp(&other.body));
+    dead.dedup();
+    assert_eq!(dead.len(), 2, "{edge}: copies are equal, and become one dead letter");
 }
 
 #[test]
@@ -43,7 +60,7 @@ fn a_worker_that_crashes_at_any_edge_is_followed_by_one_that_finishes() {
         for (call, when, twice) in EDGES {
             let edge = format!("{when:?} {call:?}");
             let simulation = Simulation::new(3);
-            simulation.accept(1..=NUM);
+            accept(&simulation);
             let crashes = |process: &mut Process| arm(process, call, when, InjectedFault::Panic);
             let process = simulation.relays_with(crashes);
             assert_all_published(&simulation, twice, &edge).await;
@@ -60,7 +77,7 @@ fn a_process_that_crashes_at_any_edge_leaves_its_entries_to_a_rescuer() {
             let edge = format!("{when:?} {call:?}");
             let mut simulation = Simulation::new(3);
             simulation.settings.relay.workers = 1;
-            simulation.accept(1..=NUM);
+            accept(&simulation);
             let crashes = |process: &mut Process| arm(process, call, when, InjectedFault::Freeze);
             let victim = simulation.relays_with(crashes);
             until(&edge, || async { victim.faults.is_frozen().then_some(()) }).await;
@@ -126,7 +143,7 @@ fn panics_in_one_step_of_twenty_lose_nothing() {
             tokio::task::yield_now().await;
         }
         simulation.until_published(1..=2_000).await;
-        assert!(simulation.store.dead().is_empty());
+        assert!(simulation.queues.dead().is_empty());
         let panics: u64 = process.supervisor.report().iter().map(|report| report.panics).sum();
         assert!(panics > 0, "no panic was injected");
     });

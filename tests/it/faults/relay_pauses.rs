@@ -57,29 +57,6 @@ fn a_relay_that_was_paused_past_its_heartbeat_does_no_harm_and_goes_on() {
     });
 }
 
-#[test]
-fn a_given_up_entry_that_another_worker_holds_is_not_counted_as_a_dead_letter() {
-    in_system(async {
-        let mut simulation = Simulation::new(1);
-        simulation.settings.relay.attempts_max = 1;
-        simulation.queues.refuse(5);
-        // The confirm of the other entry makes the refusal an attempt, in the same round.
-        simulation.accept([5, 6]);
-        let process = simulation.relays_with(|process| {
-            process.faults.arm(Call::Acknowledge, When::Before, InjectedFault::Freeze);
-        });
-        until_frozen(&process).await;
-        simulation.store.clear();
-        process.faults.thaw();
-        until("its answer", || async {
-            (simulation.store.facts().acknowledged_late == 2).then_some(())
-        })
-        .await;
-        process.quiet().await;
-        assert_eq!(process.metric("floodgate_relay_failures_total{kind=\"dead\"}"), 0);
-    });
-}
-
 /// C06: ten processes start and are killed with claimed entries; one more process remains.
 #[test]
 fn processes_that_never_come_back_leave_nothing_claimed() {

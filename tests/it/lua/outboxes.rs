@@ -2,10 +2,10 @@
 
 use floodgate::config::OutboxKind;
 use floodgate::domain::{BucketNo, SkuNo};
+use floodgate::outbox::EntryId;
 use floodgate::outbox::scripts::{
-    acknowledge, claim, collect, count_entries, read_list, read_stream, reclaim, take_over,
+    acknowledge, claim, count_entries, read_list, read_stream, reclaim, take_over,
 };
-use floodgate::outbox::{NewOutboxDeadLetter, OutboxDeadLetter, OutboxEntry};
 use floodgate::redis::scripts::{BucketFence, BucketKeys, Error, Installation, Script, ScriptCall};
 
 use super::fenced_call::FencedCall;
@@ -39,13 +39,12 @@ fn keys() -> BucketKeys {
     BucketKeys::new("test", SkuNo(3), BucketNo(1))
 }
 
-/// Flushes the server and fills the outbox: six entries, three of them claimed by the worker, and
-/// one dead letter. Returns the claimed entries.
-fn enter(client: &mut ScriptClient, kind: OutboxKind) -> Vec<OutboxEntry> {
+/// Flushes the server and fills the outbox: six entries, three of them claimed by the worker.
+/// Returns the claimed entries.
+fn enter(client: &mut ScriptClient, kind: OutboxKind) -> Vec<EntryId> {
     client.cmd(&["FLUSHALL"]);
     let keys = keys();
     client.cmd(&["HSET", &keys.bucket(), "epoch", "f100d6a7.1", "loaded", "f100d6a7.1"]);
-    client.cmd(&["RPUSH", &keys.dead(), "letter"]);
     for no in 0..6 {
         let body = format!("entry {no}");
         match kind {
@@ -58,44 +57,28 @@ fn enter(client: &mut ScriptClient, kind: OutboxKind) -> Vec<OutboxEntry> {
     let case = right_caller(kind).case("claim", claim(&keys, kind, NAME, 3));
     let claimed = claim(&keys, kind, NAME, 3).parse(client.send(&case.call).unwrap()).unwrap();
     assert_eq!(claimed.len(), 3);
-    claimed
+    claimed.into_iter().map(|entry| entry.id).collect()
 }
 
 /// One call per script of this kind; the right caller's calls are accepted.
-fn all(caller: Caller, entries: &[OutboxEntry]) -> Vec<Case> {
+fn all(caller: Caller, entries: &[EntryId]) -> Vec<Case> {
     let kind = caller.kind;
-    let mut given_up: Vec<OutboxEntry> = entries.iter().skip(1).cloned().collect();
-    for entry in &mut given_up {
-        entry.dead_letter = Some(NewOutboxDeadLetter {
-            bytes: b"entry"[..].into(),
-            reason: "why".to_owned(),
-            attempts: 1,
-        });
-    }
+    let later: Vec<EntryId> = entries.iter().skip(1).cloned().collect();
     let names = &[NAME.to_owned()];
     let keys = &keys();
-    let mut all = vec![
+    let read = match kind {
+        OutboxKind::List => caller.case("read", read_list(keys, &keys.outbox(), (0, 9))),
+        OutboxKind::Stream => caller.case("read", read_stream(keys, "0-0", 9)),
+    };
+    vec![
         caller.case("claim", claim(keys, kind, NAME, 2)),
         caller.case("take over", take_over(keys, kind, "node/1.2", names)),
         caller.case("reclaim", reclaim(keys, kind, names)),
         caller.case("count", count_entries(keys, kind, names.to_vec())),
-        caller.case("acknowledge", acknowledge(keys, kind, NAME, entries, 1)),
-        caller.case("give up", acknowledge(keys, kind, NAME, &given_up, 1)),
-    ];
-    // The scripts that no relay worker calls.
-    let dead_letter = OutboxDeadLetter {
-        id: b"letter"[..].into(),
-        bytes: Vec::new().into(),
-        reason: String::new(),
-        attempts: 0,
-        dead_at_ms: 0,
-    };
-    all.push(caller.case("collect", collect(keys, &[dead_letter])));
-    all.push(match kind {
-        OutboxKind::List => caller.case("read", read_list(keys, &keys.outbox(), (0, 9))),
-        OutboxKind::Stream => caller.case("read", read_stream(keys, "0-0", 9)),
-    });
-    all
+        caller.case("acknowledge", acknowledge(keys, kind, NAME, entries)),
+        caller.case("acknowledge later ones", acknowledge(keys, kind, NAME, &later)),
+        read,
+    ]
 }
 
 fn right_caller(kind: OutboxKind) -> Caller {
@@ -132,7 +115,7 @@ fn every_script_accepts_valid_keys_also_when_redis_is_full() {
     }
     let is_outbox_script = |script: &&Script| {
         let name = script.name();
-        ["list_", "stream_", "collect"].iter().any(|prefix| name.starts_with(prefix))
+        ["list_", "stream_"].iter().any(|prefix| name.starts_with(prefix))
     };
     for script in Script::ALL.iter().filter(is_outbox_script) {
         assert!(seen.contains(script), "{} was not called", script.name());
@@ -142,11 +125,7 @@ fn every_script_accepts_valid_keys_also_when_redis_is_full() {
 /// Whether the call reads the key in every case; a script may ignore keys that it does not need.
 fn always_reads(case: &Case, key: &str) -> bool {
     let kind = key.rsplit_once("}:").unwrap().1;
-    match case.name {
-        "acknowledge" => !matches!(kind, "dead") && (kind != "outbox" || !is_list(case)),
-        "give up" => kind != "outbox" || !is_list(case),
-        _ => true,
-    }
+    !case.name.starts_with("acknowledge") || kind != "outbox" || !is_list(case)
 }
 
 fn is_list(case: &Case) -> bool {

@@ -136,17 +136,6 @@ fn a_full_outbox_accepts_no_more_than_has_room() {
 }
 
 #[test]
-fn dead_letters_that_wait_count_as_entries() {
-    each(outboxes(3, 2), |client, fixture, outbox| {
-        client.cmd(&["RPUSH", &fixture.buckets[0].dead(), "letter"]);
-        let all = reservations(fixture, 1..6);
-        assert_eq!(fixture.reserve_into(client, outbox, &all), accepted_then_full(3, 2));
-        client.cmd(&["DEL", &fixture.buckets[0].dead()]);
-        assert_eq!(fixture.reserve_into(client, outbox, &all[3..]), accepted_then_full(2, 0));
-    });
-}
-
-#[test]
 fn an_outbox_that_is_too_full_already_accepts_nothing() {
     // The limit was lowered below the number of entries, and to 0.
     each(outboxes(1, 5), |client, fixture, outbox| {

@@ -34,7 +34,6 @@ fn scripts_that_finish_what_was_promised_run_on_a_full_redis() {
         Script::StreamTakeOver,
         Script::StreamAcknowledge,
         Script::StreamReclaim,
-        Script::Collect,
     ];
     assert_eq!(allowed, expected);
 }

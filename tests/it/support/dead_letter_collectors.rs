@@ -8,15 +8,17 @@ use floodgate::actors::DeadLetterCollector;
 use floodgate::actors::dead_letter_collector::CollectorDeps;
 use floodgate::actors::supervisor::supervised::Address;
 use floodgate::actors::supervisor::{ChildSpec, Supervisor};
-use floodgate::broker::{Message, PublishOutcome, Publisher, Route, Topology};
+use floodgate::broker::{Delivery, Message, PublishOutcome, Publisher, Route, Topology};
 use floodgate::db::DeadLetterStore;
-use floodgate::domain::{Counting, DeadLetter, DeadLetterContent, DeadLetterFilter, OrderIntent};
+use floodgate::domain::{
+    Counting, DeadLetter, DeadLetterContent, DeadLetterFilter, NewDeadLetter, OrderIntent,
+};
 use floodgate::messages::envelope;
 use floodgate::observe::metrics::Metrics;
-use floodgate::outbox::OutboxDeadLetter;
 use floodgate::runtime::fault_injection::FaultInjector;
 use floodgate::runtime::shutdown::Shutdown;
 use floodgate::services::dead_letters::DeadLetterService;
+use floodgate::services::dead_letters::new_dead_letter::from_delivery;
 use floodgate::services::request_ending::RequestService;
 use floodgate::services::trusted_time::TrustedTime;
 use floodgate::stock::MemoryStock;
@@ -159,16 +161,10 @@ impl DeadLetterFixture {
         assert!(all_confirmed, "{outcomes:?}");
     }
 
-    /// Dead-letters an outbox entry, as a relay does.
-    pub fn dead_letter(&self, requests: &[u64]) {
-        let entry = OutboxDeadLetter {
-            id: Box::new(requests[0].to_be_bytes()),
-            bytes: self.body(requests),
-            reason: "it was tried 10 times".to_owned(),
-            attempts: 10,
-            dead_at_ms: START_MS,
-        };
-        self.simulation.store.dead_letter(self.simulation.bucket_of(requests[0]), entry);
+    /// A message as a relay dead-letters it.
+    pub fn dead_by_relay(&self, requests: &[u64]) -> Message {
+        let reason = "refused in 10 attempts";
+        envelope::dead_letter_of_entry(&self.body(requests), INSTALLATION, 10, reason)
     }
 
     /// Every dead letter with its body, oldest first, read without the ledger's injected faults.
@@ -212,6 +208,13 @@ impl Drop for CollectorProcess {
     fn drop(&mut self) {
         self.shutdown.begin();
     }
+}
+
+/// The dead letter that a collector makes of a message.
+pub fn received(message: Message) -> NewDeadLetter {
+    let Message { headers, body, .. } = message;
+    let delivery = Delivery { tag: 1, headers, routing_key: String::new(), num_previous: 0, body };
+    from_delivery(&delivery, &reader(INSTALLATION), START_MS)
 }
 
 /// The request numbers in a dead letter.

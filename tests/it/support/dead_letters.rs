@@ -59,11 +59,9 @@ impl MemoryDeadLetters {
         let existing = self.stored.iter_mut().find(|(digest, _)| *digest == new.digest);
         if let Some((_, DeadLetterContent { dead_letter, .. })) = existing {
             dead_letter.arrivals += 1;
-            let is_relay = new.origin == DeadLetterOrigin::Relay;
             let is_another = dead_letter.headers != new.headers
                 || dead_letter.reason != new.reason
-                || dead_letter.origin != new.origin
-                || is_relay && dead_letter.dead_at_ms != new.dead_at_ms;
+                || dead_letter.origin != new.origin;
             (dead_letter.origin, dead_letter.reason) = (new.origin, new.reason);
             (dead_letter.headers, dead_letter.dead_at_ms) = (new.headers, new.dead_at_ms);
             dead_letter.attempts = new.attempts;

@@ -1,4 +1,4 @@
-//! Dead letters: what is stored of a message or an outbox entry, and the message that replays it.
+//! Dead letters: what is stored of a message, and the message that replays it.
 
 use bytes::Bytes;
 use floodgate::broker::{Delivery, Headers, Message, Route};
@@ -8,10 +8,7 @@ use floodgate::domain::{
     OrderIntent, SkuNo,
 };
 use floodgate::messages::envelope;
-use floodgate::outbox::OutboxDeadLetter;
-use floodgate::services::dead_letters::new_dead_letter::{
-    DeadLetterHeaders, from_delivery, from_outbox,
-};
+use floodgate::services::dead_letters::new_dead_letter::{DeadLetterHeaders, from_delivery};
 use floodgate::services::dead_letters::replay::{prepare, verified_intents};
 
 use super::{INSTALLATION, reader};
@@ -63,9 +60,11 @@ fn delivery(headers: Headers, body: Bytes) -> Delivery {
     Delivery { tag: 1, headers, routing_key: "0".to_owned(), num_previous: 0, body }
 }
 
-fn dead_letter(bytes: Bytes) -> OutboxDeadLetter {
-    let reason = "ten tries".to_owned();
-    OutboxDeadLetter { id: Box::default(), bytes, reason, attempts: 10, dead_at_ms: NOW }
+/// What is stored of an entry that a relay gives up.
+fn by_relay(entry: &Bytes) -> NewDeadLetter {
+    let message = envelope::dead_letter_of_entry(entry, INSTALLATION, 10, "ten tries");
+    assert_eq!(message.route, Route::Dead);
+    from_delivery(&delivery(message.headers, message.body), &reader(), NOW)
 }
 
 fn numbers(dead_letter: &NewDeadLetter) -> Vec<u64> {
@@ -75,8 +74,9 @@ fn numbers(dead_letter: &NewDeadLetter) -> Vec<u64> {
 #[test]
 fn copies_of_a_message_are_one_dead_letter_whatever_the_origin() {
     let (headers, body) = envelope(&[intent(7), intent(3)]);
-    let by_relay = from_outbox(&dead_letter(body.clone()), &reader());
+    let by_relay = by_relay(&body);
     assert_eq!((by_relay.origin, by_relay.attempts), (DeadLetterOrigin::Relay, 10));
+    assert_eq!((by_relay.reason.as_str(), &by_relay.body[..]), ("ten tries", &body[..]));
     assert_eq!((by_relay.message_id.as_str(), numbers(&by_relay)), ("7-2", vec![3, 7]));
 
     let consumed = Headers {
@@ -152,8 +152,16 @@ fn only_a_replayable_dead_letter_is_the_end_state_of_its_requests() {
     let mut one_is_broken = body.to_vec();
     one_is_broken[22] = 99;
     assert!(of(&ours, &one_is_broken.clone().into()).is_empty());
-    let broken_entry = dead_letter(one_is_broken.into());
-    assert!(numbers(&from_outbox(&broken_entry, &reader())).is_empty());
+    assert!(numbers(&by_relay(&one_is_broken.into())).is_empty());
+}
+
+#[test]
+fn of_an_entry_that_is_too_long_its_first_bytes_are_published() {
+    let (_, body) = envelope(&[intent(7)]);
+    let entry = Bytes::from(body.repeat(BODY_BYTES_MAX / body.len() + 1));
+    let dead_letter = by_relay(&entry);
+    assert_eq!(dead_letter.body, entry[..BODY_BYTES_MAX]);
+    assert!(numbers(&dead_letter).is_empty(), "its last intent is cut: it cannot be replayed");
 }
 
 #[test]

@@ -146,25 +146,28 @@ pub async fn a_replayed_message_that_fails_again_is_open_again(backend: &dyn Bac
     assert_eq!(all(&*ledger).await[0].state, DeadLetterState::Parked);
 }
 
-/// A collector reads a dead letter again whose removal from its source failed.
+/// A collector receives a dead letter again whose acknowledgement was lost.
 pub async fn a_copy_of_the_recorded_arrival_leaves_a_replayed_dead_letter_replayed(
     backend: &dyn Backend,
 ) {
     let ledger = backend.open().await;
-    let by_relay = |dead_at_ms| NewDeadLetter {
-        origin: DeadLetterOrigin::Relay,
-        dead_at_ms,
+    // A copy of a relay's dead letter has no time of its own; its replay fails at a consumer.
+    let of = |origin, received_ms| NewDeadLetter {
+        origin,
+        dead_at_ms: received_ms,
         ..new_dead_letter(&[1])
     };
-    // A message of a queue is received again later; a replay has published it at another time.
-    let of_queue = |sent_at_ms: i64, received_ms| NewDeadLetter {
+    let (relay, consumer) = (DeadLetterOrigin::Relay, DeadLetterOrigin::Consumer);
+    // A replay has published a message at another time.
+    let sent_at = |sent_at_ms: i64, received_ms| NewDeadLetter {
         headers: format!("{{\"sent_at_ms\":{sent_at_ms}}}"),
         dead_at_ms: received_ms,
         ..new_dead_letter(&[2])
     };
-    for (first, copy, fails_again) in
-        [(by_relay(7), by_relay(7), by_relay(8)), (of_queue(1, 7), of_queue(1, 8), of_queue(2, 8))]
-    {
+    for (first, copy, fails_again) in [
+        (of(relay, 7), of(relay, 8), of(consumer, 9)),
+        (sent_at(1, 7), sent_at(1, 8), sent_at(2, 8)),
+    ] {
         let request = first.requests[0].request;
         store(&*ledger, vec![first]).await;
         let stored = async || {

@@ -7,18 +7,15 @@ use super::*;
 
 const KINDS: [OutboxKind; 2] = [OutboxKind::List, OutboxKind::Stream];
 
-const CALLS: [&str; 8] =
-    ["give up", "acknowledge", "take over", "claim", "status", "find", "dead", "reclaim"];
+const CALLS: [&str; 6] = ["acknowledge", "take over", "claim", "status", "find", "reclaim"];
 
 const WORKER: &str = "node/1.1";
 
-/// A bucket with waiting, claimed and dead entries.
+/// A bucket with waiting and claimed entries.
 async fn filled(kind: OutboxKind) -> (Fixture, Vec<OutboxEntry>) {
     let fixture = Fixture::single(kind);
     fixture.accept_requests(bucket(0), 1..7);
-    let mut entries = fixture.claim(bucket(0), WORKER, 4).await;
-    let last = entries.pop().unwrap();
-    fixture.acknowledge_ended(bucket(0), WORKER, &[given_up(&last, "why")]).await;
+    let entries = fixture.claim(bucket(0), WORKER, 3).await;
     (fixture, entries)
 }
 
@@ -26,9 +23,6 @@ async fn filled(kind: OutboxKind) -> (Fixture, Vec<OutboxEntry>) {
 async fn invoke(call: &str, fixture: &Fixture, entries: &[OutboxEntry]) -> Option<Error> {
     let (of, outbox) = (bucket(0), fixture.outbox.as_ref());
     match call {
-        "give up" => {
-            acknowledge_ended(outbox, of, WORKER, &[given_up(&entries[1], "why")]).await.err()
-        }
         // The entry is not the oldest, so that the call searches for it.
         "acknowledge" => acknowledge(outbox, of, WORKER, &entries[2..]).await.err(),
         "take over" => {
@@ -37,7 +31,6 @@ async fn invoke(call: &str, fixture: &Fixture, entries: &[OutboxEntry]) -> Optio
         "claim" => claim(outbox, of, WORKER, 1).await.err(),
         "status" => outbox.status(of).await.err(),
         "find" => outbox.find(of, request(99)).await.err(),
-        "dead" => outbox.dead(of, 9).await.err(),
         "reclaim" => outbox.reclaim(of, &[WORKER.to_owned()]).await.err(),
         other => panic!("no call {other}"),
     }
@@ -46,16 +39,10 @@ async fn invoke(call: &str, fixture: &Fixture, entries: &[OutboxEntry]) -> Optio
 /// The calls that must fail when this key has another type.
 fn calls_that_need(key: &str, kind: OutboxKind) -> &'static [&'static str] {
     match (key.rsplit_once("}:").unwrap().1, kind) {
-        ("bucket", _) => &CALLS,
+        ("bucket", _) | ("outbox", OutboxKind::Stream) => &CALLS,
         ("claimants", OutboxKind::List) => &["take over", "claim", "status", "find", "reclaim"],
         ("outbox", OutboxKind::List) => &["claim", "status", "find", "reclaim"],
-        ("outbox", OutboxKind::Stream) => {
-            &["give up", "acknowledge", "take over", "claim", "status", "find", "reclaim"]
-        }
-        ("dead", _) => &["give up", "status", "find", "dead"],
-        (_, OutboxKind::List) => {
-            &["give up", "acknowledge", "take over", "claim", "status", "find", "reclaim"]
-        }
+        (_, OutboxKind::List) => &CALLS,
         (_, OutboxKind::Stream) => &[],
     }
 }
@@ -67,8 +54,7 @@ fn a_key_of_another_type_is_named_and_nothing_is_changed() {
             let (fixture, entries) = filled(kind).await;
             let keys = fixture.keys(bucket(0));
             let redis = fixture.redis();
-            let all =
-                [keys.bucket(), keys.claimants(), keys.outbox(), keys.dead(), keys.claimed(WORKER)];
+            let all = [keys.bucket(), keys.claimants(), keys.outbox(), keys.claimed(WORKER)];
             for key in &all {
                 let existed = redis.text(&["EXISTS", key]) == "1";
                 if existed {
@@ -104,7 +90,7 @@ fn the_outbox_of_the_other_kind_is_refused() {
         {
             let (fixture, _) = filled(kind).await;
             let url = fixture.redis().url();
-            let outbox = open(other, &url, &fixture.namespace, &fixture.clock);
+            let outbox = open(other, &url, &fixture.namespace);
             let error = claim(outbox.as_ref(), bucket(0), "other/1.1", 1).await.unwrap_err();
             let outbox_key = fixture.keys(bucket(0)).outbox();
             let what = format!("{outbox_key} is a {}", format!("{kind:?}").to_lowercase());

@@ -17,7 +17,6 @@ pub async fn acknowledged_entries_are_removed_for_good(fixture: &Fixture) {
     fixture.acknowledge(bucket(0), "node/1.1", &[entries[3].clone(), entries[2].clone()]).await;
     assert_eq!(fixture.held(bucket(0), "node/1.1").await, []);
     assert_eq!(fixture.claim(bucket(0), "node/1.1", 9).await, []);
-    assert_eq!(fixture.dead(bucket(0)).await, []);
 }
 
 pub async fn an_acknowledgement_removes_its_own_entries_only(fixture: &Fixture) {
@@ -33,20 +32,6 @@ pub async fn an_acknowledgement_removes_its_own_entries_only(fixture: &Fixture) 
     assert_eq!(requests(&fixture.claim(bucket(0), "node/1.1", 9).await), [7, 8]);
 }
 
-pub async fn a_dead_letter_replaces_its_entry(fixture: &Fixture) {
-    let entries = claimed(fixture, "node/1.1", 4).await;
-    let ended = [entries[0].clone(), given_up(&entries[2], "unreadable")];
-    let outbox = fixture.outbox.as_ref();
-    let not_removed = async || acknowledge_ended(outbox, bucket(0), "node/1.1", &ended).await;
-    assert_eq!(not_removed().await, Ok(Vec::new()));
-    assert_eq!(requests(&fixture.held(bucket(0), "node/1.1").await), [2, 4]);
-    let dead = fixture.dead(bucket(0)).await;
-    assert_eq!(dead.len(), 1);
-    assert_eq!((&dead[0].bytes[..], dead[0].reason.as_str()), (&body(&[3])[..], "unreadable"));
-    assert_eq!(not_removed().await, Ok(vec![1]));
-    assert_eq!(fixture.dead(bucket(0)).await.len(), 1, "a repeat writes no second dead letter");
-}
-
 pub async fn many_buckets_are_acknowledged_at_once(fixture: &Fixture) {
     let wanted: Vec<_> = (0..12).map(|no| (bucket(no), 9)).collect();
     for no in 0..12 {
@@ -54,10 +39,10 @@ pub async fn many_buckets_are_acknowledged_at_once(fixture: &Fixture) {
     }
     let claimed = fixture.outbox.claim("node/1.1", &wanted).await;
     let ended: Vec<_> =
-        claimed.into_iter().map(|(bucket, entries)| (bucket, entries.unwrap())).collect();
+        claimed.into_iter().map(|(bucket, entries)| (bucket, ids(&entries.unwrap()))).collect();
     assert_eq!(ended.len(), 12);
     for (_, outcome) in fixture.outbox.acknowledge("node/1.1", &ended).await {
-        assert_eq!(outcome, Ok(Vec::new()));
+        assert_eq!(outcome, Ok(()));
     }
     for no in 0..12 {
         assert_eq!(fixture.held(bucket(no), "node/1.1").await, []);
@@ -102,10 +87,9 @@ pub async fn a_slow_worker_acknowledges_what_was_reclaimed_from_it(fixture: &Fix
     fixture.accept_requests(bucket(0), 5..7);
     assert_eq!(fixture.reclaim(bucket(0), "slow/1.1").await, 4);
     // The slow worker resumes: the entries it published leave the outbox.
-    let ended = [entries[0].clone(), given_up(&entries[1], "why"), entries[3].clone()];
-    fixture.acknowledge_ended(bucket(0), "slow/1.1", &ended).await;
+    let ended = [entries[0].clone(), entries[1].clone(), entries[3].clone()];
+    fixture.acknowledge(bucket(0), "slow/1.1", &ended).await;
     assert_eq!(requests(&fixture.claim(bucket(0), "other/1.1", 9).await), [3, 5, 6]);
-    assert_eq!(fixture.dead(bucket(0)).await.len(), 1);
     // The slow worker can claim again.
     fixture.accept_requests(bucket(0), 7..8);
     assert_eq!(requests(&fixture.claim(bucket(0), "slow/1.1", 9).await), [7]);
@@ -116,8 +100,6 @@ pub async fn a_slow_worker_does_no_harm_to_another_that_has_its_entries(fixture:
     fixture.reclaim(bucket(0), "slow/1.1").await;
     let other_entries = fixture.claim(bucket(0), "other/1.1", 2).await;
     assert_eq!(requests(&other_entries), [1, 2]);
-    fixture.acknowledge_ended(bucket(0), "slow/1.1", &[given_up(&entries[2], "why")]).await;
-    assert_eq!(fixture.dead(bucket(0)).await.len(), 1, "a waiting entry can be given up");
     fixture.acknowledge(bucket(0), "slow/1.1", &entries).await;
     // The new owner can still acknowledge its entries.
     fixture.acknowledge(bucket(0), "other/1.1", &other_entries).await;

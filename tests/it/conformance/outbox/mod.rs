@@ -8,13 +8,10 @@ use floodgate::config::OutboxKind;
 use floodgate::config::{Settings, Tier};
 use floodgate::domain::{BucketKey, BucketNo, BuyerId, Epoch, OrderIntent, SkuNo, TraceId};
 pub use floodgate::messages::envelope::intents_in;
-use floodgate::outbox::{
-    Error, NewOutboxDeadLetter, Outbox, OutboxDeadLetter, OutboxEntry, RedisOutbox,
-};
+use floodgate::outbox::{EntryId, Error, Outbox, OutboxEntry, RedisOutbox};
 use floodgate::redis::executor::ScriptExecutor;
 use floodgate::redis::scripts::{BucketKeys, Installation};
 use floodgate::redis::transport::ConnectionPurpose;
-use floodgate::runtime::clock::ManualClock;
 use floodgate::tier::connection_pool;
 use redis::{Cmd, Value};
 
@@ -39,7 +36,6 @@ pub struct Fixture {
     pub kind: OutboxKind,
     servers: Servers,
     pub namespace: String,
-    pub clock: Arc<ManualClock>,
     pub outbox: Arc<dyn Outbox>,
 }
 
@@ -70,8 +66,8 @@ impl Servers {
 }
 
 /// Opens an outbox as another process does, with a command time-out of 10 s.
-pub fn open(kind: OutboxKind, url: &str, space: &str, clock: &Arc<ManualClock>) -> Arc<dyn Outbox> {
-    open_with_timeout(kind, url, space, clock, 10_000)
+pub fn open(kind: OutboxKind, url: &str, namespace: &str) -> Arc<dyn Outbox> {
+    open_with_timeout(kind, url, namespace, 10_000)
 }
 
 /// [`open`] with another command time-out.
@@ -79,7 +75,6 @@ pub fn open_with_timeout(
     kind: OutboxKind,
     url: &str,
     namespace: &str,
-    clock: &Arc<ManualClock>,
     command_timeout_ms: u64,
 ) -> Arc<dyn Outbox> {
     let mut settings = Settings::with_ledger("sqlite://unused.db");
@@ -89,14 +84,13 @@ pub fn open_with_timeout(
     let pool = connection_pool(&settings).unwrap();
     let purpose = ConnectionPurpose::Relay;
     let executor = ScriptExecutor::new(pool, purpose, namespace, INSTALLATION);
-    Arc::new(RedisOutbox::new(executor, kind, clock.clone()))
+    Arc::new(RedisOutbox::new(executor, kind))
 }
 
 impl Fixture {
     fn on(kind: OutboxKind, servers: Servers, namespace: &str) -> Self {
-        let clock = Arc::new(ManualClock::new(NOW_MS));
-        let outbox = open(kind, &servers.url(), namespace, &clock);
-        Self { kind, servers, namespace: namespace.to_owned(), clock, outbox }
+        let outbox = open(kind, &servers.url(), namespace);
+        Self { kind, servers, namespace: namespace.to_owned(), outbox }
     }
 
     pub fn single(kind: OutboxKind) -> Self {
@@ -120,7 +114,7 @@ impl Fixture {
 
     /// Opens the same outbox in another process.
     pub fn open_another(&self) -> Arc<dyn Outbox> {
-        open(self.kind, &self.servers.url(), &self.namespace, &self.clock)
+        open(self.kind, &self.servers.url(), &self.namespace)
     }
 
     pub fn keys(&self, bucket: BucketKey) -> BucketKeys {
@@ -180,13 +174,8 @@ impl Fixture {
         claim(self.outbox.as_ref(), bucket, worker, max).await.unwrap()
     }
 
-    /// Acknowledges entries as published.
     pub async fn acknowledge(&self, bucket: BucketKey, worker: &str, entries: &[OutboxEntry]) {
         acknowledge(self.outbox.as_ref(), bucket, worker, entries).await.unwrap();
-    }
-
-    pub async fn acknowledge_ended(&self, bucket: BucketKey, worker: &str, ended: &[OutboxEntry]) {
-        acknowledge_ended(self.outbox.as_ref(), bucket, worker, ended).await.unwrap();
     }
 
     pub async fn reclaim(&self, bucket: BucketKey, worker: &str) -> u64 {
@@ -211,10 +200,6 @@ impl Fixture {
             assert!(consumers.iter().all(is_orphans), "{consumers:?}");
         }
         assert_eq!(keys, [""; 0]);
-    }
-
-    pub async fn dead(&self, bucket: BucketKey) -> Vec<OutboxDeadLetter> {
-        self.outbox.dead(bucket, 1_000).await.unwrap()
     }
 }
 
@@ -243,30 +228,17 @@ pub async fn claim(
     if claimed.is_empty() { Ok(Vec::new()) } else { only(claimed, bucket) }
 }
 
-pub async fn acknowledge_ended(
-    outbox: &dyn Outbox,
-    bucket: BucketKey,
-    worker: &str,
-    ended: &[OutboxEntry],
-) -> Result<Vec<usize>, Error> {
-    only(outbox.acknowledge(worker, &[(bucket, ended.to_vec())]).await, bucket)
-}
-
 pub async fn acknowledge(
     outbox: &dyn Outbox,
     bucket: BucketKey,
     worker: &str,
     entries: &[OutboxEntry],
 ) -> Result<(), Error> {
-    let not_removed = acknowledge_ended(outbox, bucket, worker, entries).await;
-    not_removed.map(|given_up| assert!(given_up.is_empty(), "none was given up"))
+    only(outbox.acknowledge(worker, &[(bucket, ids(entries))]).await, bucket)
 }
 
-/// The entry as one that becomes a dead letter.
-pub fn given_up(entry: &OutboxEntry, reason: &str) -> OutboxEntry {
-    let dead_letter =
-        NewOutboxDeadLetter { bytes: entry.bytes.clone(), reason: reason.to_owned(), attempts: 2 };
-    OutboxEntry { dead_letter: Some(dead_letter), ..entry.clone() }
+pub fn ids(entries: &[OutboxEntry]) -> Vec<EntryId> {
+    entries.iter().map(|entry| entry.id.clone()).collect()
 }
 
 pub fn bucket(no: u16) -> BucketKey {
@@ -319,7 +291,6 @@ macro_rules! all_cases {
             ending:
                 acknowledged_entries_are_removed_for_good
                 an_acknowledgement_removes_its_own_entries_only
-                a_dead_letter_replaces_its_entry
                 many_buckets_are_acknowledged_at_once
                 a_successor_takes_over_all_that_predecessors_hold
                 reclaimed_entries_are_claimed_first_and_in_order
@@ -332,9 +303,7 @@ macro_rules! all_cases {
             reading:
                 the_status_counts_entries_by_place
                 a_request_is_found_wherever_it_is
-                dead_letters_carry_all_that_is_known
-                only_what_was_read_is_collected
-                unreadable_entries_become_dead_letters;
+                unreadable_entries_are_claimed_and_removed;
         }
     };
 }

@@ -22,7 +22,7 @@ impl ProxiedWorker {
         let fixture = Fixture::single(kind);
         let proxy = FaultProxy::start(fixture.redis().addr());
         let url = format!("redis://{}", proxy.addr());
-        let outbox = open(kind, &url, &fixture.namespace, &fixture.clock);
+        let outbox = open(kind, &url, &fixture.namespace);
         fixture.accept_requests(bucket(0), 1..7);
         let entries = claim(outbox.as_ref(), bucket(0), WORKER, 3).await.unwrap();
         (Self { fixture, proxy, outbox }, entries)
@@ -80,8 +80,8 @@ fn a_claim_that_arrives_late_is_reclaimed() {
         for kind in KINDS {
             let (worker, _) = ProxiedWorker::with_claims(kind).await;
             let url = format!("redis://{}", worker.proxy.addr());
-            let (namespace, clock) = (&worker.fixture.namespace, &worker.fixture.clock);
-            let short_timeout_options = open_with_timeout(kind, &url, namespace, clock, 300);
+            let namespace = &worker.fixture.namespace;
+            let short_timeout_options = open_with_timeout(kind, &url, namespace, 300);
             held(short_timeout_options.as_ref(), bucket(0), WORKER).await.unwrap();
             worker.proxy.set(Mode::Hold(None));
             assert_unknown(&claim(short_timeout_options.as_ref(), bucket(0), WORKER, 2).await);
@@ -113,15 +113,14 @@ fn an_acknowledgement_without_an_answer_is_repeated_without_harm() {
                 } else {
                     worker.proxy.cut_request("EVALSHA");
                 }
-                let ended = [entries[0].clone(), given_up(&entries[1], "why")];
-                let outbox = worker.outbox.as_ref();
-                assert_unknown(&acknowledge_ended(outbox, bucket(0), WORKER, &ended).await);
+                let (outbox, ended) = (worker.outbox.as_ref(), &entries[..2]);
+                assert_unknown(&acknowledge(outbox, bucket(0), WORKER, ended).await);
                 until("an answer", async || {
-                    acknowledge_ended(outbox, bucket(0), WORKER, &ended).await.ok()
+                    acknowledge(outbox, bucket(0), WORKER, ended).await.ok()
                 })
                 .await;
-                assert_eq!(worker.fixture.dead(bucket(0)).await.len(), 1, "{kind:?}");
-                assert_eq!(requests(&worker.fixture.held(bucket(0), WORKER).await), [3]);
+                let held = worker.fixture.held(bucket(0), WORKER).await;
+                assert_eq!(requests(&held), [3], "{kind:?}");
             }
         }
     });
@@ -159,16 +158,10 @@ fn a_killed_server_that_keeps_all_it_confirmed_keeps_every_claim() {
             let fixture = Fixture::with(kind, Redis::start_with(AOF_ALWAYS));
             fixture.accept_requests(bucket(0), 1..9);
             let first = fixture.claim(bucket(0), "node/1.1", 4).await;
-            fixture
-                .acknowledge_ended(
-                    bucket(0),
-                    "node/1.1",
-                    &[first[1].clone(), given_up(&first[3], "why")],
-                )
-                .await;
+            let ended = [first[1].clone(), first[3].clone()];
+            fixture.acknowledge(bucket(0), "node/1.1", &ended).await;
             fixture.claim(bucket(0), "node/2.1", 2).await;
             let status = fixture.outbox.status(bucket(0)).await.unwrap();
-            let dead = fixture.dead(bucket(0)).await;
 
             fixture.redis().kill();
             fixture.redis().restart();
@@ -176,7 +169,6 @@ fn a_killed_server_that_keeps_all_it_confirmed_keeps_every_claim() {
                 fixture.outbox.status(bucket(0)).await.ok()
             });
             assert_eq!(again.await, status, "{kind:?}");
-            assert_eq!(fixture.dead(bucket(0)).await, dead);
             assert_eq!(requests(&fixture.claim(bucket(0), "node/1.1", 1).await), [7]);
             assert_eq!(requests(&fixture.held(bucket(0), "node/1.1").await), [1, 3, 7]);
             assert_eq!(requests(&fixture.held(bucket(0), "node/2.1").await), [5, 6]);
@@ -192,9 +184,7 @@ fn a_server_that_comes_back_empty_is_served() {
             fixture.accept_requests(bucket(0), 1..4);
             let entries = fixture.claim(bucket(0), WORKER, 9).await;
             fixture.redis().cmd(&["FLUSHALL"]);
-            let ended = [entries[0].clone(), given_up(&entries[1], "why")];
-            fixture.acknowledge_ended(bucket(0), WORKER, &ended).await;
-            assert_eq!(fixture.dead(bucket(0)).await, [], "the entry did not exist");
+            fixture.acknowledge(bucket(0), WORKER, &entries).await;
             fixture.accept_requests(bucket(0), 4..5);
             assert_eq!(requests(&fixture.claim(bucket(0), WORKER, 9).await), [4]);
         }
@@ -211,21 +201,13 @@ fn a_full_server_is_drained() {
             fixture.outbox.renew_heartbeat(WORKER, Duration::from_secs(1)).await.unwrap();
             let entries = fixture.claim(bucket(0), WORKER, 6).await;
             assert_eq!(entries.len(), 6);
-            fixture
-                .acknowledge_ended(
-                    bucket(0),
-                    WORKER,
-                    &[entries[0].clone(), given_up(&entries[3], "why")],
-                )
-                .await;
-            let dead = fixture.dead(bucket(0)).await;
-            fixture.outbox.collect(bucket(0), &dead).await.unwrap();
+            let ended = [entries[0].clone(), entries[3].clone()];
+            fixture.acknowledge(bucket(0), WORKER, &ended).await;
             let taken =
                 fixture.outbox.take_over("node/1.2", &[WORKER.to_owned()], &[bucket(0)]).await;
             assert_eq!(requests(&only(taken, bucket(0)).unwrap()), [2, 3, 5, 6]);
             assert_eq!(fixture.reclaim(bucket(0), "node/1.2").await, 4);
-            let status = fixture.outbox.status(bucket(0)).await.unwrap();
-            assert_eq!((status.num_waiting, status.num_dead), (6, 0));
+            assert_eq!(fixture.outbox.status(bucket(0)).await.unwrap().num_waiting, 6);
         }
     });
 }

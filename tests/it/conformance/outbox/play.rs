@@ -1,7 +1,6 @@
 //! Random operations of several workers and rescuers, with late calls: every entry is in exactly
 //! one place until it is acknowledged, and only acknowledged entries leave.
 
-use floodgate::messages::envelope::intents_in;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
@@ -21,11 +20,8 @@ enum Operation {
     /// Acknowledges some of the entries that the worker remembers, even if another worker owns them
     /// by now.
     Acknowledge(usize, Vec<bool>),
-    /// Gives up the first entry that the worker remembers.
-    GiveUp(usize),
     TakeOver(usize, usize),
     Reclaim(usize),
-    Collect,
 }
 
 fn operations() -> impl Strategy<Value = Operation> {
@@ -36,10 +32,8 @@ fn operations() -> impl Strategy<Value = Operation> {
         6 => (worker(), 0..5_usize).prop_map(|(worker, max)| Operation::Claim(worker, max)),
         6 => (worker(), choices)
             .prop_map(|(worker, choices)| Operation::Acknowledge(worker, choices)),
-        1 => worker().prop_map(Operation::GiveUp),
         2 => (worker(), worker()).prop_map(|(worker, from)| Operation::TakeOver(worker, from)),
         2 => worker().prop_map(Operation::Reclaim),
-        1 => Just(Operation::Collect),
     ]
 }
 
@@ -49,16 +43,15 @@ struct Sequence<'a> {
     /// The entries that each worker remembers; it may have lost them since.
     remembered: [Vec<OutboxEntry>; WORKERS.len()],
     num_accepted: u64,
-    /// The requests that any worker acknowledged, as published or as given up.
+    /// The requests that any worker acknowledged.
     ended: BTreeSet<u64>,
-    collected: BTreeSet<u64>,
 }
 
 impl<'a> Sequence<'a> {
     fn new(fixture: &'a Fixture, sku: i32) -> Self {
         let bucket = BucketKey { sku: SkuNo(sku), bucket: BucketNo(0) };
-        let (ended, collected) = (BTreeSet::new(), BTreeSet::new());
-        Self { fixture, bucket, remembered: Default::default(), num_accepted: 0, ended, collected }
+        let ended = BTreeSet::new();
+        Self { fixture, bucket, remembered: Default::default(), num_accepted: 0, ended }
     }
 
     async fn run(&mut self, operation: &Operation) {
@@ -85,15 +78,6 @@ impl<'a> Sequence<'a> {
                     self.ended.extend(requests(&ended));
                 }
             }
-            Operation::GiveUp(worker) => {
-                if let Some(entry) = self.remembered[*worker].first().cloned() {
-                    fixture
-                        .acknowledge_ended(bucket, WORKERS[*worker], &[given_up(&entry, "why")])
-                        .await;
-                    self.remembered[*worker].remove(0);
-                    self.ended.extend(requests(&[entry]));
-                }
-            }
             Operation::TakeOver(worker, from) if worker != from => {
                 let predecessors = [WORKERS[*from].to_owned()];
                 let taken =
@@ -104,19 +88,11 @@ impl<'a> Sequence<'a> {
             Operation::Reclaim(worker) => {
                 fixture.reclaim(bucket, WORKERS[*worker]).await;
             }
-            Operation::Collect => {
-                let dead = fixture.dead(bucket).await;
-                fixture.outbox.collect(bucket, &dead).await.unwrap();
-                for dead_letter in dead {
-                    let of = intents_in(&dead_letter.bytes)[0].request.get();
-                    assert!(self.collected.insert(of), "request {of} is a dead letter twice");
-                }
-            }
         }
     }
 
     /// Requires that every entry that was not acknowledged still exists exactly once.
-    async fn check(mut self) {
+    async fn check(self) {
         let (fixture, bucket) = (self.fixture, self.bucket);
         let status = fixture.outbox.status(bucket).await.unwrap();
         let held: u64 = status.claimed.iter().map(|(_, num)| num).sum();
@@ -128,13 +104,8 @@ impl<'a> Sequence<'a> {
         let remaining: Vec<u64> = requests(&remaining);
         let unique: BTreeSet<u64> = remaining.iter().copied().collect();
         assert_eq!(unique.len(), remaining.len(), "an entry exists twice: {remaining:?}");
-        self.run(&Operation::Collect).await;
         for no in 1..=self.num_accepted {
             assert!(unique.contains(&no) || self.ended.contains(&no), "request {no} is lost");
-            assert!(
-                !(unique.contains(&no) && self.collected.contains(&no)),
-                "request {no} is in the outbox and dead"
-            );
         }
     }
 }

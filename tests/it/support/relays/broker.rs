@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use floodgate::broker::{BrokerStatus, Message, PublishChannel, PublishOutcome, Publisher};
+use floodgate::broker::{BrokerStatus, Message, PublishChannel, PublishOutcome, Publisher, Route};
 use floodgate::domain::RequestId;
 use floodgate::messages::envelope;
 use parking_lot::Mutex;
@@ -17,8 +17,10 @@ struct State {
     reach: BrokerStatus,
     /// No message is stored or confirmed.
     confirms_nothing: bool,
-    /// Messages with these requests are refused.
+    /// Messages with these requests are refused by the order queues.
     refused: HashSet<RequestId>,
+    /// What happens to dead letters; `None`: they are stored and confirmed.
+    of_dead_letters: Option<PublishOutcome>,
     /// Messages with these requests are never confirmed.
     unconfirmed: HashSet<RequestId>,
     /// While set, outcomes are random.
@@ -40,6 +42,7 @@ impl Default for Queues {
             reach: BrokerStatus::Up,
             confirms_nothing: false,
             refused: HashSet::new(),
+            of_dead_letters: None,
             unconfirmed: HashSet::new(),
             random: None,
             stored: Vec::new(),
@@ -62,6 +65,11 @@ impl Queues {
         self.0.lock().refused.insert(RequestId::new(request).unwrap());
     }
 
+    /// Stores no dead letter, until [`Self::accept_all`].
+    pub fn reject_dead_letters(&self, outcome: PublishOutcome) {
+        self.0.lock().of_dead_letters = Some(outcome);
+    }
+
     pub fn never_confirm(&self, request: u64) {
         self.0.lock().unconfirmed.insert(RequestId::new(request).unwrap());
     }
@@ -77,13 +85,14 @@ impl Queues {
         state.random = None;
         state.confirms_nothing = false;
         state.refused.clear();
+        state.of_dead_letters = None;
         state.unconfirmed.clear();
     }
 
-    /// How often each request was stored.
+    /// How often each request was stored in the order queues.
     pub fn kept(&self) -> HashMap<u64, usize> {
         let mut counts = HashMap::new();
-        for message in &self.0.lock().stored {
+        for message in self.0.lock().stored.iter().filter(|message| message.route != Route::Dead) {
             for request in envelope::requests_in(&message.body) {
                 *counts.entry(request.get()).or_default() += 1;
             }
@@ -93,6 +102,13 @@ impl Queues {
 
     pub fn messages(&self) -> Vec<Message> {
         self.0.lock().stored.clone()
+    }
+
+    /// The stored dead letters.
+    pub fn dead(&self) -> Vec<Message> {
+        let mut messages = self.messages();
+        messages.retain(|message| message.route == Route::Dead);
+        messages
     }
 
     pub fn batch_max(&self) -> usize {
@@ -106,6 +122,10 @@ impl Queues {
     fn publish(&self, message: Message) -> PublishOutcome {
         let reason = || "on purpose".to_owned();
         let mut state = self.0.lock();
+        let is_dead = message.route == Route::Dead;
+        if let Some(outcome) = state.of_dead_letters.clone().filter(|_| is_dead) {
+            return outcome;
+        }
         let requests = envelope::requests_in(&message.body);
         let holds_any = |ids: &HashSet<RequestId>| requests.iter().any(|id| ids.contains(id));
         let chosen = state.random.as_mut().map_or(7, |random| random.u8(..7));
@@ -113,7 +133,7 @@ impl Queues {
             PublishOutcome::NotSent { reason: reason() }
         } else if state.confirms_nothing || holds_any(&state.unconfirmed) || chosen == 1 {
             PublishOutcome::Unknown { reason: reason() }
-        } else if holds_any(&state.refused) || chosen == 2 {
+        } else if !is_dead && holds_any(&state.refused) || chosen == 2 {
             PublishOutcome::Refused { reason: reason() }
         } else {
             state.stored.push(message);

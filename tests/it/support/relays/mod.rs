@@ -273,10 +273,10 @@ impl Simulation {
     pub async fn until_published(&self, requests: impl IntoIterator<Item = u64> + Clone) {
         until("an empty outbox", || async { (self.store.counts() == (0, 0)).then_some(()) }).await;
         let published = self.queues.kept();
-        let dead = self.store.dead();
+        let dead = self.queues.dead();
         let is_dead = |request: &u64| {
-            dead.iter().any(|entry| {
-                let requests = floodgate::messages::envelope::requests_in(&entry.bytes);
+            dead.iter().any(|message| {
+                let requests = floodgate::messages::envelope::requests_in(&message.body);
                 requests.iter().any(|id| id.get() == *request)
             })
         };

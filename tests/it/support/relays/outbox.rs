@@ -9,8 +9,7 @@ use bytes::Bytes;
 use floodgate::domain::{BucketKey, RequestId};
 use floodgate::messages::envelope;
 use floodgate::outbox::{
-    EntryLocation, Error, FoundEntry, NewOutboxDeadLetter, Outbox, OutboxDeadLetter, OutboxEntry,
-    OutboxStatus, PerBucket,
+    EntryId, EntryLocation, Error, FoundEntry, Outbox, OutboxEntry, OutboxStatus, PerBucket,
 };
 use floodgate::runtime::clock::SharedClock;
 use parking_lot::Mutex;
@@ -21,7 +20,6 @@ use super::injected_faults::{Call, InjectedFault, InjectedFaults, When};
 struct Bucket {
     waiting: VecDeque<OutboxEntry>,
     claimed: BTreeMap<String, Vec<OutboxEntry>>,
-    dead: Vec<OutboxDeadLetter>,
 }
 
 /// The outbox entries of all processes.
@@ -58,7 +56,7 @@ impl Store {
         let mut buckets = self.buckets.lock();
         let bucket = buckets.entry(bucket).or_default();
         let id = fastrand::u64(..).to_be_bytes();
-        bucket.waiting.push_back(OutboxEntry { id: Box::new(id), bytes, dead_letter: None });
+        bucket.waiting.push_back(OutboxEntry { id: Box::new(id), bytes });
     }
 
     /// Claims every waiting entry for a worker.
@@ -110,15 +108,6 @@ impl Store {
     pub fn heartbeats(&self) -> BTreeMap<String, Instant> {
         self.heartbeats.lock().clone()
     }
-
-    /// Dead-letters an entry in a bucket.
-    pub fn dead_letter(&self, bucket: BucketKey, entry: OutboxDeadLetter) {
-        self.buckets.lock().entry(bucket).or_default().dead.push(entry);
-    }
-
-    pub fn dead(&self) -> Vec<OutboxDeadLetter> {
-        self.buckets.lock().values().flat_map(|bucket| bucket.dead.clone()).collect()
-    }
 }
 
 /// The outbox as seen by one process.
@@ -140,22 +129,18 @@ fn failed(fault: InjectedFault, operation: &'static str) -> Error {
 }
 
 impl Bucket {
-    fn acknowledge(&mut self, worker: &str, ended: &OutboxEntry) -> bool {
-        let has_id = |entry: &OutboxEntry| entry.id == ended.id;
+    /// Whether the worker holds the entry, or it waits.
+    fn acknowledge(&mut self, worker: &str, id: &EntryId) -> bool {
+        let has_id = |entry: &OutboxEntry| entry.id == *id;
         let own = self.claimed.entry(worker.to_owned()).or_default();
-        let found = if let Some(at) = own.iter().position(has_id) {
-            Some(own.remove(at))
+        if let Some(at) = own.iter().position(has_id) {
+            own.remove(at);
         } else if let Some(at) = self.waiting.iter().position(has_id) {
-            self.waiting.remove(at)
+            self.waiting.remove(at);
         } else {
-            None
-        };
-        if let (Some(entry), Some(given_up)) = (&found, &ended.dead_letter) {
-            let NewOutboxDeadLetter { bytes, reason, attempts } = given_up.clone();
-            let id = entry.id.clone();
-            self.dead.push(OutboxDeadLetter { id, bytes, reason, attempts, dead_at_ms: 0 });
+            return false;
         }
-        found.is_some()
+        true
     }
 }
 
@@ -282,20 +267,16 @@ impl Outbox for FakeOutbox {
     async fn acknowledge(
         &self,
         worker: &str,
-        ended: &[(BucketKey, Vec<OutboxEntry>)],
-    ) -> PerBucket<Vec<usize>> {
+        ended: &[(BucketKey, Vec<EntryId>)],
+    ) -> PerBucket<()> {
         let acknowledged = self
             .call(Call::Acknowledge, "acknowledging", || {
-                let acknowledge = |(key, ended): &(BucketKey, Vec<OutboxEntry>)| {
-                    let late = |bucket: &mut Bucket| {
-                        let mut late: Vec<usize> = (0..ended.len()).collect();
-                        late.retain(|index| !bucket.acknowledge(worker, &ended[*index]));
-                        late
-                    };
-                    let mut late = self.with(*key, late);
-                    self.store.facts.lock().acknowledged_late += late.len();
-                    late.retain(|index| ended[*index].dead_letter.is_some());
-                    (*key, Ok(late))
+                let acknowledge = |(key, ended): &(BucketKey, Vec<EntryId>)| {
+                    let num_late = self.with(*key, |bucket| {
+                        ended.iter().filter(|id| !bucket.acknowledge(worker, id)).count()
+                    });
+                    self.store.facts.lock().acknowledged_late += num_late;
+                    (*key, Ok(()))
                 };
                 ended.iter().map(acknowledge).collect::<Vec<_>>()
             })
@@ -333,7 +314,6 @@ impl Outbox for FakeOutbox {
                     .map(|(name, entries)| (name.clone(), entries.len() as u64))
                     .collect(),
                 oldest_claimed_ms: oldest(bucket.claimed.values().flatten()),
-                num_dead: bucket.dead.len() as u64,
             })
         })
         .await
@@ -345,16 +325,5 @@ impl Outbox for FakeOutbox {
         let mut intents = waiting.flat_map(|entry| envelope::intents_in(&entry.bytes));
         let found = intents.find(|intent| intent.request == request);
         Ok(found.map(|intent| FoundEntry { location: EntryLocation::Waiting, trace: intent.trace }))
-    }
-
-    async fn dead(&self, bucket: BucketKey, max: usize) -> Answer<Vec<OutboxDeadLetter>> {
-        let buckets = self.store.buckets.lock();
-        let dead = buckets.get(&bucket).into_iter().flat_map(|bucket| &bucket.dead);
-        Ok(dead.take(max).cloned().collect())
-    }
-
-    async fn collect(&self, bucket: BucketKey, dead: &[OutboxDeadLetter]) -> Answer<()> {
-        self.with(bucket, |bucket| bucket.dead.retain(|entry| !dead.contains(entry)));
-        Ok(())
     }
 }
