@@ -8,13 +8,13 @@ use actix_rt::{Arbiter, ArbiterHandle};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
+use super::dead_letter_collector::DeadLetterCollector;
 use super::event_publisher::EventPublisher;
 use super::orphan_rescuer::OrphanRescuer;
 use super::outbox_relay::{OutboxRelay, RelayDeps};
 use super::periodic::Task;
 use super::reconciler::Reconciler;
 use super::system::{ActorSystem, fault_injector};
-use crate::actors::dead_letter_collector::{CollectorDeps, DeadLetterCollector};
 use crate::actors::order_consumer::{CatalogSync, ConsumerDeps, OrderConsumer};
 use crate::actors::supervisor::supervised::{Address, Supervised, quiet_one};
 use crate::lease::TaskLease;
@@ -169,15 +169,14 @@ fn start_event_publisher(system: &ActorSystem, pipeline: &Pipeline, arbiter: &Ar
 }
 
 fn start_dead_letter_collector(system: &ActorSystem, pipeline: &Pipeline, arbiter: &ArbiterHandle) {
-    let deps = Arc::new(CollectorDeps {
+    let collector = DeadLetterCollector {
         ledger: Arc::clone(&system.backends.ledger),
-        pipeline: pipeline.clone(),
-        catalog: Arc::clone(&system.catalog),
+        subscriber: Arc::clone(&pipeline.subscriber),
+        reader: pipeline.reader.clone(),
         settings: Arc::clone(&system.settings),
         clock: Arc::clone(&system.clock),
         metrics: Arc::clone(&system.metrics),
-    });
-    let kind = "dead_letter_collector";
-    let factory = move |incarnation| DeadLetterCollector::new(incarnation, Arc::clone(&deps));
-    system.start_actor(kind, kind, arbiter, factory);
+    };
+    let every_ms = system.settings.maintenance.rescue_every_ms;
+    system.start_periodic("dead_letter_collector", arbiter, every_ms, collector);
 }

@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use actix::Arbiter;
 use bytes::Bytes;
-use floodgate::actors::DeadLetterCollector;
-use floodgate::actors::dead_letter_collector::CollectorDeps;
 use floodgate::actors::supervisor::supervised::Address;
 use floodgate::actors::supervisor::{ChildSpec, Supervisor};
+use floodgate::actors::{DeadLetterCollector, Periodic};
 use floodgate::broker::{Delivery, Message, PublishOutcome, Publisher, Route, Topology};
 use floodgate::db::DeadLetterStore;
 use floodgate::domain::{
@@ -37,6 +36,9 @@ use super::wait::until;
 /// Limit of unacknowledged dead letters per collector.
 pub const DEAD_LETTERS_MAX: u16 = 8;
 
+/// Interval of the collector's runs, the shortest that there is.
+const EVERY_MS: u64 = 10;
+
 /// The stores that all processes share.
 pub struct DeadLetterFixture {
     pub simulation: Simulation,
@@ -48,7 +50,7 @@ pub struct DeadLetterFixture {
 pub struct CollectorProcess {
     pub metrics: Arc<Metrics>,
     pub supervisor: Supervisor,
-    address: Address<DeadLetterCollector>,
+    address: Address<Periodic<DeadLetterCollector>>,
     shutdown: Shutdown,
 }
 
@@ -81,14 +83,12 @@ impl DeadLetterFixture {
     /// Starts a collector whose steps panic with this probability, in percent.
     pub fn panicking_collector(&self, percent: f64) -> CollectorProcess {
         let (metrics, shutdown) = (Arc::new(Metrics::default()), Shutdown::default());
-        let broker = self.broker.elsewhere();
         let mut settings = self.simulation.settings.clone();
         settings.maintenance.dead_letters_max = DEAD_LETTERS_MAX;
-        settings.maintenance.rescue_every_ms = 5;
-        let deps = Arc::new(CollectorDeps {
+        let collector = Arc::new(DeadLetterCollector {
             ledger: self.ledger.clone(),
-            pipeline: self.pipeline(&broker),
-            catalog: self.simulation.catalog.clone(),
+            subscriber: Arc::new(self.broker.elsewhere()),
+            reader: reader(INSTALLATION),
             settings: Arc::new(settings),
             clock: self.simulation.clock.clone(),
             metrics: metrics.clone(),
@@ -104,7 +104,7 @@ impl DeadLetterFixture {
             ends_with_last_address: false,
             fault_injector: FaultInjector::new(percent),
             factory: Arc::new(move |incarnation| {
-                DeadLetterCollector::new(incarnation, deps.clone())
+                Periodic::new(incarnation, EVERY_MS, collector.clone())
             }),
         });
         CollectorProcess { metrics, supervisor, address, shutdown }
