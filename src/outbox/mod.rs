@@ -107,10 +107,6 @@ pub trait Outbox: Send + Sync {
     /// among them.
     async fn silent(&self, workers: &BTreeSet<String>) -> BTreeSet<String>;
 
-    /// Searches a part of all stored keys for claims of workers that are missing from their
-    /// bucket's claimants, and adds the workers again. The next call searches the next part.
-    async fn restore_claimants(&self) -> Result<(), Error>;
-
     /// Moves the entries of a worker's predecessors in these buckets to the worker. Returns all
     /// entries that the worker then holds there, oldest first for each predecessor.
     async fn take_over(

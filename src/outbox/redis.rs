@@ -151,14 +151,6 @@ impl Outbox for RedisOutbox {
         self.heartbeats.silent(workers).await
     }
 
-    async fn restore_claimants(&self) -> Result<(), Error> {
-        match self.kind {
-            OutboxKind::List => self.heartbeats.restore_claimants().await,
-            // The stream's group lists its consumers.
-            OutboxKind::Stream => Ok(()),
-        }
-    }
-
     async fn take_over(
         &self,
         worker: &str,

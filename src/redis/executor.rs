@@ -8,8 +8,7 @@ use redis::{Cmd, FromRedisValue, Value};
 use super::scripts;
 use super::scripts::{BucketFence, BucketKeys, Installation, ScriptCall};
 use super::transport::{
-    Connection, ConnectionPool, ConnectionPurpose, Error as TransportError, ServerAddress,
-    single_answer,
+    Connection, ConnectionPool, ConnectionPurpose, Error as TransportError, single_answer,
 };
 use crate::domain::{BucketNo, SkuNo};
 use crate::runtime::progress;
@@ -106,7 +105,10 @@ impl ScriptExecutor {
         operation: &'static str,
     ) -> Result<Vec<Value>, CallError> {
         let connection = self.connection(key).await?;
-        send_on(&connection, key, commands, operation).await
+        let answers = connection.call(commands).await;
+        progress::answered();
+        let answers = answers.and_then(|answers| answers.into_iter().collect());
+        answers.map_err(|error| CallError::new(error, operation).on(key))
     }
 
     /// Sends one plain command on a key.
@@ -119,21 +121,6 @@ impl ScriptExecutor {
         let answer = self.send(key, vec![command], operation).await?.pop();
         let no_answer = || CallError::Unknown { operation, reason: "no answer".to_owned() };
         decode(key, answer.ok_or_else(no_answer)?)
-    }
-
-    /// Every master of the current topology.
-    pub async fn masters(&self, operation: &'static str) -> Result<Vec<ServerAddress>, CallError> {
-        self.pool.masters().await.map_err(|error| CallError::new(error, operation))
-    }
-
-    /// A connection to one of the [`Self::masters`].
-    pub async fn connection_to(
-        &self,
-        node: &ServerAddress,
-        operation: &'static str,
-    ) -> Result<Arc<Connection>, CallError> {
-        let connection = self.pool.connection_to(self.purpose, node).await;
-        connection.map_err(|error| CallError::new(error, operation))
     }
 
     /// Verifies that every master is still the server that was connected to.
@@ -169,19 +156,6 @@ impl CallError {
             other => other,
         }
     }
-}
-
-/// Sends plain commands about one key, or one pattern of keys, as one pipeline.
-pub async fn send_on(
-    connection: &Connection,
-    key: &str,
-    commands: Vec<Cmd>,
-    operation: &'static str,
-) -> Result<Vec<Value>, CallError> {
-    let answers = connection.call(commands).await;
-    progress::answered();
-    let answers = answers.and_then(|answers| answers.into_iter().collect());
-    answers.map_err(|error| CallError::new(error, operation).on(key))
 }
 
 /// Decodes the answer to a plain command on this key.

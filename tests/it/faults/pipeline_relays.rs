@@ -176,6 +176,22 @@ impl Installation {
         self.drained().await;
         relay.kill();
     }
+
+    /// The sets of claimants are deleted, and the relay is killed: no rescuer finds the private
+    /// lists, and the requests in them are submitted again.
+    async fn claimants_deleted(&mut self) {
+        let relay = self.relay();
+        self.fill(&relay).await;
+        let redis = &self.fixture.redis;
+        for key in keys(redis, "fg:*:claimants") {
+            redis.cmd(&["UNLINK", &key]);
+        }
+        relay.kill();
+        self.fixture.rabbit.cont();
+        let next = self.relay();
+        self.drained().await;
+        next.kill();
+    }
 }
 
 /// Prefix of the names of this process's workers.
@@ -190,6 +206,7 @@ fn relays_crash(outbox: &str) {
         installation.frozen_and_back().await;
         installation.many_orphans().await;
         installation.keys_deleted_one_by_one().await;
+        installation.claimants_deleted().await;
         installation.shop.check(&installation.fixture, installation.api.internal).await;
     });
 }

@@ -158,38 +158,3 @@ pub async fn only_a_worker_with_a_recent_heartbeat_is_alive(fixture: &Fixture) {
     })
     .await;
 }
-
-pub async fn claims_are_found_although_their_register_was_deleted(fixture: &Fixture) {
-    fixture.accept_requests(bucket(0), 1..6);
-    fixture.claim(bucket(0), "gone/1.1", 3).await;
-    fixture.cmd::<i64>("DEL", &fixture.keys(bucket(0)).claimants(), &[]);
-    until("the claimant to be restored", async || {
-        fixture.outbox.restore_claimants().await.unwrap();
-        let status = fixture.outbox.status(bucket(0)).await.unwrap();
-        (status.claimed == [("gone/1.1".to_owned(), 3)]).then_some(())
-    })
-    .await;
-    assert_eq!(fixture.reclaim(bucket(0), "gone/1.1").await, 3);
-    assert_eq!(requests(&fixture.claim(bucket(0), "node/1.1", 9).await), [1, 2, 3, 4, 5]);
-}
-
-/// A search reads a part of the keys, and the next one continues behind it.
-#[test]
-fn claims_are_found_among_more_keys_than_one_search_reads() {
-    run(async {
-        let fixture = Fixture::single(OutboxKind::List);
-        fixture.redis().cmd(&["DEBUG", "POPULATE", "5000", "other"]);
-        for no in 0..20 {
-            fixture.accept_requests(bucket(no), 1..2);
-            fixture.claim(bucket(no), "gone/1.1", 1).await;
-            fixture.cmd::<i64>("DEL", &fixture.keys(bucket(no)).claimants(), &[]);
-        }
-        for _more_searches_than_parts in 0..40 {
-            fixture.outbox.restore_claimants().await.unwrap();
-        }
-        for no in 0..20 {
-            let status = fixture.outbox.status(bucket(no)).await.unwrap();
-            assert_eq!(status.claimed, [("gone/1.1".to_owned(), 1)], "bucket {no}");
-        }
-    });
-}

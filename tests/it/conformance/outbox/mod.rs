@@ -298,8 +298,7 @@ macro_rules! all_cases {
                 a_slow_worker_does_no_harm_to_another_that_has_its_entries
                 two_rescuers_at_once_lose_nothing_and_double_nothing
                 nothing_is_left_of_workers_that_are_gone
-                only_a_worker_with_a_recent_heartbeat_is_alive
-                claims_are_found_although_their_register_was_deleted;
+                only_a_worker_with_a_recent_heartbeat_is_alive;
             reading:
                 the_status_counts_entries_by_place
                 a_request_is_found_wherever_it_is

@@ -209,10 +209,6 @@ impl Outbox for FakeOutbox {
         workers.iter().filter(is_silent).cloned().collect()
     }
 
-    async fn restore_claimants(&self) -> Answer<()> {
-        Ok(())
-    }
-
     async fn take_over(
         &self,
         worker: &str,
