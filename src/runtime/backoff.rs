@@ -30,7 +30,12 @@ impl Backoff {
         step.mul_f64(0.5 + 0.5 * spread.clamp(0.0, 1.0))
     }
 
-    /// Number of calls of [`Self::next_wait`].
+    /// Makes the next wait the first one again.
+    pub fn reset(&mut self) {
+        self.failures = 0;
+    }
+
+    /// Number of calls of [`Self::next_wait`] since the last reset.
     pub fn failures(&self) -> u32 {
         self.failures
     }

@@ -1,19 +1,23 @@
-//! Subscribes, receives and validates deliveries, and refreshes the catalog for unknown SKUs.
+//! The deliveries of one subscription: which intents are submitted, and what is acknowledged.
 
-use std::time::Duration;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
 
-use actix::Context;
+use tokio::sync::Mutex;
+use tokio::time::sleep;
 
+use super::ConsumerDeps;
+use super::ack_window::AckWindow;
+use super::dead_letter_publisher::TaggedDeadLetter;
 use super::submission::{InFlightIntent, Submission};
-use super::{Arc, Delivery, Inbox, Operation, OrderConsumer, SubscriptionState};
-use crate::actors::supervisor::supervised::{spawn_step, step_later};
-use crate::broker::{Acknowledger, Error, Route};
+use crate::actors::supervisor::supervised::Supervision;
+use crate::broker::{Acknowledger, Delivery, PublishChannel, Route};
 use crate::domain::{OrderIntent, Sale, Sku, SkuNo, window_fault};
 use crate::messages::envelope;
 use crate::messages::envelope::{DecodedIntents, EnvelopeFlaw, EnvelopeReader, MalformedEnvelope};
-
-/// Longest wait for a delivery; the end of the read shows progress to the supervisor.
-const READ_TIMEOUT: Duration = Duration::from_millis(200);
+use crate::redis::transport;
+use crate::runtime::backoff::Backoff;
 
 /// How far outside its sale's window an accepted request is still written, milliseconds, and left
 /// to the audit: a process that does not read the ledger for a while sells by the old window.
@@ -23,167 +27,205 @@ const WINDOW_SLACK_MS: i64 = 60_000;
 /// exclusively.
 const SUSPECT_AFTER: u32 = 3;
 
-impl OrderConsumer {
-    /// Subscribes, with backoff until it succeeds.
-    pub(super) fn subscribe(&mut self, ctx: &mut Context<Self>) {
-        if self.incarnation.is_quiet() {
-            return;
+/// The unacknowledged deliveries of one subscription, and what the work on them shares. Delivery
+/// tags are valid for one subscription only: all of it is dropped with the subscription.
+pub(super) struct Deliveries {
+    pub(super) deps: Arc<ConsumerDeps>,
+    pub(super) supervision: Supervision,
+    pub(super) unacked: RefCell<AckWindow>,
+    /// Locked by one call at a time, so that the broker receives each acknowledgement once and in
+    /// order.
+    acks: Mutex<Box<dyn Acknowledger>>,
+    /// Locked by one exclusive submission at a time. The wait after one that failed.
+    pub(super) turn: Mutex<Backoff>,
+    /// Submissions of a single order that wait for their turn.
+    pub(super) num_single: Cell<usize>,
+    /// An intent whose order is committed; the canary places it again.
+    pub(super) committed_intent: Rc<Cell<Option<OrderIntent>>>,
+    pub(super) publish_channel: Mutex<Box<dyn PublishChannel>>,
+    /// Locked by one refresh of the catalog at a time.
+    refreshing: Mutex<()>,
+    /// Refreshes of the catalog that have begun.
+    num_refreshes: Cell<u64>,
+}
+
+/// Work on a part of the deliveries.
+pub(super) enum Work {
+    /// Submit until each intent has its outcome.
+    Settle(Submission),
+    /// Publish until each dead letter is confirmed.
+    Publish(Vec<TaggedDeadLetter>),
+    /// Validate with a fresh catalog.
+    Refresh(Vec<Arc<Delivery>>),
+}
+
+impl Deliveries {
+    pub(super) fn new(
+        deps: Arc<ConsumerDeps>,
+        supervision: Supervision,
+        committed_intent: Rc<Cell<Option<OrderIntent>>>,
+        acks: Box<dyn Acknowledger>,
+    ) -> Self {
+        Self {
+            unacked: RefCell::default(),
+            acks: Mutex::new(acks),
+            turn: Mutex::new(deps.retry_backoff()),
+            num_single: Cell::default(),
+            committed_intent,
+            publish_channel: Mutex::new(deps.publisher.open_channel(deps.confirm_window.max(1))),
+            refreshing: Mutex::default(),
+            num_refreshes: Cell::default(),
+            deps,
+            supervision,
         }
-        self.is_reading = true;
-        let deps = self.deps.clone();
-        let (source, prefetch) = (Route::Orders(deps.queue), deps.settings.prefetch);
-        let work =
-            async move { Inbox::open(&deps.subscriber, source, prefetch, &deps.clock).await };
-        spawn_step(self, ctx, work, |consumer, ctx, opened| match opened {
-            Ok(inbox) => {
-                if consumer.subscribe_backoff.failures() > 0 {
-                    tracing::info!(queue = consumer.deps.queue, "order queue: subscribed again");
-                }
-                consumer.replace_subscription(Some(Arc::from(inbox.acks())));
-                consumer.read(ctx, inbox);
-            }
-            Err(error) => consumer.subscription_lost(ctx, &error),
-        });
     }
 
-    fn replace_subscription(&mut self, acknowledger: Option<Arc<dyn Acknowledger>>) {
-        let number = self.subscription.number + 1;
-        self.subscription = SubscriptionState::new(number, acknowledger, &self.deps);
+    /// Does the work to its end, or until the consumer is quiet. Returns the work that follows.
+    pub(super) async fn work(self: Rc<Self>, work: Work) -> Vec<Work> {
+        match work {
+            Work::Settle(submission) => self.settle(submission).await,
+            Work::Publish(dead_letters) => {
+                self.publish(dead_letters).await;
+                Vec::new()
+            }
+            Work::Refresh(deliveries) => {
+                let refreshed = self.supervision.wait(self.refresh_catalog()).await;
+                refreshed.map(|()| self.check(deliveries, true)).unwrap_or_default()
+            }
+        }
+    }
+
+    /// Adds what the broker has delivered. Returns the work on it, and the number of unacknowledged
+    /// deliveries.
+    pub(super) fn receive(&self, deliveries: Vec<Delivery>) -> (Vec<Work>, usize) {
+        let metrics = &self.deps.metrics;
+        for delivery in &deliveries {
+            metrics.consumer_deliveries.inc();
+            metrics.consumer_redelivered.inc_by(u64::from(delivery.num_previous > 0));
+            self.unacked.borrow_mut().add(delivery.tag, delivery.headers.sent_at_ms);
+        }
         self.report_unacknowledged();
+        let num_held = self.unacked.borrow().len();
+        (self.check(deliveries.into_iter().map(Arc::new).collect(), false), num_held)
     }
 
-    /// Drops the state of the subscription and subscribes again: the broker redelivers all
-    /// unacknowledged deliveries to the consumers of the queue.
-    fn subscription_lost(&mut self, ctx: &mut Context<Self>, error: &Error) {
-        self.is_reading = false;
-        self.replace_subscription(None);
-        let queue = self.deps.queue;
-        if self.subscribe_backoff.failures() == 0 {
-            tracing::warn!(queue, error = error as &dyn std::error::Error, "no orders delivered");
-        }
-        let wait = self.subscribe_backoff.next_wait(fastrand::f64());
-        step_later(ctx, wait, Self::subscribe);
-        self.report_if_idle();
-    }
-
-    fn read(&mut self, ctx: &mut Context<Self>, mut inbox: Inbox) {
-        let num_held = self.subscription.unacked.len();
-        let work = async move {
-            let deliveries = inbox.next_batch(READ_TIMEOUT, num_held).await;
-            (inbox, deliveries)
-        };
-        spawn_step(self, ctx, work, |consumer, ctx, (inbox, deliveries)| match deliveries {
-            _ if consumer.incarnation.is_quiet() => {
-                // The deliveries just read return to the queue when the subscription is closed.
-                consumer.is_reading = false;
-                consumer.closing_subscription = Some(inbox);
-                consumer.report_if_idle();
-            }
-            Err(error) => consumer.subscription_lost(ctx, &error),
-            Ok(deliveries) => {
-                if !deliveries.is_empty() {
-                    consumer.receive(ctx, deliveries);
-                }
-                consumer.read(ctx, inbox);
-            }
-        });
-    }
-
-    fn receive(&mut self, ctx: &mut Context<Self>, deliveries: Vec<Delivery>) {
-        self.subscribe_backoff = self.deps.reconnect;
-        let mut batch = Vec::new();
+    /// Validates deliveries; `is_fresh` as in [`validate`]. Returns the work on them.
+    fn check(&self, deliveries: Vec<Arc<Delivery>>, is_fresh: bool) -> Vec<Work> {
+        let (mut shared, mut dead_letters, mut outdated) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut work, batch_max) = (Vec::new(), self.deps.settings.batch_max);
         for delivery in deliveries {
-            self.deps.metrics.consumer_deliveries.inc();
-            self.deps.metrics.consumer_redelivered.inc_by(u64::from(delivery.num_previous > 0));
-            self.subscription.unacked.add(delivery.tag, delivery.headers.sent_at_ms);
-            self.check_delivery(ctx, Arc::new(delivery), false, &mut batch);
-        }
-        self.report_unacknowledged();
-        self.submit_batched(ctx, batch);
-        self.refresh_catalog(ctx);
-        self.publish_dead_letters(ctx);
-    }
-
-    /// Validates a delivery. Valid intents are added to `batch`, or submitted exclusively if the
-    /// delivery is suspect.
-    fn check_delivery(
-        &mut self,
-        ctx: &mut Context<Self>,
-        delivery: Arc<Delivery>,
-        is_fresh: bool,
-        batch: &mut Vec<InFlightIntent>,
-    ) {
-        let catalog = &self.deps.catalog;
-        let validation = validate(&delivery, &self.deps.reader, is_fresh, |no| catalog.of_sku(no));
-        let (queue, metrics) = (self.deps.queue, Arc::clone(&self.deps.metrics));
-        match validation {
-            Err(MalformedEnvelope { flaw, what }) => {
-                metrics.consumer_poison(flaw);
-                let message = envelope::dead_letter(&delivery, queue, &what);
-                self.dead_letter(delivery.tag, message, flaw.name());
-            }
-            Ok(None) => self.subscription.awaiting_catalog.push(delivery),
-            Ok(Some(intents)) => {
-                self.subscription.unacked.split(delivery.tag, intents.len());
-                let mut items = Vec::with_capacity(intents.len());
-                for (position, decoded) in intents.into_iter().enumerate() {
-                    match decoded {
-                        Ok(intent) => items.push(InFlightIntent {
-                            delivery: Arc::clone(&delivery),
-                            position,
-                            intent,
-                        }),
-                        Err(MalformedEnvelope { flaw, what }) => {
-                            metrics.consumer_poison(flaw);
-                            let message = envelope::dead_letter_of_intent(
-                                &delivery, position, queue, 0, &what,
-                            );
-                            self.dead_letter(delivery.tag, message, flaw.name());
-                        }
+            let lookup = |no| self.deps.catalog.of_sku(no);
+            let intents = match validate(&delivery, &self.deps.reader, is_fresh, lookup) {
+                Ok(Some(intents)) => intents,
+                Ok(None) => {
+                    self.unacked.borrow_mut().mark_stuck(delivery.tag);
+                    outdated.push(delivery);
+                    continue;
+                }
+                Err(malformed) => {
+                    dead_letters.push(self.reject(&delivery, None, &malformed));
+                    continue;
+                }
+            };
+            self.unacked.borrow_mut().split(delivery.tag, intents.len());
+            let mut items = Vec::with_capacity(intents.len());
+            for (position, decoded) in intents.into_iter().enumerate() {
+                let delivery = Arc::clone(&delivery);
+                match decoded {
+                    Ok(intent) => items.push(InFlightIntent { delivery, position, intent }),
+                    Err(malformed) => {
+                        dead_letters.push(self.reject(&delivery, Some(position), &malformed));
                     }
                 }
-                if delivery.num_previous >= SUSPECT_AFTER {
-                    self.submit(ctx, Submission::exclusive(items));
-                } else {
-                    batch.extend(items);
-                }
             }
+            if delivery.num_previous >= SUSPECT_AFTER {
+                work.extend(Submission::work(&items, batch_max, true));
+            } else {
+                shared.append(&mut items);
+            }
+        }
+        work.extend(Submission::work(&shared, batch_max, false));
+        work.extend((!dead_letters.is_empty()).then_some(Work::Publish(dead_letters)));
+        work.extend((!outdated.is_empty()).then_some(Work::Refresh(outdated)));
+        work
+    }
+
+    /// Returns once the catalog was read after this call. Those who wait for a refresh share the
+    /// next one.
+    async fn refresh_catalog(&self) {
+        let num_refreshes = self.num_refreshes.get();
+        let _one_at_a_time = self.refreshing.lock().await;
+        let mut backoff = self.deps.retry_backoff();
+        // Another call has refreshed the catalog since, if another refresh has begun since.
+        while self.num_refreshes.get() == num_refreshes || backoff.failures() > 0 {
+            self.num_refreshes.update(|number| number + 1);
+            let Err(error) = self.supervision.call((self.deps.refresh)()).await else { return };
+            if backoff.failures() == 0 {
+                let queue = self.deps.queue;
+                tracing::warn!(queue, error, "catalog not refreshed, deliveries wait");
+            }
+            sleep(backoff.next_wait(fastrand::f64())).await;
         }
     }
 
-    /// Refreshes the catalog for the deliveries that wait for it, one refresh at a time.
-    fn refresh_catalog(&mut self, ctx: &mut Context<Self>) {
-        let subscription = &mut self.subscription;
-        let is_needed = !subscription.awaiting_catalog.is_empty() && !self.incarnation.is_quiet();
-        if subscription.is_running(Operation::Refresh) || !is_needed {
-            return;
+    /// The dead letter of a malformed delivery, or of the intent at this position of it.
+    fn reject(
+        &self,
+        delivery: &Delivery,
+        position: Option<usize>,
+        malformed: &MalformedEnvelope,
+    ) -> TaggedDeadLetter {
+        let MalformedEnvelope { flaw, what } = malformed;
+        let queue = self.deps.queue;
+        self.deps.metrics.consumer_poison(*flaw);
+        let message = match position {
+            None => envelope::dead_letter(delivery, queue, what),
+            Some(position) => envelope::dead_letter_of_intent(delivery, position, queue, 0, what),
+        };
+        self.dead_letter(delivery.tag, message, flaw.name())
+    }
+
+    /// Acknowledges the completed deliveries.
+    pub(super) async fn acknowledge(&self) {
+        let acks = self.acks.lock().await;
+        let (up_to, singly) = self.unacked.borrow_mut().take_acks();
+        self.report_unacknowledged();
+        // Crash here [committed_not_acknowledged]: the orders are committed; a redelivered intent
+        // is a repeat, and acknowledged as a success.
+        let acknowledging = async {
+            if let Some(tag) = up_to {
+                acks.up_to(tag).await;
+            }
+            for tag in singly {
+                acks.one(tag).await;
+            }
+        };
+        self.supervision.call(acknowledging).await;
+    }
+
+    /// Sets the gauge of unacknowledged deliveries.
+    fn report_unacknowledged(&self) {
+        self.deps.metrics.consumer_in_flight(self.deps.queue, self.unacked.borrow().len());
+    }
+
+    /// Announces the watermark to the reconciler. Without an unacknowledged delivery and with an
+    /// empty queue, it is the present time, read before the queue depth.
+    pub(super) async fn announce_watermark(&self, name: &str) -> Result<(), transport::Error> {
+        let deps = &self.deps;
+        let now_ms = deps.clock.wall_ms();
+        let is_idle = || self.unacked.borrow().is_empty();
+        let depth = if is_idle() {
+            // A failed query proves nothing about the queue and this subscription.
+            deps.subscriber.depth(Route::Orders(deps.queue)).await.ok()
+        } else {
+            None
+        };
+        let is_drained = is_idle() && depth.is_some_and(|depth| depth.is_certainly_empty());
+        let consumed_ms = self.unacked.borrow().watermark();
+        match if is_drained { Some(now_ms) } else { consumed_ms } {
+            Some(watermark_ms) => deps.watermarks.announce(deps.queue, name, watermark_ms).await,
+            None => Ok(()),
         }
-        let deliveries = std::mem::take(&mut subscription.awaiting_catalog);
-        let work = (self.deps.refresh)();
-        self.spawn(ctx, Operation::Refresh, work, move |consumer, ctx, refreshed| {
-            let Err(error) = refreshed else {
-                consumer.subscription.refresh_backoff = consumer.deps.retry_backoff();
-                let mut batch = Vec::new();
-                for delivery in deliveries {
-                    consumer.check_delivery(ctx, delivery, true, &mut batch);
-                }
-                consumer.submit_batched(ctx, batch);
-                consumer.publish_dead_letters(ctx);
-                return consumer.refresh_catalog(ctx);
-            };
-            let queue = consumer.deps.queue;
-            let subscription = &mut consumer.subscription;
-            if subscription.refresh_backoff.failures() == 0 {
-                tracing::warn!(queue, error, "catalog not refreshed, deliveries wait");
-            }
-            for delivery in deliveries {
-                subscription.unacked.mark_stuck(delivery.tag);
-                subscription.awaiting_catalog.push(delivery);
-            }
-            let wait = subscription.refresh_backoff.next_wait(fastrand::f64());
-            consumer.retry_later(ctx, Operation::Refresh, wait, Self::refresh_catalog);
-            consumer.acknowledge(ctx);
-        });
     }
 }
 

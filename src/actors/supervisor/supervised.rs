@@ -16,6 +16,7 @@ use actix::{Actor, ActorContext, ActorFutureExt, Addr, AsyncContext, Context, Ha
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use tokio::sync::{oneshot, watch};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::messages::{Quiet, reply};
@@ -44,7 +45,8 @@ pub struct Incarnation {
     progress: Arc<Progress>,
     fault_injector: FaultInjector,
     exit: Option<oneshot::Sender<ExitReason>>,
-    is_quiet: bool,
+    /// Cancelled once the actor is quiet.
+    quiet: CancellationToken,
     /// Told once the actor is quiet and idle.
     quiet_waiters: Vec<oneshot::Sender<()>>,
     /// Dropped with the actor.
@@ -63,7 +65,7 @@ impl Incarnation {
             progress,
             fault_injector,
             exit: Some(exit),
-            is_quiet: false,
+            quiet: CancellationToken::new(),
             quiet_waiters: Vec::new(),
             _running: running,
         };
@@ -73,12 +75,17 @@ impl Incarnation {
     /// Begins to be quiet: from now on the actor accepts no new work. The sender of the message is
     /// answered by [`Self::report_quiet`].
     pub(in crate::actors) fn quiet(&mut self, quiet: Quiet) {
-        self.is_quiet = true;
+        self.quiet.cancel();
         self.quiet_waiters.push(quiet.done);
     }
 
     pub(in crate::actors) fn is_quiet(&self) -> bool {
-        self.is_quiet
+        self.quiet.is_cancelled()
+    }
+
+    /// For a worker that the actor runs.
+    pub(in crate::actors) fn supervision(&self) -> Supervision {
+        Supervision { progress: Arc::clone(&self.progress), quiet: self.quiet.clone() }
     }
 
     /// Answers those who have sent [`Quiet`]: no work is in flight.
@@ -102,6 +109,35 @@ impl Drop for Incarnation {
         } else {
             ExitReason::Stopped
         });
+    }
+}
+
+/// How the work that a worker does beside the steps of its actor is supervised and ended.
+#[derive(Debug, Clone)]
+pub(in crate::actors) struct Supervision {
+    progress: Arc<Progress>,
+    quiet: CancellationToken,
+}
+
+impl Supervision {
+    /// Makes a call; one that neither ends nor has a call within it answered is a stall.
+    pub(in crate::actors) async fn call<T>(&self, call: impl Future<Output = T>) -> T {
+        let guard = self.progress.begin();
+        guard.observe(call).await
+    }
+
+    /// Waits until the actor is quiet at most; `None`: it is quiet. The wait is never a stall.
+    pub(in crate::actors) async fn wait<T>(&self, wait: impl Future<Output = T>) -> Option<T> {
+        self.quiet.run_until_cancelled(wait).await
+    }
+
+    /// Returns once the actor is quiet.
+    pub(in crate::actors) async fn quiet(&self) {
+        self.quiet.cancelled().await;
+    }
+
+    pub(in crate::actors) fn is_quiet(&self) -> bool {
+        self.quiet.is_cancelled()
     }
 }
 
