@@ -43,22 +43,30 @@ const DELETE_TIMEOUT: Duration = Duration::from_secs(30);
 struct NewQueue {
     /// The connection that created it, or the last one at which it did not answer.
     watched_on: Weak<RabbitConnection>,
-    /// The queue did not answer.
-    is_lost: bool,
+    last_answer: Option<QueueAnswer>,
+}
+
+/// What a queue answers to `basic.get`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum QueueAnswer {
+    /// It has a leader, which alone answers.
+    Leader,
+    Silence,
+    /// It has no process. This answer closes the connection.
+    NoProcess,
 }
 
 impl NewQueue {
-    fn new(connection: &Arc<RabbitConnection>) -> Self {
-        Self { watched_on: Arc::downgrade(connection), is_lost: false }
-    }
-
     fn is_watched_on(&self, connection: &Arc<RabbitConnection>) -> bool {
         std::ptr::eq(self.watched_on.as_ptr(), Arc::as_ptr(connection))
     }
 
-    /// Whether the queue's connection ended before the queue was recoverable.
+    /// Whether the queue's connection ended before the queue was recoverable, or the queue has not
+    /// answered since.
     fn is_doubtful(&self) -> bool {
-        self.watched_on.upgrade().is_none_or(|connection| connection.close_reason().is_some())
+        let has_ended =
+            || self.watched_on.upgrade().is_none_or(|open| open.close_reason().is_some());
+        self.last_answer.is_some() || has_ended()
     }
 }
 
@@ -73,49 +81,65 @@ pub(super) struct NewQueues {
 impl NewQueues {
     /// Tracks a queue that this connection is about to create.
     pub(super) fn track(&self, name: &str, connection: &Arc<RabbitConnection>) {
-        self.queues.lock().insert(name.to_owned(), NewQueue::new(connection));
+        self.set(name, connection, None);
+    }
+
+    fn set(
+        &self,
+        name: &str,
+        connection: &Arc<RabbitConnection>,
+        last_answer: Option<QueueAnswer>,
+    ) {
+        let new = NewQueue { watched_on: Arc::downgrade(connection), last_answer };
+        self.queues.lock().insert(name.to_owned(), new);
     }
 
     /// Waits until the queues of this connection are recoverable, and stops tracking them if the
-    /// connection is still open.
+    /// connection is still open, but for those that did not answer.
     pub(super) async fn forget_when_recoverable(&self, connection: &Arc<RabbitConnection>) {
         if self.queues.lock().values().any(|new| new.is_watched_on(connection)) {
             tokio::time::sleep(RECOVERABLE_AFTER).await;
             if connection.close_reason().is_none() {
-                self.queues.lock().retain(|_, new| !new.is_watched_on(connection));
+                let is_kept =
+                    |new: &NewQueue| new.last_answer.is_some() || !new.is_watched_on(connection);
+                self.queues.lock().retain(|_, new| is_kept(new));
             }
         }
     }
 
-    /// Queries the queues whose connection ended before they were recoverable, and deletes those
-    /// that do not answer, unless a node is away.
+    /// Queries the doubtful queues, one after the other, and deletes those that do not answer.
+    /// While a node is away, they stay doubtful.
     pub(super) async fn delete_lost(
         &self,
         connection: &Arc<RabbitConnection>,
         options: &RabbitOptions,
     ) -> Result<(), Error> {
         let _deleting = self.deleting.lock().await;
-        let queues = self.queues.lock().clone();
-        let doubtful = queues.into_iter().filter(|(_, new)| new.is_doubtful());
-        let queries = doubtful.map(|(name, new)| async move {
-            if !new.is_lost && has_leader(connection, &name, options.connect_timeout).await? {
-                self.queues.lock().remove(&name);
-                return Ok(None);
-            }
-            if let Some(new) = self.queues.lock().get_mut(&name) {
-                new.is_lost = true;
-            }
-            Ok(Some(name))
-        });
-        let found: Vec<_> = join_all(queries).await.into_iter().collect::<Result<_, Error>>()?;
-        let lost: Vec<String> = found.into_iter().flatten().collect();
-        if lost.is_empty() {
+        let mut doubtful = self.queues.lock().clone();
+        doubtful.retain(|_, new| new.is_doubtful());
+        if doubtful.is_empty() {
             return Ok(());
         }
         if !health::ask_nodes(options).await.silent.is_empty() {
-            let mut queues = self.queues.lock();
-            queues.extend(lost.into_iter().map(|name| (name, NewQueue::new(connection))));
+            let silent = |name: &String| self.set(name, connection, Some(QueueAnswer::Silence));
+            doubtful.keys().for_each(silent);
             return Ok(());
+        }
+        let mut lost = Vec::new();
+        for (name, new) in doubtful {
+            let answer = match new.last_answer {
+                Some(QueueAnswer::NoProcess) => QueueAnswer::Silence,
+                _ => query(connection, &name, options.connect_timeout).await?,
+            };
+            match answer {
+                QueueAnswer::Leader => drop(self.queues.lock().remove(&name)),
+                QueueAnswer::Silence => lost.push(name),
+                QueueAnswer::NoProcess => {
+                    // The next connection deletes it.
+                    self.set(&name, connection, Some(QueueAnswer::NoProcess));
+                    return Err(Error::unavailable(format!("{name} has no process")));
+                }
+            }
         }
         let deletions = lost.into_iter().map(|name| async move {
             delete(connection, &name).await?;
@@ -126,24 +150,23 @@ impl NewQueues {
     }
 }
 
-/// Whether the queue has a leader, which alone answers `basic.get`. A fetched message returns to
-/// the queue when the channel closes.
-async fn has_leader(
+/// Asks a queue for a message, which returns to it when the channel closes.
+async fn query(
     connection: &RabbitConnection,
     name: &str,
     limit: Duration,
-) -> Result<bool, Error> {
+) -> Result<QueueAnswer, Error> {
     let channel = connection.channel().await?;
     let fetch = channel.basic_get(name.into(), BasicGetOptions { no_ack: false });
     match timeout(limit, fetch).await {
-        Ok(Ok(_)) => Ok(true),
+        Ok(Ok(_)) => Ok(QueueAnswer::Leader),
         // A missing queue is declared next.
-        Ok(Err(error)) if is_missing(&error) => Ok(true),
-        // The queue has no process. This answer closes the connection, so the next one deletes the
-        // queue.
-        Ok(Err(error)) if has_code(&error, AMQPHardError::INTERNALERROR.get_id()) => Ok(false),
+        Ok(Err(error)) if is_missing(&error) => Ok(QueueAnswer::Leader),
+        Ok(Err(error)) if has_code(&error, AMQPHardError::INTERNALERROR.get_id()) => {
+            Ok(QueueAnswer::NoProcess)
+        }
         Ok(Err(error)) => Err(Error::unavailable(format!("{name}: {}", error_message(&error)))),
-        Err(_) => Ok(false),
+        Err(_) => Ok(QueueAnswer::Silence),
     }
 }
 
