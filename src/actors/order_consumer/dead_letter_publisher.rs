@@ -37,33 +37,34 @@ impl Deliveries {
 
     /// Publishes dead letters until each is confirmed, or the consumer is quiet.
     pub(super) async fn publish(&self, mut dead_letters: Vec<TaggedDeadLetter>) {
-        let mut backoff = self.deps.reconnect;
-        loop {
+        // What is read after them is acknowledged singly.
+        for (tag, _) in &dead_letters {
+            self.unacked.borrow_mut().mark_stuck(*tag);
+        }
+        let (mut backoff, window) = (self.deps.reconnect, self.deps.confirm_window.max(1));
+        while !dead_letters.is_empty() {
             let turn = self.supervision.wait(self.publish_channel.lock()).await;
             let Some(mut channel) = turn else { return };
-            let messages = dead_letters.iter().map(|(_, message)| message.clone()).collect();
-            let outcomes = self.supervision.call(channel.publish(messages)).await;
+            let messages = dead_letters.iter().take(window).map(|(_, message)| message.clone());
+            let outcomes = self.supervision.call(channel.publish(messages.collect())).await;
             drop(channel);
             // Crash here [dead_lettered_not_acknowledged]: the dead letter is in its queue and the
             // original is redelivered; both have the same request id, and become one dead letter.
-            let (mut outcomes, mut last_outcome) = (outcomes.into_iter(), None);
+            let mut confirmed = outcomes.iter().map(|it| *it == PublishOutcome::Confirmed);
             dead_letters.retain(|(tag, _)| {
-                let outcome = outcomes.next();
-                let is_confirmed = outcome == Some(PublishOutcome::Confirmed);
+                let is_confirmed = confirmed.next().unwrap_or(false);
                 if is_confirmed {
                     self.deps.metrics.consumer_dead_letters.inc();
                     self.unacked.borrow_mut().complete_part(*tag);
-                } else {
-                    self.unacked.borrow_mut().mark_stuck(*tag);
-                    last_outcome = outcome;
                 }
                 !is_confirmed
             });
             self.acknowledge().await;
+            let Some(last_outcome) = outcomes.iter().find(|it| **it != PublishOutcome::Confirmed)
+            else {
+                continue;
+            };
             let (queue, waiting) = (self.deps.queue, dead_letters.len());
-            if waiting == 0 {
-                return;
-            }
             if backoff.failures() == 0 {
                 tracing::warn!(queue, waiting, ?last_outcome, "dead letters wait for the broker");
             }

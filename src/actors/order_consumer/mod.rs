@@ -17,7 +17,6 @@
 //! delivery; the ledger answers `Repeat`, which is a success.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use actix::{Actor, Context, Handler};
 use futures_util::future::BoxFuture;
@@ -125,7 +124,7 @@ impl Actor for OrderConsumer {
         step(self, ctx, |consumer, ctx| {
             let (deps, supervision) =
                 (Arc::clone(&consumer.deps), consumer.incarnation.supervision());
-            let worker = ConsumerWorker::new(deps, supervision, Duration::ZERO);
+            let worker = ConsumerWorker::new(deps, supervision);
             consumer.start_round(ctx, Box::new(worker));
         });
     }

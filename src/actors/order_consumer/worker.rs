@@ -1,6 +1,7 @@
 //! The rounds of one order consumer: reads its queue, and runs the tasks of what it has read.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::future::pending;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,6 @@ use super::deliveries::{Deliveries, Work};
 use crate::actors::supervisor::supervised::{LastError, Supervision};
 use crate::broker::{Delivery, Error, Inbox, Route};
 use crate::domain::OrderIntent;
-use crate::redis::transport;
 use crate::runtime::backoff::Backoff;
 use crate::runtime::unique_name;
 use crate::watermark::ANNOUNCED_EVERY;
@@ -30,58 +30,52 @@ type Running<T> = FuturesUnordered<LocalBoxFuture<'static, T>>;
 pub(super) struct ConsumerWorker {
     deps: Arc<ConsumerDeps>,
     supervision: Supervision,
-    /// Name among the consumers of the queue.
-    name: Arc<str>,
     subscribe_backoff: Backoff,
     /// An intent whose order is committed, for the canary.
     committed_intent: Rc<Cell<Option<OrderIntent>>>,
-    announce_error: LastError,
     /// Subscribes, or reads the subscription.
     reading: Running<Result<(Inbox, Vec<Delivery>), Error>>,
     /// `None` while not subscribed.
-    deliveries: Option<Rc<Deliveries>>,
+    deliveries: Rc<RefCell<Option<Rc<Deliveries>>>>,
     /// The work on the deliveries. Each ends with the work that follows it.
     tasks: Running<Vec<Work>>,
-    announcing: Running<Result<(), transport::Error>>,
+    /// Announces the watermark, without an end.
+    announcing: LocalBoxFuture<'static, ()>,
 }
 
 impl ConsumerWorker {
-    /// A worker that subscribes after `wait`.
-    pub(super) fn new(deps: Arc<ConsumerDeps>, supervision: Supervision, wait: Duration) -> Self {
+    /// A worker that subscribes at once.
+    pub(super) fn new(deps: Arc<ConsumerDeps>, supervision: Supervision) -> Self {
+        let deliveries = Rc::default();
+        let announcing = announce(Arc::clone(&deps), supervision.clone(), Rc::clone(&deliveries));
         let worker = Self {
-            name: unique_name(),
             subscribe_backoff: deps.reconnect,
             committed_intent: Rc::default(),
-            announce_error: LastError::default(),
             reading: Running::default(),
-            deliveries: None,
+            deliveries,
             tasks: Running::default(),
-            announcing: Running::default(),
+            announcing: announcing.boxed_local(),
             deps,
             supervision,
         };
-        worker.subscribe(wait);
-        worker.announce_later();
+        worker.subscribe(Duration::ZERO);
         worker
     }
 
-    /// Waits for the end of a read or a task, and starts what follows. Once quiet, nothing is read
-    /// any more.
+    /// Waits for the end of a read or a task, and starts what follows. Once quiet, nothing is
+    /// received any more.
     pub(super) async fn round(&mut self) {
         let supervision = self.supervision.clone();
-        let is_quiet = supervision.is_quiet();
+        let awaits_quiet = !supervision.is_quiet() || self.tasks.is_empty();
         tokio::select! {
-            () = supervision.quiet(), if !is_quiet => {}
+            () = supervision.quiet(), if awaits_quiet => {}
+            () = &mut self.announcing => {}
             Some(next) = self.tasks.next() => self.start(next),
-            Some(announced) = self.announcing.next() => {
-                if let Some(error) = self.announce_error.changed(announced) {
-                    let queue = self.deps.queue;
-                    tracing::warn!(queue, %error, "watermark not announced, retrying");
-                }
-                self.announce_later();
-            }
-            Some(read) = self.reading.next(), if !is_quiet => match read {
+            Some(read) = self.reading.next() => match read {
+                Ok((inbox, _)) if supervision.is_quiet() => self.keep_open(inbox),
                 Ok((inbox, deliveries)) => self.receive(inbox, deliveries),
+                // The deliveries cannot be acknowledged any more.
+                Err(_) if supervision.is_quiet() => self.tasks.clear(),
                 Err(error) => self.subscription_lost(&error),
             },
         }
@@ -105,17 +99,18 @@ impl ConsumerWorker {
 
     /// Starts the work on what was read, and reads on meanwhile.
     fn receive(&mut self, mut inbox: Inbox, deliveries: Vec<Delivery>) {
-        if self.deliveries.is_none() && self.subscribe_backoff.failures() > 0 {
+        let is_first = self.deliveries.borrow().is_none();
+        if is_first && self.subscribe_backoff.failures() > 0 {
             tracing::info!(queue = self.deps.queue, "order queue: subscribed again");
         }
         if !deliveries.is_empty() {
             self.subscribe_backoff.reset();
         }
-        let open = self.deliveries.get_or_insert_with(|| {
+        let open = Rc::clone(self.deliveries.borrow_mut().get_or_insert_with(|| {
             let (deps, supervision) = (Arc::clone(&self.deps), self.supervision.clone());
             let committed_intent = Rc::clone(&self.committed_intent);
             Rc::new(Deliveries::new(deps, supervision, committed_intent, inbox.acks()))
-        });
+        }));
         let (work, num_held) = open.receive(deliveries);
         self.start(work);
         let supervision = self.supervision.clone();
@@ -126,6 +121,15 @@ impl ConsumerWorker {
         self.reading.push(reading.boxed_local());
     }
 
+    /// Keeps the subscription open without reading it: what is in flight is acknowledged on it.
+    fn keep_open(&self, inbox: Inbox) {
+        let open = async move {
+            let _inbox = inbox;
+            pending().await
+        };
+        self.reading.push(open.boxed_local());
+    }
+
     /// Drops the work of the subscription, submissions inside the ledger writer included, and
     /// subscribes again: the broker redelivers all unacknowledged deliveries to the consumers of
     /// the queue.
@@ -134,33 +138,37 @@ impl ConsumerWorker {
         if self.subscribe_backoff.failures() == 0 {
             tracing::warn!(queue, error = error as &dyn std::error::Error, "no orders delivered");
         }
-        let wait = self.subscribe_backoff.next_wait(fastrand::f64());
-        *self = Self {
-            name: Arc::clone(&self.name),
-            subscribe_backoff: self.subscribe_backoff,
-            committed_intent: Rc::clone(&self.committed_intent),
-            ..Self::new(Arc::clone(&self.deps), self.supervision.clone(), wait)
-        };
+        self.tasks.clear();
+        self.deliveries.take();
         self.deps.metrics.consumer_in_flight(queue, 0);
+        let wait = self.subscribe_backoff.next_wait(fastrand::f64());
+        self.subscribe(wait);
     }
 
     fn start(&self, work: Vec<Work>) {
-        let Some(open) = &self.deliveries else { return };
+        let open = self.deliveries.borrow();
+        let Some(open) = open.as_ref() else { return };
         for work in work {
             self.tasks.push(Rc::clone(open).work(work).boxed_local());
         }
     }
+}
 
-    /// Announces the watermark after the interval. Without a subscription there is none: this
-    /// consumer consumes nothing.
-    fn announce_later(&self) {
-        let (supervision, name) = (self.supervision.clone(), Arc::clone(&self.name));
-        let open = self.deliveries.clone();
-        let announcing = async move {
-            sleep(ANNOUNCED_EVERY).await;
-            let Some(open) = open else { return Ok(()) };
-            supervision.call(open.announce_watermark(&name)).await
-        };
-        self.announcing.push(announcing.boxed_local());
+/// Announces the watermark of the subscription in intervals. Without a subscription there is none:
+/// this consumer consumes nothing.
+async fn announce(
+    deps: Arc<ConsumerDeps>,
+    supervision: Supervision,
+    deliveries: Rc<RefCell<Option<Rc<Deliveries>>>>,
+) {
+    let (queue, name, mut last_error) = (deps.queue, unique_name(), LastError::default());
+    loop {
+        sleep(ANNOUNCED_EVERY).await;
+        let open = deliveries.borrow().clone();
+        let Some(open) = open else { continue };
+        let announced = supervision.call(open.announce_watermark(&name)).await;
+        if let Some(error) = last_error.changed(announced) {
+            tracing::warn!(queue, %error, "watermark not announced, retrying");
+        }
     }
 }
