@@ -48,12 +48,16 @@ impl Task for HintConsumer {
         // to `WAIT` later, makes a pass again.
         let had_hints = hints.had_hints.replace(!received.is_empty());
         let must_pass = had_hints || !received.is_empty();
-        let ended = if must_pass { end_due_orders(&self.deps, 0).await } else { Ok(0) };
+        let (mut num_ended, mut ended) = (0, Ok(()));
+        if must_pass {
+            ended = end_due_orders(&self.deps, 0, &mut num_ended).await;
+        }
         if let Some(last) = received.last() {
             inbox.acks().up_to(last.tag).await;
         }
         hints.inbox.set(Some(inbox));
-        self.deps.metrics.orders_ended_by_hint.inc_by(ended?);
+        self.deps.metrics.orders_ended_by_hint.inc_by(num_ended);
+        ended?;
         Ok(())
     }
 }

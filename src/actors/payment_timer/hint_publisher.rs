@@ -51,8 +51,9 @@ impl Task for HintPublisher {
             return Ok(());
         }
         while self.ledger.number_events(EVENTS_PER_PAGE).await? >= EVENTS_PER_PAGE {}
-        if read_to.get() == 0 {
-            let last = self.ledger.last_feed_no().await?;
+        let last = self.ledger.last_feed_no().await?;
+        // A ledger that was restored gives numbers that were read before to other events.
+        if read_to.get() == 0 || read_to.get() > last {
             read_to.set((last - i64::from(EVENTS_PER_PAGE)).max(0));
         }
         let mut lost: RunResult = Ok(());

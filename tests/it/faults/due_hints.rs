@@ -242,6 +242,18 @@ fn orders_whose_hints_are_lost_end_by_the_polls_a_moment_later() {
 }
 
 #[test]
+fn hints_are_published_after_the_feed_went_back() {
+    run(async {
+        let fixture = Fixture::open(Arc::new(ManualClock::new(wall_ms()))).await;
+        // As it was before the ledger was restored.
+        fixture.read_to.set(1_000_000);
+        fixture.place(2..=3, 2).await;
+        fixture.publisher.run(&fixture.read_to).await.unwrap();
+        assert_eq!((fixture.published("published"), fixture.published("lost")), (1, 0));
+    });
+}
+
+#[test]
 fn a_hint_while_the_ledger_is_away_ends_its_orders_in_the_next_run() {
     run(async {
         let clock = Arc::new(ManualClock::new(wall_ms()));
