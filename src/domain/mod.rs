@@ -61,7 +61,7 @@ pub use retention::{
     ArchiveCursor, ArchiveDigest, ArchivePage, ArchiveTable, OpenEnd, Retention, RetentionChange,
     RetentionState, TableContents,
 };
-pub use sale::{BucketKey, Phase, Sale, SaleDraft, Sku, SkuDraft, window_fault};
+pub use sale::{BucketKey, Phase, Sale, SaleDraft, Sku, SkuDraft};
 pub use sale_change::{SaleChange, SaleChanged, SkuChange};
 pub use stock_change::{
     StockChange, StockChangeOutcome, StockChangeRequest, Withdrawal, withdrawn_from,

@@ -5,7 +5,11 @@ use super::ids::{BucketNo, BuyerId, Epoch, RequestId, SkuNo, TraceId};
 use super::named::{ledger_numbers, named_enum};
 use super::policy::Terms;
 use super::request_record::RequestRecord;
-use super::sale::Sku;
+use super::sale::{Sale, Sku, window_fault};
+
+/// How far outside its sale's window an accepted request is still written, milliseconds, and left
+/// to the audit: a process that does not read the ledger for a while sells by the old window.
+pub const WINDOW_SLACK_MS: i64 = 60_000;
 
 /// A gate's answer to one intent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,8 +87,9 @@ impl Refusal {
     }
 }
 
-/// What a gate reserves units for, and then the command to write an order. Contains all that a gate
-/// needs to decide it, and every column of the row, so that any consumer can write it.
+/// A purchase with its terms: the gate reserves its units, then the ledger writes it as an order.
+/// Contains all that a gate needs to decide it, and every column of the row, so that any consumer
+/// can write it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OrderIntent {
     /// At most one order has this request id; a repeat carries the same.
@@ -182,6 +187,16 @@ impl OrderIntent {
         } else {
             return None;
         })
+    }
+
+    /// How far outside the window of its sale the request was accepted, if by more than
+    /// [`WINDOW_SLACK_MS`]; `None`: it was not.
+    pub fn window_contradiction(&self, sale: &Sale) -> Option<String> {
+        let window = sale.starts_at_ms..sale.ends_at_ms;
+        let (start, end) = (window.start, window.end);
+        let tolerated = start.saturating_sub(WINDOW_SLACK_MS)..end.saturating_add(WINDOW_SLACK_MS);
+        let fault = window_fault(&window, self.placed_at_ms);
+        fault.filter(|_| !tolerated.contains(&self.placed_at_ms))
     }
 }
 

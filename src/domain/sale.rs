@@ -266,7 +266,7 @@ impl SaleDraft {
 }
 
 /// Why a request that arrived at this time was outside the window; `None`: inside.
-pub fn window_fault(window: &Range<i64>, placed_at_ms: i64) -> Option<String> {
+pub(super) fn window_fault(window: &Range<i64>, placed_at_ms: i64) -> Option<String> {
     let Range { start, end } = *window;
     if placed_at_ms < start {
         Some(format!("arrived {} ms before the window", start.abs_diff(placed_at_ms)))

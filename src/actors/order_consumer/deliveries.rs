@@ -13,15 +13,11 @@ use super::dead_letter_publisher::TaggedDeadLetter;
 use super::submission::{InFlightIntent, Submission};
 use crate::actors::supervisor::supervised::Supervision;
 use crate::broker::{Acknowledger, Delivery, PublishChannel, Route};
-use crate::domain::{OrderIntent, Sale, Sku, SkuNo, window_fault};
+use crate::domain::{OrderIntent, Sale, Sku, SkuNo};
 use crate::messages::envelope;
 use crate::messages::envelope::{DecodedIntents, EnvelopeFlaw, EnvelopeReader, MalformedEnvelope};
 use crate::redis::transport;
 use crate::runtime::backoff::Backoff;
-
-/// How far outside its sale's window an accepted request is still written, milliseconds, and left
-/// to the audit: a process that does not read the ledger for a while sells by the old window.
-const WINDOW_SLACK_MS: i64 = 60_000;
 
 /// Earlier deliveries of a message after which it is suspected of crashing consumers, and submitted
 /// exclusively.
@@ -260,26 +256,18 @@ pub fn validate(
                 let what = format!("no sale has sku {}", intent.sku);
                 Some(MalformedEnvelope::new(EnvelopeFlaw::Sku, what))
             }
-            Some((sale, sku)) => flaw_of(intent, &sale, &sku),
+            Some((sale, sku)) => {
+                let terms = intent.contradiction(&sku, sale.epoch);
+                let content = terms.map(|what| (EnvelopeFlaw::Content, what));
+                let window = || Some((EnvelopeFlaw::Window, intent.window_contradiction(&sale)?));
+                content.or_else(window).map(|(flaw, what)| MalformedEnvelope::new(flaw, what))
+            }
         };
         if let Some(malformed) = malformed {
             *decoded = Err(malformed);
         }
     }
     Ok(Some(intents))
-}
-
-/// Why the ledger must not write an intent of this SKU; `None`: it may.
-pub fn flaw_of(intent: &OrderIntent, sale: &Sale, sku: &Sku) -> Option<MalformedEnvelope> {
-    if let Some(what) = intent.contradiction(sku, sale.epoch) {
-        return Some(MalformedEnvelope::new(EnvelopeFlaw::Content, what));
-    }
-    let window = sale.starts_at_ms..sale.ends_at_ms;
-    let tolerated =
-        window.start.saturating_sub(WINDOW_SLACK_MS)..window.end.saturating_add(WINDOW_SLACK_MS);
-    let fault = window_fault(&window, intent.placed_at_ms);
-    let fault = fault.filter(|_| !tolerated.contains(&intent.placed_at_ms));
-    fault.map(|what| MalformedEnvelope::new(EnvelopeFlaw::Window, what))
 }
 
 #[cfg(test)]

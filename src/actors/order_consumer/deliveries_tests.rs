@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::domain::order::WINDOW_SLACK_MS;
 use crate::domain::{BucketNo, BuyerId, Epoch, OrderIntent, Policy, RequestId, TraceId, samples};
 use crate::redis::scripts::intent::{IntentKey, pack, pack_into};
 

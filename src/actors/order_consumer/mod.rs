@@ -42,7 +42,7 @@ mod evidence;
 mod submission;
 mod worker;
 
-pub use deliveries::{flaw_of, validate};
+pub use deliveries::validate;
 use worker::ConsumerWorker;
 
 /// Brings the catalog up to date with the ledger. The error is a text for operators.

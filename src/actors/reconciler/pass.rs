@@ -8,12 +8,11 @@ use std::fmt;
 use super::bucket_walk::{BucketWalk, OldestQueued};
 use super::{Blocked, Reconciler};
 use crate::actors::ledger_writer::batch::full_text;
-use crate::actors::order_consumer::flaw_of;
 use crate::broker::order_queue_of;
 use crate::db::{self, ErrorClass};
 use crate::domain::{BucketKey, Examination, OrderIntent, Repair, RequestId, SkuNo};
 use crate::redis::transport;
-use crate::services::lost_requests;
+use crate::services::lost_requests::{self, Submitter};
 use crate::stock;
 
 /// Most pages of records that one pass reads; 10,000 records take Redis some milliseconds.
@@ -335,8 +334,8 @@ impl BucketPass<'_> {
     }
 
     /// Submits lost requests, except those whose end state is a dead letter, or whose dead letter
-    /// was replayed after the checkpoint: a consumer may hold that message. A request that its sale
-    /// contradicts is none for the ledger, which trusts its price and limit: it stays queued.
+    /// was replayed after the checkpoint: a consumer may hold that message. A request that
+    /// contradicts its sale is not submitted, because the ledger trusts price and limit.
     async fn submit(&mut self, mut lost: Vec<OrderIntent>, passed_at_ms: i64) {
         let (deps, bucket) = (self.deps, self.bucket);
         let (ledger, stock) = (deps.backends.ledger.as_ref(), deps.backends.stock.as_ref());
@@ -346,16 +345,9 @@ impl BucketPass<'_> {
             Err(error) => return self.block(Blocked::Ledger, error),
         }
         let Some((sale, sku)) = deps.catalog.of_sku(bucket.sku) else { return };
-        lost.retain(|intent| {
-            let flaw = flaw_of(intent, &sale, &sku);
-            if let Some(flaw) = &flaw {
-                self.block(Blocked::Order, format!("lost request {}: {flaw}", intent.request));
-            }
-            flaw.is_none()
-        });
         let now_ms = deps.clock.wall_ms();
-        let (repairs, submitted) =
-            lost_requests::submit(ledger, stock, bucket, &lost, now_ms).await;
+        let submitter = Submitter { ledger, stock, metrics: &deps.metrics, now_ms };
+        let (repairs, submitted) = submitter.submit(&sale, &sku, bucket, &lost).await;
         self.budget.submitted += repairs.len();
         self.repairs.extend(repairs);
         let Err(error) = submitted else { return };
@@ -363,6 +355,7 @@ impl BucketPass<'_> {
             // Results are written after the bucket is loaded.
             lost_requests::Error::Stock(error) if error.is_not_loaded() => return,
             lost_requests::Error::Stock(_) => Blocked::Results,
+            lost_requests::Error::Contradiction { .. } => Blocked::Order,
             lost_requests::Error::Ledger { source, .. } => {
                 // The next submissions may take as long: the pass ends.
                 self.budget.lookups = 0;

@@ -15,6 +15,7 @@ use crate::http::operators::auth::Operator;
 use crate::http::operators::verbs::VERB_BYTES_MAX;
 use crate::http::state::State;
 use crate::services::audit::{self, AuditJob, AuditReport, AuditRequest, RepairMode};
+use crate::services::lost_requests;
 
 const LIMIT_DEFAULT: u32 = 100;
 const LIMIT_MAX: u32 = 1_000;
@@ -199,6 +200,11 @@ impl From<audit::Error> for Problem {
             audit::Error::Stock(error) => error.into(),
             audit::Error::Outbox(error) => error.into(),
             audit::Error::Load(error) => error.into(),
+            audit::Error::Submit(error) => match error {
+                lost_requests::Error::Ledger { source, .. } => source.into(),
+                lost_requests::Error::Stock(error) => error.into(),
+                lost_requests::Error::Contradiction { .. } => ProblemCode::Internal.into(),
+            },
             audit::Error::Running => Self::from(ProblemCode::Busy).with_detail(error.to_string()),
         }
     }

@@ -55,17 +55,10 @@ pub enum Error {
     Outbox(#[from] outbox::Error),
     #[error("the buckets could not be loaded")]
     Load(#[from] SalesError),
+    #[error(transparent)]
+    Submit(#[from] lost_requests::Error),
     #[error("another audit runs in this installation with repairs, or in this process")]
     Running,
-}
-
-impl From<lost_requests::Error> for Error {
-    fn from(error: lost_requests::Error) -> Self {
-        match error {
-            lost_requests::Error::Ledger { source, .. } => Self::Ledger(source),
-            lost_requests::Error::Stock(error) => Self::Stock(error),
-        }
-    }
 }
 
 /// The stores that an audit reads.

@@ -12,7 +12,8 @@ use crate::domain::{
     BucketKey, ByOperator, OperatorVerb, Repair, RepairAction, RepairOutcome, RequestId, Sale, Sku,
     SkuNo, VerbSubject,
 };
-use crate::services::lost_requests;
+use crate::observe::metrics::Metrics;
+use crate::services::lost_requests::Submitter;
 use crate::services::sales::{SalesError, SalesService};
 use crate::stock::Stock;
 
@@ -20,6 +21,8 @@ use crate::stock::Stock;
 pub struct Repairer<'a> {
     pub sources: AuditSources<'a>,
     pub sales: &'a SalesService,
+    /// Count the repairs, and what lost requests become.
+    pub metrics: &'a Metrics,
     pub by: Option<&'a ByOperator>,
     /// Time of the repairs, epoch milliseconds.
     pub now_ms: i64,
@@ -41,7 +44,8 @@ impl Repairer<'_> {
     /// Repairs the violations, which two reads found, and records each repair.
     ///
     /// # Errors
-    /// A store is away: the actions before it were made, and the next repair continues.
+    /// The first one. The repairs that were made are recorded, also those of an action that failed,
+    /// and the next repair continues.
     pub async fn repair(&self, violations: &[Violation]) -> Result<Vec<RepairReport>, Error> {
         let sales = self.sources.ledger.sales().await?;
         let mut plan = Plan::new();
@@ -54,7 +58,7 @@ impl Repairer<'_> {
                 plan.entry((RepairAction::LoadBuckets, sku)).or_default();
             }
         }
-        let (mut reports, mut named) = (Vec::new(), HashSet::new());
+        let (mut reports, mut named, mut result) = (Vec::new(), HashSet::new(), Ok(()));
         for ((action, sku), violations) in plan {
             let known = sales
                 .iter()
@@ -66,17 +70,20 @@ impl Repairer<'_> {
                 let verb = OperatorVerb::new(&subject, "repair", by, self.now_ms);
                 self.sources.ledger.record_verbs(vec![verb]).await?;
             }
-            let repairs = match (known, self.sources.stock) {
+            let (mut repairs, mut acted) = (Vec::new(), Ok(()));
+            match (known, self.sources.stock) {
                 (Some((sale, known)), Some(stock)) => {
-                    self.act(action, sale, known, stock, &violations).await?
+                    acted = self.act(action, sale, known, stock, &violations, &mut repairs).await;
                 }
-                _ => self.record(sku, &violations, RepairOutcome::FailedFinal, ""),
-            };
+                _ => repairs = self.record(sku, &violations, RepairOutcome::FailedFinal, ""),
+            }
             // A recount records itself in its transaction.
             if action != RepairAction::Recount {
-                self.sources.ledger.record_repairs(repairs.clone()).await?;
+                let recorded = self.sources.ledger.record_repairs(repairs.clone()).await;
+                acted = acted.and(recorded.map_err(Error::from));
             }
             for repair in repairs {
+                self.metrics.repair(repair.verdict, repair.outcome);
                 tracing::warn!(
                     verdict = repair.verdict.name(),
                     action = repair.action.name(),
@@ -87,10 +94,17 @@ impl Repairer<'_> {
                 let Repair { verdict, action, outcome, detail, .. } = repair;
                 reports.push(RepairReport { verdict, action, outcome: Some(outcome), detail });
             }
+            // Lost requests that are not submitted keep nothing else from its repair.
+            let must_stop = matches!(&acted, Err(error) if !matches!(error, Error::Submit(_)));
+            result = result.and(acted);
+            if must_stop {
+                break;
+            }
         }
-        Ok(reports)
+        result.map(|()| reports)
     }
 
+    /// Acts on violations. Adds the repairs that were made to `repairs`, also before an error.
     async fn act(
         &self,
         action: RepairAction,
@@ -98,16 +112,26 @@ impl Repairer<'_> {
         sku: &Sku,
         stock: &dyn Stock,
         violations: &[&Violation],
-    ) -> Result<Vec<Repair>, Error> {
-        Ok(match action {
-            RepairAction::Submit => self.submit(sku, stock, violations).await?,
+        repairs: &mut Vec<Repair>,
+    ) -> Result<(), Error> {
+        let made = match action {
+            RepairAction::Submit => {
+                return self.submit(sale, sku, stock, violations, repairs).await;
+            }
+            // Sets counts of the ledger to what its orders say.
+            RepairAction::Recount => {
+                for violation in violations {
+                    let buyer = violation.subject.buyer;
+                    repairs.push(self.sources.ledger.recount(sku.no, buyer, self.now_ms).await?);
+                }
+                return Ok(());
+            }
             RepairAction::FinishTransfers => {
                 for bucket in BucketKey::all_of(sku) {
                     stock.finish_transfers(bucket).await?;
                 }
                 self.record(sku.no, violations, RepairOutcome::Compensated, "")
             }
-            RepairAction::Recount => self.recount(sku, violations).await?,
             RepairAction::LoadBuckets => {
                 let (outcome, result, left) = self.load(sale, sku).await?;
                 // After a recount there may be differences that were none before.
@@ -116,7 +140,9 @@ impl Repairer<'_> {
                 self.record(sku.no, violations, outcome, result)
             }
             RepairAction::Record => self.record(sku.no, violations, RepairOutcome::FailedFinal, ""),
-        })
+        };
+        repairs.extend(made);
+        Ok(())
     }
 
     /// The repair of each violation, all with the same outcome.
@@ -172,39 +198,33 @@ impl Repairer<'_> {
         Ok((outcome, result, found.violations))
     }
 
-    /// Sets counts of the ledger to what its orders say.
-    async fn recount(&self, sku: &Sku, violations: &[&Violation]) -> Result<Vec<Repair>, Error> {
-        let mut repairs = Vec::new();
-        for violation in violations {
-            let buyer = violation.subject.buyer;
-            repairs.push(self.sources.ledger.recount(sku.no, buyer, self.now_ms).await?);
-        }
-        Ok(repairs)
-    }
-
-    /// Submits lost requests to the ledger. On an error the repairs that were made are recorded.
+    /// Submits lost requests to the ledger. An error in one bucket stops no other.
     async fn submit(
         &self,
+        sale: &Sale,
         sku: &Sku,
         stock: &dyn Stock,
         violations: &[&Violation],
-    ) -> Result<Vec<Repair>, Error> {
+        repairs: &mut Vec<Repair>,
+    ) -> Result<(), Error> {
         let requests = violations.iter().filter_map(|violation| violation.subject.request);
         let lost: HashSet<RequestId> = requests.collect();
-        let ledger = self.sources.ledger;
-        let (mut repairs, mut result) = (Vec::new(), Ok(()));
+        let (ledger, metrics, now_ms) = (self.sources.ledger, self.metrics, self.now_ms);
+        let submitter = Submitter { ledger, stock, metrics, now_ms };
+        let mut result: Result<(), Error> = Ok(());
         for bucket in BucketKey::all_of(sku) {
-            let mut intents = stock.unsettled(bucket).await?;
+            let mut intents = match stock.unsettled(bucket).await {
+                Ok(intents) => intents,
+                Err(error) => {
+                    result = result.and(Err(error.into()));
+                    continue;
+                }
+            };
             intents.retain(|intent| lost.contains(&intent.request));
-            let (decided, submitted) =
-                lost_requests::submit(ledger, stock, bucket, &intents, self.now_ms).await;
+            let (decided, submitted) = submitter.submit(sale, sku, bucket, &intents).await;
             repairs.extend(decided);
-            result = result.and(submitted);
+            result = result.and(submitted.map_err(Error::from));
         }
-        if let Err(error) = result {
-            ledger.record_repairs(repairs).await?;
-            return Err(error.into());
-        }
-        Ok(repairs)
+        result
     }
 }

@@ -90,14 +90,9 @@ impl AuditService {
             RepairMode::DryRun => Repairer::plan(&report.violations),
             RepairMode::Repair => {
                 let (now_ms, by) = (self.clock.wall_ms(), request.by.as_ref());
-                let repairer = Repairer { sources, sales: &self.sales, by, now_ms };
-                let repairs = repairer.repair(&report.violations).await?;
-                for repair in &repairs {
-                    if let Some(outcome) = repair.outcome {
-                        self.metrics.repair(repair.verdict, outcome);
-                    }
-                }
-                repairs
+                let (sales, metrics) = (&self.sales, self.metrics.as_ref());
+                let repairer = Repairer { sources, sales, metrics, by, now_ms };
+                repairer.repair(&report.violations).await?
             }
         };
         Ok(report)

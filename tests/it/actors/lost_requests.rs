@@ -9,7 +9,7 @@ use floodgate::domain::{
     Refusal, RepairAction, RepairOutcome, Sale,
 };
 use floodgate::runtime::clock::Clock;
-use floodgate::services::lost_requests::submit;
+use floodgate::services::lost_requests::Submitter;
 use floodgate::stock::Stock;
 
 use super::reconciler::{
@@ -56,6 +56,10 @@ fn the_end_of_a_lost_request_is_recorded_once() {
             ))
         };
         assert_eq!((metric("compensated"), metric("failed_final")), (1, 2));
+        let refused = ["sold-out", "request-id-reused"].map(|reason| {
+            process.metric(&format!("floodgate_ledger_refused_total{{reason=\"{reason}\"}}"))
+        });
+        assert_eq!((process.metric("floodgate_orders_placed_total"), refused), (1, [1, 1]));
         let key = BucketKey { sku: sku.no, bucket: reused.bucket };
         let found = simulation.stock.record(key, reused.request, None).await.unwrap().unwrap();
         assert_eq!(found.state, RecordState::Failed(Refusal::RequestIdReused));
@@ -65,10 +69,10 @@ fn the_end_of_a_lost_request_is_recorded_once() {
 #[test]
 fn an_order_that_the_ledger_does_not_write_holds_up_no_other() {
     let third = offers::request(3);
-    for (fault, reason) in [
-        (Fault::Refuses(third), "order"),
-        (Fault::Contended(third), "ledger"),
-        (Fault::NeverAnswers(third), "ledger"),
+    for (fault, reason, class) in [
+        (Fault::Refuses(third), "order", "bug"),
+        (Fault::Contended(third), "ledger", "retry"),
+        (Fault::NeverAnswers(third), "ledger", "unknown"),
     ] {
         in_system(async {
             let (simulation, watermarks) = simulation_with_lost_requests().await;
@@ -82,6 +86,9 @@ fn an_order_that_the_ledger_does_not_write_holds_up_no_other() {
             ledger.set(Fault::None);
             until_placed(&simulation, &process, 10).await;
             until("the gauge", async || (process.blocked(reason) == 0).then_some(())).await;
+            assert_eq!(process.metric("floodgate_orders_placed_total"), 10, "{fault:?}");
+            let errors = format!("floodgate_ledger_errors_total{{class=\"{class}\"}}");
+            assert!(process.metric(&errors) > 0, "{fault:?}");
         });
     }
 }
@@ -149,11 +156,13 @@ fn a_late_message_of_a_submitted_request_changes_nothing() {
         harness.ledger.record_failures(vec![cancelled]).await.unwrap();
         harness.put(&intents[2..]);
         harness.until_empty().await;
+        let (sale, offered) = harness.harness.catalog.of_sku(sku).unwrap();
+        let (ledger, stock) = (harness.ledger.as_ref(), harness.stock.as_ref());
+        let submitter = Submitter { ledger, stock, metrics: &harness.metrics, now_ms: START_MS };
         let (placed, failed) = (RepairOutcome::Compensated, RepairOutcome::FailedFinal);
         for (intent, outcome) in intents.iter().zip([placed, failed, placed]) {
-            let (ledger, stock) = (harness.ledger.as_ref(), harness.stock.as_ref());
             let key = BucketKey { sku, bucket: intent.bucket };
-            let (repairs, submitted) = submit(ledger, stock, key, &[*intent], START_MS).await;
+            let (repairs, submitted) = submitter.submit(&sale, &offered, key, &[*intent]).await;
             submitted.unwrap();
             let ends: Vec<_> = repairs.iter().map(|one| (one.request, one.outcome)).collect();
             assert_eq!(ends, [(Some(intent.request), outcome)]);

@@ -16,6 +16,7 @@ use floodgate::domain::{
     AuditVerdict, BucketKey, BucketNo, BuyerId, ByOperator, InvariantId, OrderIntent, Phase,
     RecordState, RepairAction, RepairOutcome, RequestId, Sku, Verdict,
 };
+use floodgate::observe::metrics::Metrics;
 use floodgate::runtime::clock::{ManualClock, SharedClock};
 use floodgate::services::audit::{AuditReport, AuditSources, RepairReport, Repairer, audit_all};
 use floodgate::services::catalog::Catalog;
@@ -23,10 +24,10 @@ use floodgate::services::sales::{Gates, SalesService};
 use floodgate::tier::Backends;
 use tempfile::TempDir;
 
-use crate::support::faulty_ledger::{Fault, FaultyLedger};
+use crate::support::faulty_ledger::FaultyLedger;
 use crate::support::faulty_stock::FaultyStock;
 use crate::support::gate::{GateFixture, PATIENT};
-use crate::support::harness::{Offer, QUEUED, START_MS, UNLIMITED, broken, in_system, settings};
+use crate::support::harness::{Offer, START_MS, UNLIMITED, broken, in_system, settings};
 use crate::support::wait::until;
 
 struct NoGates;
@@ -45,20 +46,21 @@ enum Storage {
 }
 
 /// An open sale of 40 units in two buckets, of which the requests 1 to 3 ordered one each.
-struct Shop {
+pub(super) struct Shop {
     storage: Storage,
-    backends: Backends,
+    pub(super) backends: Backends,
     sales: SalesService,
-    sku: Arc<Sku>,
+    pub(super) sku: Arc<Sku>,
+    pub(super) metrics: Metrics,
 }
 
 impl Shop {
     /// One on books in memory and SQLite, one on Redis and MariaDB.
-    async fn each() -> [Self; 2] {
+    pub(super) async fn each() -> [Self; 2] {
         [Self::in_memory().await, Self::on_redis().await]
     }
 
-    async fn in_memory() -> Self {
+    pub(super) async fn in_memory() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let options = OpenOptions::new(directory.path().join("ledger.db"));
         let ledger: Arc<dyn Ledger> = Arc::new(SqliteLedger::open(&options).unwrap());
@@ -90,7 +92,7 @@ impl Shop {
         sales.create(offer.draft("sale", START_MS - 1_000)).await.unwrap();
         let sale = sales.set_phase(&"sale".parse().unwrap(), Phase::Open, None).await.unwrap();
         let sku = sale.skus[0].clone();
-        let shop = Self { storage, backends, sales, sku };
+        let shop = Self { storage, backends, sales, sku, metrics: Metrics::default() };
         for request in 1..=3 {
             sell(&shop.backends, &shop.sku, request).await;
         }
@@ -99,21 +101,21 @@ impl Shop {
     }
 
     /// The violation of a request that is in no stage.
-    fn lost(&self, intent: &OrderIntent) -> Violation {
+    pub(super) fn lost(&self, intent: &OrderIntent) -> Violation {
         let (verdict, action) = (AuditVerdict::Leak, RepairAction::Submit);
         Violation::new(InvariantId::NothingLost, verdict, action, String::new())
             .of_sku(self.sku.no)
             .of_request(Some(intent.request))
     }
 
-    async fn state(&self, intent: &OrderIntent) -> RecordState {
+    pub(super) async fn state(&self, intent: &OrderIntent) -> RecordState {
         let key = BucketKey { sku: self.sku.no, bucket: intent.bucket };
         let stored = self.backends.stock.record(key, intent.request, None).await.unwrap();
         stored.unwrap().state
     }
 
     /// Changes rows of the ledger.
-    fn tamper(&self, sql: &str) {
+    pub(super) fn tamper(&self, sql: &str) {
         match &self.storage {
             Storage::File(directory) => {
                 let file = directory.path().join("ledger.db");
@@ -138,10 +140,16 @@ impl Shop {
         assert!(report.holds && report.could_tell, "{report:#?}");
     }
 
-    async fn repair(&self, violations: &[Violation]) -> Vec<RepairReport> {
+    /// Repairs with this ledger.
+    pub(super) fn repairer<'a>(&'a self, ledger: &'a dyn Ledger) -> Repairer<'a> {
+        let sources = AuditSources { ledger, ..self.sources(Duration::ZERO) };
+        let (sales, metrics) = (&self.sales, &self.metrics);
+        Repairer { sources, sales, metrics, by: None, now_ms: START_MS }
+    }
+
+    pub(super) async fn repair(&self, violations: &[Violation]) -> Vec<RepairReport> {
         let by = olga();
-        let sources = self.sources(Duration::ZERO);
-        let repairer = Repairer { sources, sales: &self.sales, by: Some(&by), now_ms: START_MS };
+        let repairer = Repairer { by: Some(&by), ..self.repairer(self.backends.ledger.as_ref()) };
         repairer.repair(violations).await.unwrap()
     }
 
@@ -169,7 +177,7 @@ impl Shop {
 }
 
 /// Accepts a request of the buyer with its number, without bringing it to the ledger.
-async fn accept(backends: &Backends, sku: &Sku, request: u64) -> OrderIntent {
+pub(super) async fn accept(backends: &Backends, sku: &Sku, request: u64) -> OrderIntent {
     let (request, buyer) = (RequestId::new(request).unwrap(), BuyerId::new(request).unwrap());
     let intent = sku.intent(request, buyer, floodgate::domain::Epoch(1), 1, START_MS);
     let key = BucketKey { sku: sku.no, bucket: intent.bucket };
@@ -254,68 +262,6 @@ fn an_oversell_is_recorded_once() {
             let outcomes: Vec<_> = oversold.map(|(_, one)| (one.action, one.outcome)).collect();
             assert_eq!(outcomes, [(RepairAction::Record, RepairOutcome::FailedFinal)]);
         }
-    });
-}
-
-#[test]
-fn a_lost_request_becomes_an_order_or_a_recorded_failure() {
-    in_system(async {
-        for shop in Shop::each().await {
-            for (request, outcome) in
-                [(4, RepairOutcome::Compensated), (5, RepairOutcome::FailedFinal)]
-            {
-                let intent = accept(&shop.backends, &shop.sku, request).await;
-                if outcome == RepairOutcome::FailedFinal {
-                    shop.tamper("UPDATE skus SET available = 0");
-                }
-                let repairs = shop.repair(&[shop.lost(&intent)]).await;
-                let outcomes: Vec<_> = repairs.iter().map(|one| one.outcome).collect();
-                assert_eq!(outcomes, [Some(outcome)], "{repairs:#?}");
-                let is_ordered = matches!(shop.state(&intent).await, RecordState::Ordered { .. });
-                assert_eq!(is_ordered, outcome == RepairOutcome::Compensated);
-                let failure = shop.backends.ledger.failure(intent.request).await.unwrap();
-                assert_eq!(failure.is_some(), !is_ordered);
-            }
-        }
-    });
-}
-
-#[test]
-fn a_lost_request_whose_refusal_cannot_be_recorded_stays_queued() {
-    in_system(async {
-        let shop = Shop::in_memory().await;
-        let intent = accept(&shop.backends, &shop.sku, 4).await;
-        shop.tamper("UPDATE skus SET available = 0");
-        let ledger = FaultyLedger::new(shop.backends.ledger.clone());
-        ledger.set(Fault::RecordsNothing);
-        let sources = AuditSources { ledger: &ledger, ..shop.sources(Duration::ZERO) };
-        let repairer = Repairer { sources, sales: &shop.sales, by: None, now_ms: START_MS };
-        repairer.repair(&[shop.lost(&intent)]).await.unwrap_err();
-        assert_eq!(shop.state(&intent).await, QUEUED);
-        // The next repair records the refusal first.
-        ledger.set(Fault::None);
-        repairer.repair(&[shop.lost(&intent)]).await.unwrap();
-        assert!(matches!(shop.state(&intent).await, RecordState::Failed(_)));
-    });
-}
-
-#[test]
-fn a_lost_request_that_another_writer_places_during_its_repair_keeps_its_units() {
-    in_system(async {
-        let shop = Shop::in_memory().await;
-        let intent = accept(&shop.backends, &shop.sku, 4).await;
-        shop.backends.ledger.place(vec![intent]).await.unwrap();
-        let ledger = FaultyLedger::new(shop.backends.ledger.clone());
-        ledger.set(Fault::ExaminesBeforeOthers);
-        let sources = AuditSources { ledger: &ledger, ..shop.sources(Duration::ZERO) };
-        let repairer = Repairer { sources, sales: &shop.sales, by: None, now_ms: START_MS };
-        let repairs = repairer.repair(&[shop.lost(&intent)]).await.unwrap();
-        assert_eq!(repairs.len(), 0, "{repairs:#?}");
-        assert_eq!(shop.state(&intent).await, QUEUED);
-        // The next repair finds the order.
-        ledger.set(Fault::None);
-        repairer.repair(&[shop.lost(&intent)]).await.unwrap();
-        assert!(matches!(shop.state(&intent).await, RecordState::Ordered { .. }));
     });
 }
 
