@@ -68,8 +68,8 @@ impl Task for Reconciler {
         let held = self.lease.acquire().await;
         match held {
             Ok(true) => pass.run(self, &buckets).await,
-            // Another process reconciles; the progress of this one is outdated by then.
-            _ => pass = Pass::default(),
+            // Another process reconciles, or may do so: the progress of this one is outdated then.
+            _ => pass.forget_progress(self).await,
         }
         for reason in Blocked::ALL {
             let num_buckets = pass.blocked().filter(|blocked| *blocked == reason).count();

@@ -56,13 +56,15 @@ struct BucketProgress {
 struct PassBudget {
     pages: usize,
     lookups: usize,
+    /// Whether a submission failed. The next ones may take as long: the pass ends.
+    has_failed: bool,
     matched: usize,
     submitted: usize,
 }
 
 impl PassBudget {
     fn is_spent(&self) -> bool {
-        self.pages == 0 || self.lookups == 0
+        self.has_failed || self.pages == 0 || self.lookups == 0
     }
 }
 
@@ -131,6 +133,12 @@ impl Pass {
         self.record_repairs(deps).await;
     }
 
+    /// Forgets the progress. Records the repairs that are not recorded yet, or keeps them.
+    pub(super) async fn forget_progress(&mut self, deps: &Reconciler) {
+        *self = Self { repairs: std::mem::take(&mut self.repairs), ..Self::default() };
+        self.record_repairs(deps).await;
+    }
+
     /// Records the repairs of this pass, and those that an earlier pass could not record.
     async fn record_repairs(&mut self, deps: &Reconciler) {
         let mut num_recorded = 0;
@@ -193,12 +201,14 @@ impl BucketPass<'_> {
             }
             let mut queued = page.intents;
             self.end_expired(&mut queued).await;
-            let (oldest, due) = self.due(queued);
+            let (oldest, mut due) = self.due(queued);
             progress.walk.record_oldest(oldest);
             if oldest > OldestQueued::Recent {
                 self.check_consumer(&progress.walk);
             }
             self.budget.lookups = self.budget.lookups.saturating_sub(due.len());
+            // In random order: the batches that a failed submission skips are others in each walk.
+            fastrand::shuffle(&mut due);
             for batch in due.chunks(LOOKUP_BATCH) {
                 self.resolve(&progress.walk, batch).await;
             }
@@ -282,11 +292,11 @@ impl BucketPass<'_> {
         }
     }
 
-    /// Reads the results of requests from the ledger, and applies them. A row that is not readable
-    /// keeps only its own request waiting.
+    /// Reads the results of requests from the ledger, and applies them; none after a submission
+    /// failed. A row that is not readable keeps only its own request waiting.
     async fn resolve(&mut self, walk: &BucketWalk, intents: &[OrderIntent]) {
         let (deps, mut parts) = (self.deps, vec![intents]);
-        while let Some(part) = parts.pop() {
+        while let Some(part) = parts.pop().filter(|_| !self.budget.has_failed) {
             match deps.backends.ledger.examine(part.to_vec()).await {
                 Ok(found) => self.apply(walk, part, &found).await,
                 Err(error) => {
@@ -357,8 +367,7 @@ impl BucketPass<'_> {
             lost_requests::Error::Stock(_) => Blocked::Results,
             lost_requests::Error::Contradiction { .. } => Blocked::Order,
             lost_requests::Error::Ledger { source, .. } => {
-                // The next submissions may take as long: the pass ends.
-                self.budget.lookups = 0;
+                self.budget.has_failed = true;
                 let is_rejected = source.class() == ErrorClass::Bug;
                 if is_rejected { Blocked::Order } else { Blocked::Ledger }
             }
