@@ -14,7 +14,8 @@ use super::exit::{CommandFailure, Exit};
 use crate::config::{ConfigFault, ExposedSecret, LoadedSettings, Settings};
 
 /// The finding of a check, by its rows: `condition => Status "what is found" -> "its remedy";`. The
-/// first row whose condition holds is the finding, with `else` the last; both texts are formats.
+/// first row whose condition holds is the finding; `else` is the last row and always holds. Both
+/// texts are formats.
 macro_rules! check {
     ($name:expr;) => { None };
     ($name:expr; $status:ident $(($running:expr))? $detail:literal $(-> $remedy:literal)?) => {
