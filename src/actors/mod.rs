@@ -1,4 +1,4 @@
-//! The actors, in the order of the flow, and their supervisor.
+//! The actors and their supervisor. `lib.rs` has the order of the flow.
 //!
 //! An actor is a thin shell around decisions made by plain code: a mailbox, timers, calls,
 //! counters. No durable state is only in an actor: units and requests are in the stock, orders in

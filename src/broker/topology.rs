@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!  intents (direct) --"<i>"--> orders.<i>    --delivery limit--> dead (fanout) --> dead
+//!  relays, consumers ----------------------------------------> dead (fanout)
 //!  dead --delivery limit--> unreadable (fanout) --> unreadable
 //!  events (topic) --"<type>.<sale>.<sku>"--> queues of other programs
 //!  payments (fanout) --> payments    --delivery limit--> dead

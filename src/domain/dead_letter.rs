@@ -5,7 +5,8 @@
 //! failures.
 //!
 //! A dead letter's reason is given in `outbox_relay/publish_round.rs` (refused by the broker),
-//! `messages/envelope.rs` (unreadable), `order_consumer/deliveries.rs` (contradicts the sale),
+//! `outbox_relay/plan.rs` (too long), `http/buyers/payments.rs` (a webhook), `messages/envelope.rs`
+//! (unreadable), `order_consumer/deliveries.rs` (contradicts the sale),
 //! `order_consumer/submission.rs` (failed at the ledger), `actors/payment_consumer.rs`, and
 //! `broker/headers.rs` (given up by the broker). `services/dead_letters/new_dead_letter.rs` builds
 //! the row.
@@ -29,9 +30,10 @@ pub const MESSAGE_ID_CHARS_MAX: usize = 255;
 named_enum! {
     /// The component that dead-lettered a message, in the order of the flow.
     DeadLetterOrigin {
-        /// The relay: the message could not be published.
+        /// The relay: the broker refused the message.
         Relay => "relay",
-        /// The consumer: the message could not be decoded, or its order not be written.
+        /// The consumer: the message could not be decoded, its order contradicts the sale, or could
+        /// not be written.
         Consumer => "consumer",
         /// The broker: the delivery limit was exceeded. Also the origin of a message that another
         /// application published to the queue `dead`.

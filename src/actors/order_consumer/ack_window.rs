@@ -1,8 +1,9 @@
 //! The unacknowledged deliveries of one subscription: which can be acknowledged, and how. Pure.
 //!
 //! Completed deliveries at the front of the window are acknowledged by one frame with `multiple`
-//! set. Behind a stuck delivery (held for the ledger, or its dead letter is unconfirmed), completed
-//! deliveries are acknowledged one by one, so that one bad order does not block the rest.
+//! set. Behind a stuck delivery (it waits for the ledger, the catalog or its own transaction, or
+//! its dead letter is unconfirmed), completed deliveries are acknowledged one by one, so that one
+//! bad order does not block the rest.
 
 use std::collections::BTreeMap;
 

@@ -48,7 +48,7 @@ pub(super) struct Deliveries {
 /// Work on a part of the deliveries.
 pub(super) enum Work {
     /// Submit until each intent has its outcome.
-    Settle(Submission),
+    Submit(Submission),
     /// Publish until each dead letter is confirmed.
     Publish(Vec<TaggedDeadLetter>),
     /// Validate with a fresh catalog.
@@ -79,7 +79,7 @@ impl Deliveries {
     /// Does the work to its end, or until the consumer is quiet. Returns the work that follows.
     pub(super) async fn work(self: Rc<Self>, work: Work) -> Vec<Work> {
         match work {
-            Work::Settle(submission) => self.settle(submission).await,
+            Work::Submit(submission) => self.submit(submission).await,
             Work::Publish(dead_letters) => {
                 self.publish(dead_letters).await;
                 Vec::new()

@@ -20,7 +20,7 @@ pub struct FailedAttempt<'a> {
     pub was_exclusive: bool,
     /// Commits of the ledger at its last counted failure, or else at its first failure in a
     /// transaction of its own; `None`: neither happened.
-    pub failed_at: Option<u64>,
+    pub commits_at_failure: Option<u64>,
     /// Commits of the ledger when this attempt was sent: a later one shows nothing, because the
     /// ledger may have recovered in between.
     pub num_commits: u64,
@@ -53,8 +53,8 @@ pub fn decide(failed: &FailedAttempt<'_>) -> RetryDecision {
     use WriteError::{Crashed, Ledger, NotTried};
 
     let is_single = failed.num_submitted == 1;
-    let has_evidence =
-        failed.was_exclusive && failed.failed_at.is_some_and(|before| failed.num_commits > before);
+    let has_evidence = failed.was_exclusive
+        && failed.commits_at_failure.is_some_and(|before| failed.num_commits > before);
     match failed.cause {
         NotTried | Ledger { class: ErrorClass::Down, .. } => RetryDecision::Hold,
         // Each crash costs one of the ledger writer's few restarts: an exclusive submission is

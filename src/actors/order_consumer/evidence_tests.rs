@@ -8,7 +8,7 @@ fn with_evidence(cause: &WriteError) -> FailedAttempt<'_> {
         cause,
         num_submitted: 1,
         was_exclusive: true,
-        failed_at: Some(7),
+        commits_at_failure: Some(7),
         num_commits: 8,
         attempts: 0,
         attempts_max: 3,
@@ -40,7 +40,7 @@ fn a_failure_counts_once_the_ledger_has_committed_something_else() {
                 decide(&FailedAttempt { num_submitted: 512, ..without }),
                 RetryDecision::Probe
             );
-            let first = FailedAttempt { attempts, failed_at: None, ..offending };
+            let first = FailedAttempt { attempts, commits_at_failure: None, ..offending };
             assert_eq!(decide(&first), RetryDecision::Hold, "{class:?}: the first failure");
             let shared = FailedAttempt { attempts, was_exclusive: false, ..offending };
             assert_eq!(decide(&shared), RetryDecision::Hold, "{class:?}: a shared transaction");
@@ -53,10 +53,13 @@ fn contention_is_no_orders_fault_and_splits_the_orders_that_share_it() {
     let cause = ledger(ErrorClass::Retry);
     let contended = with_evidence(&cause);
     assert_eq!(decide(&FailedAttempt { attempts: 99, ..contended }), RetryDecision::Later);
-    assert_eq!(decide(&FailedAttempt { failed_at: None, ..contended }), RetryDecision::Hold);
+    assert_eq!(
+        decide(&FailedAttempt { commits_at_failure: None, ..contended }),
+        RetryDecision::Hold
+    );
     let many = FailedAttempt { num_submitted: 512, ..contended };
     assert_eq!(decide(&many), RetryDecision::Split(8));
-    assert_eq!(decide(&FailedAttempt { failed_at: None, ..many }), RetryDecision::Probe);
+    assert_eq!(decide(&FailedAttempt { commits_at_failure: None, ..many }), RetryDecision::Probe);
 }
 
 #[test]
@@ -64,9 +67,9 @@ fn a_crash_over_many_orders_splits_them_and_the_second_crash_over_one_dead_lette
     let cause = WriteError::Crashed;
     let crashed = with_evidence(&cause);
     assert_eq!(decide(&crashed), RetryDecision::DeadLetter { failures: 2 }, "both crashes");
-    assert_eq!(decide(&FailedAttempt { failed_at: None, ..crashed }), RetryDecision::Hold);
+    assert_eq!(decide(&FailedAttempt { commits_at_failure: None, ..crashed }), RetryDecision::Hold);
     assert_eq!(decide(&FailedAttempt { num_commits: 7, ..crashed }), RetryDecision::Hold);
-    let many = FailedAttempt { num_submitted: 40, failed_at: None, ..crashed };
+    let many = FailedAttempt { num_submitted: 40, commits_at_failure: None, ..crashed };
     assert_eq!(decide(&many), RetryDecision::Split(40));
     assert_eq!(decide(&FailedAttempt { was_exclusive: false, ..many }), RetryDecision::Hold);
 }
@@ -93,7 +96,7 @@ proptest! {
         cause in causes(),
         num_submitted in 1..600_usize,
         was_exclusive: bool,
-        failed_at in prop::option::of(0..4_u64),
+        commits_at_failure in prop::option::of(0..4_u64),
         num_commits in 0..4_u64,
         attempts in 0..10_u32,
         attempts_max in 1..10_u32,
@@ -102,7 +105,7 @@ proptest! {
             cause: &cause,
             num_submitted,
             was_exclusive,
-            failed_at,
+            commits_at_failure,
             num_commits,
             attempts,
             attempts_max,
@@ -111,7 +114,7 @@ proptest! {
         if matches!(decision, RetryDecision::Count | RetryDecision::DeadLetter { .. }) {
             prop_assert!(num_submitted == 1 && was_exclusive);
             prop_assert!(cause != ledger(ErrorClass::Retry));
-            prop_assert!(failed_at.is_some_and(|before| num_commits > before));
+            prop_assert!(commits_at_failure.is_some_and(|before| num_commits > before));
         }
         if [WriteError::NotTried, ledger(ErrorClass::Down)].contains(&cause) {
             prop_assert_eq!(decision, RetryDecision::Hold);

@@ -97,7 +97,8 @@ impl OrderConsumer {
         Self { incarnation, deps: Arc::new(deps), has_ended: false }
     }
 
-    /// Starts the next round. A round is never a stall; its calls may be.
+    /// Starts the next round. A round waits for tasks, and is never a stall; a call of a task may
+    /// be.
     fn start_round(&mut self, ctx: &mut Context<Self>, mut worker: Box<ConsumerWorker>) {
         let work = async move {
             worker.round().await;

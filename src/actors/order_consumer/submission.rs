@@ -37,7 +37,7 @@ pub(super) struct Submission {
     is_exclusive: bool,
     /// Commits of the ledger at its last counted failure, or else at its first failure in a
     /// transaction of its own.
-    failed_at: Option<u64>,
+    commits_at_failure: Option<u64>,
     /// Failures counted against its one order.
     attempts: u32,
     /// Failures of its one order while the ledger committed others: these, and those of contention.
@@ -52,14 +52,14 @@ impl Submission {
             is_exclusive,
             ..Self::default()
         };
-        items.chunks(size.max(1)).map(submission).map(Work::Settle).collect()
+        items.chunks(size.max(1)).map(submission).map(Work::Submit).collect()
     }
 }
 
 impl Deliveries {
     /// Submits until each intent has its outcome, or the consumer is quiet. Returns the work that
     /// follows: submissions that go on in parts, or dead letters.
-    pub(super) async fn settle(&self, mut submission: Submission) -> Vec<Work> {
+    pub(super) async fn submit(&self, mut submission: Submission) -> Vec<Work> {
         // While the ledger fails, a new submission waits behind those that failed before.
         submission.is_exclusive |= self.deps.breaker.is_open() && self.turn.try_lock().is_err();
         while let Some((decision, error)) = self.attempt(&mut submission).await {
@@ -69,7 +69,7 @@ impl Deliveries {
                 RetryDecision::Probe if num_items > 1 && self.num_single.get() < PROBES_MAX => {
                     let items = submission.items.split_off(1);
                     let mut parts = Submission::work(&submission.items, 1, true);
-                    parts.push(Work::Settle(Submission { items, ..submission }));
+                    parts.push(Work::Submit(Submission { items, ..submission }));
                     return parts;
                 }
                 RetryDecision::Hold | RetryDecision::Probe => {}
@@ -126,16 +126,20 @@ impl Deliveries {
     }
 
     /// Submits to the ledger writer, completes the intents that have an outcome, and removes them
-    /// from the submission. Dropping the future withdraws the submission.
+    /// from the submission. Dropping the future withdraws the submission, unless the writer has
+    /// begun it.
     async fn place(&self, submission: &mut Submission) -> Option<(RetryDecision, String)> {
         let deps = &self.deps;
-        let Submission { is_exclusive, failed_at, attempts, .. } = *submission;
+        let Submission { is_exclusive, commits_at_failure, attempts, .. } = *submission;
         let intents: Vec<OrderIntent> = submission.items.iter().map(|item| item.intent).collect();
         let num_submitted = intents.len();
         // A single order failed in a transaction of its own and the ledger has committed nothing
         // since: the order or the ledger may be the cause.
-        if is_exclusive && num_submitted == 1 && failed_at == Some(deps.breaker.num_commits()) {
-            self.commit_canary().await;
+        if is_exclusive
+            && num_submitted == 1
+            && commits_at_failure == Some(deps.breaker.num_commits())
+        {
+            self.seek_evidence().await;
         }
         // Crash here [delivered_not_submitted]: nothing is written and nothing acknowledged; the
         // broker redelivers.
@@ -157,7 +161,7 @@ impl Deliveries {
         self.mark_stuck(submission);
         // The commit count of the first failure is kept: evidence is a commit after it.
         if is_exclusive && error.as_ref().is_some_and(may_be_of_order) {
-            submission.failed_at = failed_at.or(Some(deps.breaker.num_commits()));
+            submission.commits_at_failure = commits_at_failure.or(Some(deps.breaker.num_commits()));
         }
         self.acknowledge().await;
         let cause = error?;
@@ -165,7 +169,7 @@ impl Deliveries {
             cause: &cause,
             num_submitted,
             was_exclusive: is_exclusive,
-            failed_at,
+            commits_at_failure,
             num_commits,
             attempts,
             attempts_max: deps.settings.attempts_max,
@@ -203,7 +207,7 @@ impl Deliveries {
     /// `consumer.attempts_max`.
     fn record_failure(&self, failed: &mut Submission, error: &str) -> Duration {
         let (deps, settings) = (&self.deps, &self.deps.settings);
-        failed.failed_at = Some(deps.breaker.num_commits());
+        failed.commits_at_failure = Some(deps.breaker.num_commits());
         failed.num_failures = failed.num_failures.saturating_add(1);
         let (failures, attempts) = (failed.num_failures, failed.attempts);
         deps.metrics.consumer_retries.inc();
@@ -225,7 +229,7 @@ impl Deliveries {
     /// Produces evidence where no other order does, before an order is tried again: a committed
     /// order is placed again, which its unique key must refuse, and the canary must be committed.
     /// A ledger that is read-only, or has lost a table that a placement writes, fails one of them.
-    async fn commit_canary(&self) {
+    async fn seek_evidence(&self) {
         let (deps, Some(intent)) = (&self.deps, self.committed_intent.get()) else { return };
         // An order that a purge has deleted would be placed, or refused, anew.
         if deps.catalog.of_sku(intent.sku).is_none_or(|(sale, _)| sale.retention.is_purged()) {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
-use futures_util::stream::FuturesUnordered;
+use futures_util::stream::{FuturesUnordered, LocalBoxStream, unfold};
 use futures_util::{FutureExt, StreamExt};
 use tokio::time::sleep;
 
@@ -23,7 +23,7 @@ use crate::watermark::ANNOUNCED_EVERY;
 /// Longest wait for a delivery; the end of the read shows progress to the supervisor.
 const READ_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// What is in progress: many futures, or one at most.
+/// Futures in progress.
 type Running<T> = FuturesUnordered<LocalBoxFuture<'static, T>>;
 
 /// One order consumer, without its actor.
@@ -39,22 +39,20 @@ pub(super) struct ConsumerWorker {
     deliveries: Rc<RefCell<Option<Rc<Deliveries>>>>,
     /// The work on the deliveries. Each ends with the work that follows it.
     tasks: Running<Vec<Work>>,
-    /// Announces the watermark, without an end.
-    announcing: LocalBoxFuture<'static, ()>,
+    announcements: LocalBoxStream<'static, ()>,
 }
 
 impl ConsumerWorker {
     /// A worker that subscribes at once.
     pub(super) fn new(deps: Arc<ConsumerDeps>, supervision: Supervision) -> Self {
         let deliveries = Rc::default();
-        let announcing = announce(Arc::clone(&deps), supervision.clone(), Rc::clone(&deliveries));
         let worker = Self {
             subscribe_backoff: deps.reconnect,
             committed_intent: Rc::default(),
             reading: Running::default(),
+            announcements: announcements(&deps, &supervision, &deliveries),
             deliveries,
             tasks: Running::default(),
-            announcing: announcing.boxed_local(),
             deps,
             supervision,
         };
@@ -66,10 +64,11 @@ impl ConsumerWorker {
     /// received any more.
     pub(super) async fn round(&mut self) {
         let supervision = self.supervision.clone();
+        // Once quiet, it would return at once.
         let awaits_quiet = !supervision.is_quiet() || self.tasks.is_empty();
         tokio::select! {
             () = supervision.quiet(), if awaits_quiet => {}
-            () = &mut self.announcing => {}
+            Some(()) = self.announcements.next() => {}
             Some(next) = self.tasks.next() => self.start(next),
             Some(read) = self.reading.next() => match read {
                 Ok((inbox, _)) if supervision.is_quiet() => self.keep_open(inbox),
@@ -130,9 +129,9 @@ impl ConsumerWorker {
         self.reading.push(open.boxed_local());
     }
 
-    /// Drops the work of the subscription, submissions inside the ledger writer included, and
-    /// subscribes again: the broker redelivers all unacknowledged deliveries to the consumers of
-    /// the queue.
+    /// Drops the work of the subscription, which withdraws the submissions that the ledger writer
+    /// has not begun, and subscribes again: the broker redelivers all unacknowledged deliveries to
+    /// the consumers of the queue.
     fn subscription_lost(&mut self, error: &Error) {
         let queue = self.deps.queue;
         if self.subscribe_backoff.failures() == 0 {
@@ -154,21 +153,29 @@ impl ConsumerWorker {
     }
 }
 
-/// Announces the watermark of the subscription in intervals. Without a subscription there is none:
-/// this consumer consumes nothing.
-async fn announce(
-    deps: Arc<ConsumerDeps>,
-    supervision: Supervision,
-    deliveries: Rc<RefCell<Option<Rc<Deliveries>>>>,
-) {
-    let (queue, name, mut last_error) = (deps.queue, unique_name(), LastError::default());
-    loop {
-        sleep(ANNOUNCED_EVERY).await;
-        let open = deliveries.borrow().clone();
-        let Some(open) = open else { continue };
-        let announced = supervision.call(open.announce_watermark(&name)).await;
-        if let Some(error) = last_error.changed(announced) {
-            tracing::warn!(queue, %error, "watermark not announced, retrying");
+/// Announces the watermark of the subscription in intervals, without an end. Without a subscription
+/// there is none: this consumer consumes nothing.
+fn announcements(
+    deps: &Arc<ConsumerDeps>,
+    supervision: &Supervision,
+    deliveries: &Rc<RefCell<Option<Rc<Deliveries>>>>,
+) -> LocalBoxStream<'static, ()> {
+    let (queue, name, supervision) = (deps.queue, unique_name(), supervision.clone());
+    let deliveries = Rc::clone(deliveries);
+    let announced = unfold(LastError::default(), move |mut last_error| {
+        let (name, supervision) = (Arc::clone(&name), supervision.clone());
+        let deliveries = Rc::clone(&deliveries);
+        async move {
+            sleep(ANNOUNCED_EVERY).await;
+            let open = deliveries.borrow().clone();
+            if let Some(open) = open {
+                let announced = supervision.call(open.announce_watermark(&name)).await;
+                if let Some(error) = last_error.changed(announced) {
+                    tracing::warn!(queue, %error, "watermark not announced, retrying");
+                }
+            }
+            Some(((), last_error))
         }
-    }
+    });
+    announced.boxed_local()
 }

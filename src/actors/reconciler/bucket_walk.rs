@@ -1,11 +1,13 @@
 //! The walk over the records of one bucket, and the rule by which a request is lost. Pure.
 //!
 //! A request without a result in the ledger is in the outbox, in its order queue, unacknowledged at
-//! a consumer, or lost. A *checkpoint* decides: at time T, when the checkpoint was taken, the
-//! oldest entry of the bucket's outbox, waiting or claimed, had been accepted at F. Requests
-//! accepted before F had left the outbox, so they had been published before T. Once the watermark
-//! of the order queue is past T, the consumers have processed all of them; requests that still have
-//! no result are lost, and the walk that begins then submits them to the ledger.
+//! a consumer, a dead letter, or lost. (A dead letter that the ledger does not have yet counts as
+//! lost: the ledger decides it, and its replay is a repeat.) A *checkpoint* decides: at time T,
+//! when the checkpoint was taken, the oldest entry of the bucket's outbox, waiting or claimed, had
+//! been accepted at F. Requests accepted before F had left the outbox, so they had been published
+//! before T. Once the watermark of the order queue is past T, the consumers have processed all of
+//! them; requests that still have no result are lost, and the walk that begins then submits them to
+//! the ledger.
 //!
 //! A walk reads each record once, and the next checkpoint is taken after the walk: a request that
 //! the ledger did not write is submitted again once the consumers have passed that checkpoint.

@@ -13,6 +13,7 @@
 //! sends waiting requests again; unsettled reservations are in the stock, and any gate of the
 //! bucket resubmits them. May repeat: reservations and submissions, by request id.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,7 +26,7 @@ use crate::actors::supervisor::supervised::{
     ExitReason, Incarnation, LastError, end, spawn_step, step, step_later, supervised,
 };
 use crate::config::GateSettings;
-use crate::domain::{BucketKey, BucketNo, Counting, Epoch, RequestId, Sku, Verdict};
+use crate::domain::{BucketKey, BucketNo, Counting, Epoch, OrderIntent, RequestId, Sku, Verdict};
 use crate::messages::{BuyAnswer, Quiet, Reserve, reply};
 use crate::observe::metrics::Metrics;
 use crate::runtime::backoff::Backoff;
@@ -205,6 +206,34 @@ impl StockGate {
             self.start_transfer(ctx);
         }
         self.decide_next(ctx);
+    }
+
+    /// Dispatches one accepted request to the ledger writer or, with an outbox, answers it. A
+    /// repeat is dispatched as it was accepted: the terms of the sale may have changed since.
+    fn dispatch(
+        &mut self,
+        purchase: Reserve,
+        intent: Option<OrderIntent>,
+        replayed: bool,
+        intents: &mut Vec<OrderIntent>,
+    ) {
+        match &self.deps.dispatch {
+            Dispatch::LedgerWriter(_) => {
+                match (self.submitting.entry(purchase.intent.request), intent) {
+                    (Entry::Occupied(mut waiters), _) => {
+                        waiters.get_mut().push(Waiter { purchase, replayed });
+                    }
+                    (Entry::Vacant(waiters), Some(intent)) => {
+                        intents.push(intent);
+                        waiters.insert(vec![Waiter { purchase, replayed }]);
+                    }
+                    (Entry::Vacant(_), None) => {
+                        answer(purchase, submission::pending_answer(self.deps.counting, replayed));
+                    }
+                }
+            }
+            Dispatch::Outbox(_) => answer(purchase, BuyAnswer::Queued { replayed }),
+        }
     }
 
     /// Retries a batch after an error of the stock, a few times, with the same request ids. A

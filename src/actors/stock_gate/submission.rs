@@ -1,6 +1,5 @@
 //! Submits accepted intents to the ledger writer, and resubmits those that have no outcome.
 
-use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -80,34 +79,6 @@ impl StockGate {
             );
             step_later(ctx, wait, move |gate: &mut Self, ctx| gate.place(ctx, unknown, backoff));
         });
-    }
-
-    /// Dispatches one accepted request to the ledger writer or, with an outbox, answers it. A
-    /// repeat is dispatched as it was accepted: the terms of the sale may have changed since.
-    pub(super) fn dispatch(
-        &mut self,
-        purchase: Reserve,
-        intent: Option<OrderIntent>,
-        replayed: bool,
-        intents: &mut Vec<OrderIntent>,
-    ) {
-        match &self.deps.dispatch {
-            Dispatch::LedgerWriter(_) => {
-                match (self.submitting.entry(purchase.intent.request), intent) {
-                    (Entry::Occupied(mut waiters), _) => {
-                        waiters.get_mut().push(Waiter { purchase, replayed });
-                    }
-                    (Entry::Vacant(waiters), Some(intent)) => {
-                        intents.push(intent);
-                        waiters.insert(vec![Waiter { purchase, replayed }]);
-                    }
-                    (Entry::Vacant(_), None) => {
-                        answer(purchase, pending_answer(self.deps.counting, replayed));
-                    }
-                }
-            }
-            Dispatch::Outbox(_) => answer(purchase, BuyAnswer::Queued { replayed }),
-        }
     }
 
     /// Reads the intents that have no outcome, and submits those that this gate is not submitting

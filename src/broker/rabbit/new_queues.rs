@@ -6,7 +6,8 @@
 //! confirms nothing, and neither a restart nor another declaration repairs it. So each process
 //! tracks the queues that it creates. If their connection ends before they are recoverable, the
 //! next connection queries each of them, and deletes those that do not answer; they are then
-//! declared again. Requests lost with a queue are found by their records and resubmitted.
+//! declared again. Requests lost with a queue are found by their records and submitted to the
+//! ledger.
 //!
 //! Only queues that were new when their connection ended are deleted: an older queue that does not
 //! answer may have no majority, and keeps its confirmed messages.

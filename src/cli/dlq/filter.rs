@@ -1,4 +1,4 @@
-//! Which dead letters: the filter that every `dlq` command takes.
+//! Which dead letters: the filter of the `dlq` commands for many.
 
 use chrono::{DateTime, SecondsFormat, TimeDelta};
 use clap::Args;
