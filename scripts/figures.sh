@@ -19,7 +19,7 @@ way=(messages stock redis outbox broker watermark lease)
 part 'click to order: stores' 11600 "${way[@]/#/src/}"
 part 'actors' 9350 src/actors
 part 'ledger' 10140 src/db
-part 'rules and services' 9560 src/domain src/services
+part 'rules and services' 9620 src/domain src/services
 part 'payment providers' 1550 src/payment
 part 'front door' 12010 src/http src/tickets src/limits
 part 'command line and settings' 9710 src/cli src/config

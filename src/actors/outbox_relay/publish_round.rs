@@ -14,8 +14,7 @@ use crate::messages::envelope;
 pub struct RoundOutcome {
     /// Why messages were not sent, if no queue answered.
     pub unavailable: Option<String>,
-    /// Why a message has no confirm, if its queue answered for none of its messages, or refuses a
-    /// dead letter.
+    /// Why a queue answers for none of its messages, or refuses a dead letter.
     pub stalled_queue: Option<String>,
     /// The confirmed dead letters: the readable requests of the entry, and why it was given up.
     pub dead_letters: Vec<(BucketKey, Vec<RequestId>, String)>,

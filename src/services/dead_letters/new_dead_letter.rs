@@ -53,8 +53,7 @@ impl DeadLetterHeaders {
         origin == PAYMENTS || origin.ends_with(".payments")
     }
 
-    /// Parses stored headers. Malformed headers become empty headers; such a dead letter cannot be
-    /// replayed.
+    /// Parses stored headers. Malformed ones become empty: the dead letter cannot be replayed.
     pub fn read(stored: &str) -> Self {
         serde_json::from_str(stored).unwrap_or_default()
     }
