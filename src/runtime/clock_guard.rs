@@ -70,11 +70,6 @@ impl SteadyTime {
         self.wall_ms
     }
 
-    /// Whether the clock stepped forward since the process started.
-    pub fn has_stepped(&self) -> bool {
-        !self.steps.is_empty()
-    }
-
     /// The time as the clock would show it without its steps forward after `from_ms`.
     pub fn since(&self, from_ms: i64) -> i64 {
         let later = self.steps.iter().filter(|step| step.after_ms >= from_ms);
